@@ -2,11 +2,10 @@
 
 On an empty file Prefect's server runs sixty migrations, more than half of the time of a first start. So the database
 that they leave, with no row but its version, is kept in the user's cache directory (``$XDG_CACHE_HOME/sluice``, else
-``~/.cache/sluice``). Without a cache directory that can be written, and for a database that is there already, Prefect
-migrates by itself.
+``~/.cache/sluice``) by the first server that runs them. Without a cache directory that can be written each new jobs
+directory is migrated, and one that is there already always is, by Prefect itself.
 
-``python -m flows.engine.ready_database FILE`` migrates an empty database and writes it to ``FILE``. Nothing here
-imports Prefect otherwise.
+Nothing here imports Prefect but ``make``.
 """
 
 from __future__ import annotations
@@ -16,15 +15,11 @@ import fcntl
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from flows.output import patience
 from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
@@ -34,9 +29,6 @@ BESIDE = ("", "-wal", "-shm", "-journal")
 
 LARGEST = 64_000_000
 """Bytes of a migrated database at most; it has about 2 MB."""
-
-MAKING = 120.0
-"""Seconds that Prefect's migrations may take."""
 
 
 @dataclass(frozen=True)
@@ -99,73 +91,50 @@ def migrated_revision(content: bytes) -> str:
     return str(revisions[0][0])
 
 
-def provide(path: Path) -> bool:
-    """Put a migrated database at ``path``, 0600, whole or not at all, and return whether it is there now.
+def is_new(path: Path) -> bool:
+    """Whether no database is or was at ``path``."""
+    return not any(path.with_name(path.name + suffix).exists() for suffix in BESIDE)
 
-    Nothing is done where a database is or was: Prefect's migrations are for those. The first call for a version of
-    Prefect makes the database in the cache directory, which takes some seconds.
+
+def provide(path: Path) -> bool:
+    """Copy the database of the cache directory to ``path``, 0600, whole or not at all; return whether it is there now.
+
+    Nothing is done where a database is or was: Prefect's migrations are for those.
 
     Raises:
         StorageError: it cannot be written at ``path``.
     """
-    if any(path.with_name(path.name + suffix).exists() for suffix in BESIDE):
-        return False
-    found = ready() or _made()
+    found = ready() if is_new(path) else None
     if found is None:
         return False
     write_file(path, found.content)
     return True
 
 
-def _made() -> ReadyDatabase | None:
-    """Make the database in the cache directory, unless another process makes it meanwhile."""
+def make(path: Path) -> None:
+    """Migrate the database at ``path``, which is the configured one, and keep a copy of it for other jobs directories.
+
+    For the process of a server, before anything else uses the database. What a ``kill -9`` leaves is migrated further
+    by the next server: each migration is a transaction of its own.
+    """
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().create_db())
+    with closing(sqlite3.connect(path)) as connection:
+        content = connection.serialize()
+    _keep(content)
+
+
+def _keep(content: bytes) -> None:
+    """Write a migrated database into the cache directory, unless another process is about to, or it cannot be."""
     path = cached_at()
     if path is None:
-        return None
-    with suppress(OSError, subprocess.SubprocessError):  # Prefect's server migrates then
+        return
+    with suppress(OSError, StorageError, ValueError, sqlite3.Error, AttributeError):
+        migrated_revision(content)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_ours(path.parent):
-            return None
-        with (
-            patience(f"waiting for Prefect to make its database, once for version {version('prefect')}"),
-            open_private(path.with_suffix(".lock"), "r+b") as lock,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (found := ready()) is not None:
-                return found
-            command = [sys.executable, "-m", "flows.engine.ready_database", str(path)]
-            subprocess.run(  # noqa: S603 - our own module
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                cwd=Path(__file__).parent.parent.parent, timeout=MAKING, check=True,
-            )  # fmt: skip
-    return ready()
-
-
-def main(target: Path) -> int:
-    """Migrate an empty database as the installed Prefect does, and write it to ``target``."""
-    with TemporaryDirectory() as place:
-        path = Path(place, "prefect.db")
-        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-            del os.environ[name]
-        os.environ |= {
-            "PREFECT_HOME": place,
-            "PREFECT_PROFILES_PATH": str(Path(place, "profiles.toml")),
-            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        }
-        from prefect.server.database import provide_database_interface
-
-        asyncio.run(provide_database_interface().create_db())
-        with closing(sqlite3.connect(path)) as connection:
-            content = connection.serialize()
-    try:
-        migrated_revision(content)
-        write_file(target, content)
-    except (ValueError, StorageError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+            return
+        with open_private(path.with_suffix(".lock"), "r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_file(path, content)

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.engine.server_database import check_database, prepare_database
+from flows.engine.server_database import MIGRATE, check_database, prepare_database
 from flows.engine.server_file import NAME, Announced, announce, announced
 from flows.engine.server_proof import (
     PROOF_SECONDS,
@@ -340,7 +340,7 @@ def spawn(
     environment = {key: value for key, value in os.environ.items() if key not in _OURS_ALONE}
     environment |= SERVER | SPARED | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
     if current:  # Prefect would read all its migrations to find that there is nothing to do
-        environment["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
+        environment[MIGRATE] = "false"
     command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
     with ExitStack() as stack:
         stack.enter_context(listener)

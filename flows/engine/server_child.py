@@ -34,7 +34,9 @@ import msgspec
 from flows.engine import patches
 from flows.engine.importing import uncollected
 from flows.engine.patches import UnfitPrefectError
+from flows.engine.ready_database import make
 from flows.engine.server_auth import RequestGuard
+from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made
 from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
 from tasks.shared.errors import StorageError
@@ -209,6 +211,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
 
+    new = is_to_be_made(home)
+    if new:
+        os.environ[MIGRATE] = "false"  # it is made here, so that a copy can be kept
     try:
         with uncollected():
             import uvicorn
@@ -217,6 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from flows.engine.server_app import application
 
             app = application(home)
+            if new:
+                make(home / DATABASE)
     except UnfitPrefectError as unfit:
         sys.stderr.write(f"{unfit.render()}\n")
         return unfit.exit_code

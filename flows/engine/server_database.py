@@ -23,6 +23,7 @@ ELSEWHERE = tuple(
     f"PREFECT_{part}_DATABASE_{name}" for part in ("API", "SERVER") for name in ("CONNECTION_URL", "DRIVER")
 )
 """Settings that name another database: then nobody uses the one in ``HOME``."""
+MIGRATE = "PREFECT_SERVER_DATABASE_MIGRATE_ON_START"
 SMALL = 16_000_000
 """Bytes of a database of which every page is looked at before a server starts: some milliseconds."""
 
@@ -43,8 +44,18 @@ def prepare_database(home: Path) -> bool:
     if not current:
         versions = check_database(home)
         current = found is not None and versions == [found.revision]
-    # A profile of the server's own may name another database.
-    return current and not (home / "profiles.toml").exists()
+    return current and not _has_profiles(home)
+
+
+def is_to_be_made(home: Path) -> bool:
+    """Return whether the server of ``home`` begins without a database, and would make it there."""
+    elsewhere = any(name in os.environ for name in ELSEWHERE) or _has_profiles(home)
+    return not elsewhere and ready_database.is_new(home / DATABASE)
+
+
+def _has_profiles(home: Path) -> bool:
+    """Return whether there are profiles of the server's own, which may name another database."""
+    return (home / "profiles.toml").exists()
 
 
 def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,9 +14,10 @@ import pytest
 
 from flows.engine import ready_database, server_database
 from flows.engine.ready_database import BESIDE, LARGEST, cached_at, provide, ready
-from flows.engine.server import EmbeddedServer
+from flows.engine.server import EmbeddedServer, is_alive
+from flows.engine.server_file import announced
 from tasks.shared.errors import StorageError
-from tests.conftest import ROOT
+from tests.conftest import wait_until
 
 Spoil = Callable[[Path], object]
 
@@ -29,9 +30,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The database in a cache directory of its own, which nobody makes again."""
+    """The database in a cache directory of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(ready_database, "_made", lambda: None)
     place = cached_at()
     assert place is not None
     place.parent.mkdir(mode=0o700, parents=True)
@@ -40,44 +40,69 @@ def kept(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatc
     return place
 
 
-def tables(path: Path) -> set[str]:
+def tables(path: Path) -> set[tuple[str, int]]:
+    """The names, and the lengths of what made them: constraints stand in an order that differs between processes."""
     with closing(sqlite3.connect(path)) as connection:
-        return {str(row[0]) for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        return set(connection.execute("SELECT name, length(sql) FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
 @pytest.mark.slow
-def test_two_that_begin_at_once_make_it_once_and_later_ones_copy_it(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from flows.engine import ready_database as r;"
-        "print(r.provide(Path(sys.argv[1])), r.cached_at().stat().st_ino)"
-    )
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-
-    def begin(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", code, str(tmp_path / name)]
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-
-    first, second = begin("a.db"), begin("b.db")
-    told = {child.communicate(timeout=120)[0] for child in (first, second)}
-    told.add(begin("c.db").communicate(timeout=60)[0])
-    (words,) = told
-    assert words.startswith("True ")
-    assert tables(tmp_path / "a.db") == tables(tmp_path / "b.db") == tables(tmp_path / "c.db")
-    place = tmp_path / "cache/sluice"
-    assert place.stat().st_mode & 0o777 == 0o700
-    assert {one.stat().st_mode & 0o777 for one in place.iterdir()} == {0o600}
+def test_the_first_server_keeps_what_it_made_and_later_ones_copy_it(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of two that begin at once, beside a damaged one that is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = cached_at()
+    assert place is not None
+    place.parent.mkdir(mode=0o700, parents=True)
+    place.write_bytes(b"x")
+    with EmbeddedServer(tmp_path / "a") as first, EmbeddedServer(tmp_path / "b") as second:
+        first.address()
+        second.address()
+        made = [tables(tmp_path / name / ".prefect/prefect.db") for name in "ab"]
+    assert provide(path)
+    assert made == [tables(path)] * 2
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+    assert {one.suffix: one.stat().st_mode & 0o777 for one in place.parent.iterdir()} == {".db": 0o600, ".lock": 0o600}
 
 
-@pytest.mark.e2e
-def test_without_a_cache_directory_prefect_migrates_to_the_same(
+@pytest.mark.slow
+def test_without_a_cache_directory_and_after_a_kill_prefect_migrates_to_the_same(
     tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").write_text("this is no directory")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with EmbeddedServer(tmp_path / "jobs") as server:
-        server.address()
-        made = tables(tmp_path / "jobs/.prefect/prefect.db")
-    assert {len(one) for one in made} == {len(one) for one in tables(migrated_database)}
+    path = tmp_path / "jobs/.prefect/prefect.db"
+    with EmbeddedServer(tmp_path / "jobs"):
+        wait_until(lambda: path.exists() and bool(tables(path)))
+        server = announced(path.parent)
+        assert server is not None
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(path.parent))
+    assert tables(path) != tables(migrated_database), "it was killed in the middle"
+    with EmbeddedServer(tmp_path / "jobs") as again:
+        again.address()
+        made = tables(path)
+    assert made == tables(migrated_database)
+
+
+def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
+    tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full, or in use by another process that keeps one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = cached_at()
+    assert place is not None
+    place.mkdir(mode=0o700, parents=True)
+    ready_database._keep(migrated_database.read_bytes())
+    assert {one.suffix for one in place.parent.iterdir()} == {".db", ".lock"}
+    place.rmdir()
+    with place.with_suffix(".lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready_database._keep(migrated_database.read_bytes())
+    assert ready() is None
+    ready_database._keep(migrated_database.read_bytes())
+    assert ready() is not None
 
 
 def test_it_is_put_there_whole_and_private(path: Path, kept: Path) -> None:
@@ -141,17 +166,6 @@ def test_a_cache_directory_of_another_user_is_not_used(kept: Path, monkeypatch: 
     assert ready() is None
 
 
-@pytest.mark.slow
-def test_a_damaged_one_is_made_again(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = cached_at()
-    assert place is not None
-    place.parent.mkdir(mode=0o700, parents=True)
-    place.write_bytes(b"x")
-    assert provide(path)
-    assert ready() is not None
-
-
 @pytest.mark.parametrize("suffix", BESIDE)
 def test_where_a_database_is_or_was_nothing_is_done(path: Path, kept: Path, suffix: str) -> None:
     """SQLite takes a log that was left behind for that of the file beside it."""
@@ -170,19 +184,6 @@ def test_what_cannot_be_written_leaves_nothing_half(path: Path, kept: Path, monk
     with pytest.raises(StorageError):
         provide(path)
     assert list(path.parent.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_full_cache_directory_leaves_the_migrations_to_prefect(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with a full disk: the file cannot be made, whoever makes it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = cached_at()
-    assert place is not None
-    place.mkdir(mode=0o700, parents=True)
-    assert not provide(path)
-    assert [one.suffix for one in place.parent.iterdir()] in (["", ".lock"], [".db", ".lock"], [".lock", ".db"])
 
 
 @pytest.mark.parametrize(
