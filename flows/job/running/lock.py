@@ -16,7 +16,7 @@ import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, NamedTuple
 
 import msgspec
 
@@ -252,13 +252,13 @@ def is_held(directory: Path) -> bool:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             holder = _holder(handle)
     except BlockingIOError:
-        holder = _last(directory)
-        if not _elsewhere(holder):
+        if not named_elsewhere(directory):
             return True  # else somebody here watches whether the one it names lives
     except OSError:
         return False
-    if not _elsewhere(holder):
-        return False
+    else:
+        if not _elsewhere(holder):
+            return False
     address = lease_api(directory.absolute().parent)
     return address is not None and is_leased(address, directory.absolute())
 
@@ -268,41 +268,41 @@ def last_sign(directory: Path) -> datetime | None:
 
     By the file system's clock. Without a heartbeat, where only this machine has jobs, it is the last line of the log.
     """
-    given_back, taken = last_taken(directory)
-    if given_back:
-        return taken
+    last = last_holder(directory)
+    if last is None or last.holder is None:
+        return last and last.when
     if (beat := last_beat(directory)) is not None:
         return beat
     try:
         return datetime.fromtimestamp((directory / "job.log").stat().st_mtime, UTC)
     except OSError:
-        return taken
+        return last.when
 
 
-def last_taken(directory: Path) -> tuple[bool, datetime | None]:
-    """Whether the last who had a job's lock gave it back, and when that one took it or gave it back."""
+class LastHolder(NamedTuple):
+    """Who had a lock last, ``None`` when that one gave it back, and when it was taken or given back."""
+
+    holder: Holder | None
+    when: datetime
+
+
+def last_holder(directory: Path) -> LastHolder | None:
+    """Return what the lock file of a job says; ``None`` where there is none to be seen."""
     try:
         with open_private(directory / LOCK) as handle:
-            return _holder(handle) is None, datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC)
+            return LastHolder(_holder(handle), datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC))
     except OSError:
-        return True, None
+        return None
 
 
 def named_elsewhere(directory: Path) -> bool:
     """Whether the lock file names a process of another machine, which lives or has not given the lock back."""
-    return _elsewhere(_last(directory))
+    last = last_holder(directory)
+    return last is not None and _elsewhere(last.holder)
 
 
 def _elsewhere(holder: Holder | None) -> bool:
     return holder is not None and holder.limit is not None and holder.machine != this_machine()
-
-
-def _last(directory: Path) -> Holder | None:
-    try:
-        with open_private(directory / LOCK) as handle:
-            return _holder(handle)
-    except OSError:
-        return None
 
 
 def _holder(handle: IO[bytes]) -> Holder | None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from flows.engine.api import Json
-from flows.job.running.lock import is_held, last_taken
+from flows.job.running.lock import is_held, last_holder
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
@@ -69,8 +69,8 @@ def _handing_over(run: Json, directory: str | None) -> bool:
     if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
         return False  # a command takes the lock first, and gives it back last
     for_so_long = _since(run)
-    when = last_taken(Path(directory))[1] if directory is not None else None
-    ago = for_so_long if when is None else datetime.now(UTC) - when
+    last = last_holder(Path(directory)) if directory is not None else None
+    ago = for_so_long if last is None else datetime.now(UTC) - last.when
     return not died_with_lock(run, directory) and min(ago, for_so_long) < HANDOVER
 
 
@@ -79,8 +79,8 @@ def died_with_lock(run: Json, directory: str | None) -> bool:
 
     One that begins has not taken it yet: what names a process then is left from the run before.
     """
-    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
-    return not given_back and when is not None and datetime.now(UTC) - when <= _since(run)
+    last = last_holder(Path(directory)) if directory is not None else None
+    return last is not None and last.holder is not None and datetime.now(UTC) - last.when <= _since(run)
 
 
 def _since(run: Json) -> timedelta:

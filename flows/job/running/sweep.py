@@ -19,8 +19,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from flows.engine.api import Json, PrefectApi
 from flows.job.record import JobRecord
 from flows.job.record_writer import RecordWriter
@@ -28,7 +26,6 @@ from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
 from tasks.shared.errors import SluiceError, StorageError
-from tasks.shared.files.private_file import read_file
 from tasks.shared.stop import Stop
 from tasks.shared.work import in_order
 
@@ -196,24 +193,13 @@ def how_long_watched(run: Json, record: JobRecord) -> float | None:
     """
     if record.directory is None:
         return TAKEN_UP.total_seconds()  # it ended before it had one: there is no lock to look at
-    holder = _last_holder(Path(record.directory))
-    if holder is None:
+    last = lock.last_holder(Path(record.directory))
+    if last is None:
         return None
-    soon = isinstance(holder, lock.Holder) and (holder.machine == lock.this_machine() or holder.limit is not None)
+    holder = last.holder
+    soon = holder is not None and (holder.machine == lock.this_machine() or holder.limit is not None)
     begins = run.get("state_type") in {"PENDING", "RUNNING"} and bool(run.get("deployment_id"))
     return 0.0 if soon and (died_with_lock(run, record.directory) or not begins) else WATCHED
-
-
-def _last_holder(directory: Path) -> lock.Holder | Literal["nobody"] | None:
-    """What the lock file says; ``None`` where there is none to be seen."""
-    try:
-        content = read_file(directory / lock.LOCK)
-    except OSError:
-        return None
-    try:
-        return msgspec.json.decode(content, type=lock.Holder)
-    except msgspec.DecodeError:
-        return "nobody"
 
 
 def _nobody_else(record: JobRecord) -> JobLock | nullcontext[None]:

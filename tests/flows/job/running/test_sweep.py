@@ -19,7 +19,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.job.record import JobRecord
-from flows.job.running.lock import LOCK, Holder, last_sign, last_taken, this_machine
+from flows.job.running.lock import LOCK, Holder, last_holder, last_sign, this_machine
 from flows.job.running.state import TAKEN_UP
 from flows.job.running.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
 from tasks.shared.errors import SluiceError
@@ -155,7 +155,9 @@ def test_who_puts_it_right_leaves_the_time_of_the_last_sign_of_life(runs: Runs, 
     died = LONG_AGO + timedelta(minutes=3)
     os.utime(directory / "job.log", (died.timestamp(),) * 2)
     assert look()
-    assert last_taken(directory)[0]
+    last = last_holder(directory)
+    assert last is not None
+    assert last.holder is None
     since = last_sign(directory)
     assert since is not None
     assert abs(since - died) < timedelta(seconds=1)
