@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import StorageError
@@ -27,6 +27,8 @@ def test_ranges_hold_what_was_added_and_nothing_else(added: list[tuple[int, int]
 
 
 @given(spans, st.integers(0, 70), st.integers(0, 10))
+@example([(0, 3)], 0, 4)
+@example([(0, 3), (4, 6)], 0, 6)
 def test_ranges_cover_what_they_hold_completely(added: list[tuple[int, int]], start: int, length: int) -> None:
     ranges = Ranges(added)
     assert ranges.covers(start, start + length) == all(value in ranges for value in range(start, start + length))

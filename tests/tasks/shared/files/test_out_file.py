@@ -154,6 +154,36 @@ def test_a_part_is_gone_without_a_commit_and_its_final_name_is_as_it_was(tmp_pat
     assert stat.S_IMODE(final.parent.stat().st_mode) == 0o700
 
 
+def test_a_file_is_on_the_disk_before_its_final_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves is either no file of that name or the whole one."""
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        found = os.fstat(handle)
+        done.append("directory" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} bytes")
+        fsync(handle)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append("name")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_file(tmp_path / "a", b"whole")
+    assert done == ["5 bytes", "name", "directory"]
+
+
+def test_a_line_that_a_kill_tore_is_cut_off_before_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"whole\ntor")
+    with AppendFile(path) as file:
+        file.append(b"next\n")
+    assert path.read_bytes() == b"whole\nnext\n"
+
+
 def test_names_are_given_in_order_and_the_error_is_about_the_final_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     with pytest.raises(StorageError) as caught:
