@@ -34,7 +34,6 @@ from tasks.extractor import extraction
 from tasks.http_import import importer as http_import
 from tasks.local_import import importer as local_import
 from tasks.shared.files.intake import facts_of
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.step import StepContext
@@ -44,6 +43,7 @@ from tests.bench.echo import serving
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
+from tests.peers.lines import read_lines
 
 MB = 1e6
 

@@ -24,11 +24,11 @@ import msgspec
 
 from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.originals import Originals
-from tasks.shared.files.lines import read_lines
 from tasks.shared.stop import Stop
 from tests.bench.data import bundles, compress
 from tests.bench.memory import MIB, in_own_process
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.lines import read_lines
 
 LIMIT = 1.0
 """CPU seconds for 25 MB."""

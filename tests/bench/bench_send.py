@@ -24,7 +24,6 @@ from tasks.send.batches import HEADERS
 from tasks.send.comparison import compare
 from tasks.send.direct import run
 from tasks.shared.fhir.bundle import cut
-from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
 from tests.bench.data import as_input, compress, write_files
@@ -32,6 +31,7 @@ from tests.bench.echo import MB, in_threads, in_turn, limit, load_line, options,
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
+from tests.peers.lines import numbered_lines
 
 _PROFILE = "https://example.org/fhir/StructureDefinition/Laboratory"
 _CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"

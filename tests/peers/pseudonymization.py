@@ -15,10 +15,10 @@ import msgspec
 import yaml
 
 from tasks.pseudonymizer.pseudonymization import Bounds, run
-from tasks.shared.files.lines import read_lines
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
+from tests.peers.lines import read_lines
 from tests.peers.server import Reply, Seen, Service
 
 RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"

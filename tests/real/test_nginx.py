@@ -18,10 +18,10 @@ from deployments.sandbox.fhir.app import fhir_service
 from tasks.http_import import importer
 from tasks.send.send import run as send_data
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client
+from tests.peers.lines import read_lines
 from tests.real.conftest import Measure
 from tests.real.job import job, observation, write
 from tests.real.nginx_server import nginx

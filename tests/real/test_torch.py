@@ -22,11 +22,11 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from tasks.extractor.client import extraction_client, service_client
 from tasks.extractor.extraction import run
 from tasks.send.send import run as send_data
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.extraction import Store, configuration
+from tests.peers.lines import read_lines
 from tests.real import job as sent
 from tests.real.conftest import Measure
 

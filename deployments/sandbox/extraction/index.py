@@ -20,7 +20,7 @@ from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.scan import Found, scan
 from tasks.shared.errors import SluiceError
-from tasks.shared.files.lines import numbered_lines
+from tasks.shared.files.lines import pieces_of
 from tasks.shared.files.names import data_files, is_consent_name
 
 logger = logging.getLogger("sandbox.extraction")
@@ -147,11 +147,8 @@ class Index:
     def _unpack(self, path: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with target.open("wb") as file:
-            written = 0
-            for number, line in numbered_lines(path):
-                # Blank lines stay, so that a line keeps its number.
-                file.write(b"\n" * (number - written - 1) + line + b"\n")
-                written = number
+            for piece in pieces_of(path):
+                file.write(piece)
 
     @contextmanager
     def reader(self) -> Iterator[Reader]:

@@ -43,15 +43,18 @@ def lines_with_long(
     stored: Tee | None = None,
     inside: Tee | None = None,
 ) -> Generator[tuple[int, bytes | LongLine], None, None]:
-    """Like ``numbered_lines``, but a line of more than ``limit`` bytes comes as a ``LongLine``.
+    """Yield the lines of an NDJSON file, plain or zstd, without their line ends, with their numbers, from 1.
 
-    ``stored`` sees the file's bytes as they pass, ``inside`` those of its content (``open_content``).
+    Blank lines are counted and skipped, a byte order mark at the start is dropped, the last line needs no line feed.
+    Nothing is parsed: an import checked the lines when they came in. ``stored`` sees the file's bytes as they pass,
+    ``inside`` those of its content (``open_content``).
 
-    That one is kept in a nameless temporary file in the directory ``spool``, which is made if need be, and is valid
-    until the next line is asked for. ``largest`` is the limit of a resource in it, in bytes. Memory: one piece, and a
-    line of ``limit`` bytes.
+    A line of more than ``limit`` bytes comes as a ``LongLine``. That one is kept in a nameless temporary file in the
+    directory ``spool``, which is made if need be, and is valid until the next line is asked for. ``largest`` is the
+    limit of a resource in it, in bytes. Memory: one piece, and a line of ``limit`` bytes.
 
-    Raises what ``numbered_lines`` raises, and ``StorageError`` (``disk-full`` …) when a line cannot be put there.
+    Raises ``DataError`` ``zst-truncated`` or ``zst-corrupt``, and ``StorageError`` (``disk-full`` … when a line cannot
+    be put there).
     """
     limit = min(limit, largest)
     most = limit + len(codecs.BOM_UTF8) + len(b"\r")  # one longer than this is too long whatever is taken off

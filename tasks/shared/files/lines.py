@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import io
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
@@ -89,28 +87,7 @@ def head_of(path: Path, size: int) -> bytes:
     return bytes(head)
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of an NDJSON file, in order, without their line ends; plain or zstd, told by its magic bytes.
-
-    Lines may have any length; memory is one piece and the current line, once. Blank lines are skipped, a byte order
-    mark at the start is dropped, the last line needs no line feed. Nothing is parsed: an import checked the lines
-    when they came in.
-
-    Raises ``DataError`` ``zst-truncated`` or ``zst-corrupt``, and ``StorageError``.
-    """
-    return (line for _, line in numbered_lines(path))
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Like ``read_lines``, with the number of each line in the file, from 1, blank lines counted too."""
-    with open_content(path) as content:
-        for number, line in enumerate(cast("Iterator[bytes]", texts(content)), 1):  # none is too long to hold
-            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if line and not line.isspace():
-                yield number, line.removesuffix(b"\r")
-
-
-def texts(content: Content, most: int = sys.maxsize, spool: Path = Path()) -> Iterator[bytes | Spool]:
+def texts(content: Content, most: int, spool: Path) -> Iterator[bytes | Spool]:
     """What stands between the line feeds; in a spool below ``spool`` if it is more than ``most`` bytes and not within
     one piece. Whoever gets a spool closes it."""
     buffer = bytearray(_PIECE)

@@ -15,10 +15,10 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from tasks.shared.files.lines import read_lines
 from tests.conftest import wait_until
 from tests.docs.pages import example
 from tests.e2e.docs.place import Place
+from tests.peers.lines import read_lines
 
 HELD = 3600.0
 """Seconds that a job takes for each of its parts: however busy this machine is, none ends by itself."""

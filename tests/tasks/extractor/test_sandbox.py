@@ -18,13 +18,13 @@ from tasks.extractor.client import ExtractionClient, extraction_client, service_
 from tasks.extractor.extraction import run
 from tasks.extractor.task import Priority
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.deployments.sandbox.extraction.pace import Pace
 from tests.peers import job
 from tests.peers.extraction import Store, configuration, crtdl
+from tests.peers.lines import read_lines
 
 BASE = "http://hl7.org/fhir/StructureDefinition/"
 GENDERS = {"p0": "female", "p1": "male", "p2": "female", "p3": "female", "p4": "female"}

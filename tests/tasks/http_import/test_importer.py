@@ -14,10 +14,10 @@ import zstandard
 from config import PipelineConfig
 from tasks.http_import.importer import findings, run
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, StalledError
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext
 from tests.peers import job
+from tests.peers.lines import read_lines
 from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'

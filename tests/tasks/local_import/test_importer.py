@@ -14,12 +14,12 @@ import zstandard
 from config import PipelineConfig
 from tasks.local_import.importer import run, scan_source
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import Given, StepContext
 from tasks.shared.stop import Stop
 from tests.peers import job
+from tests.peers.lines import read_lines
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
 FOREIGN = (

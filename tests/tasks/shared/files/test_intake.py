@@ -20,8 +20,8 @@ from config import CompressionConfig
 from tasks.shared.errors import DataError
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.intake import FileFacts, FileLedger, Intake, facts_of
-from tasks.shared.files.lines import read_lines
 from tasks.shared.stop import Stop
+from tests.peers.lines import read_lines
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)

@@ -15,10 +15,10 @@ from config import CompressionConfig
 from tasks.shared.errors import DataError, StorageError, storage_error
 from tasks.shared.files.compression import is_compressed
 from tasks.shared.files.intake import facts_of
-from tasks.shared.files.lines import numbered_lines, read_lines
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
 from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.stop import Stop
+from tests.peers.lines import numbered_lines, read_lines
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)
@@ -42,7 +42,7 @@ def write(directory: Path, lines: list[bytes], compression: CompressionConfig, b
 def test_lines_written_are_the_lines_read_in_both_forms(lines: list[bytes], enabled: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = write(Path(name), lines, CompressionConfig(enabled=enabled))
-        assert list(read_lines(path)) == lines
+        assert read_lines(path) == lines
         assert facts_of(path, Stop()).content_bytes == sum(len(line) + 1 for line in lines)
 
 
@@ -53,9 +53,9 @@ def test_reading_splits_at_line_feeds_only_and_skips_blank_lines(pieces: list[by
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "x.ndjson")
         path.write_bytes(content)
-        assert list(read_lines(path)) == expected
+        assert read_lines(path) == expected
         path.write_bytes(zstandard.compress(content))
-        assert list(read_lines(path)) == expected
+        assert read_lines(path) == expected
 
 
 FRAMES = {
@@ -79,7 +79,7 @@ def test_zstd_ends_where_a_frame_ends_and_nowhere_else(
     whole = b"".join(frames)
     ends = {sum(map(len, frames[:count])) for count in range(len(frames) + 1)}
     path.write_bytes(whole)
-    assert list(read_lines(path)) == [b"first", b"second"]
+    assert read_lines(path) == [b"first", b"second"]
     wrong = [whole[:size] for size in range(4, len(whole)) if size not in ends]
     wrong += [
         whole + more for more in (b"x", b"\0", b"\n" * 9, b"\0" * 512, whole[:5], SKIPPABLE[:9], b"PK\x03\x04more")
@@ -87,44 +87,44 @@ def test_zstd_ends_where_a_frame_ends_and_nowhere_else(
     for stored in wrong:
         path.write_bytes(stored)
         with pytest.raises(DataError) as caught:
-            list(read_lines(path))
+            read_lines(path)
         assert caught.value.reference in ("zst-truncated", "zst-corrupt")
 
 
 @pytest.mark.parametrize("compression", [PLAIN, ZST])
 def test_a_line_longer_than_any_buffer_is_one_line(tmp_path: Path, compression: CompressionConfig) -> None:
     lines = [b"{}", b'{"a":"' + b"y" * 3_000_000 + b'"}', b"{}"]
-    assert list(read_lines(write(tmp_path, lines, compression))) == lines
+    assert read_lines(write(tmp_path, lines, compression)) == lines
 
 
 def test_a_last_line_without_line_feed_counts(tmp_path: Path) -> None:
     path = tmp_path / "x.ndjson"
     path.write_bytes(b'{"a":1}\n{"b":2}')
-    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+    assert read_lines(path) == [b'{"a":1}', b'{"b":2}']
     assert facts_of(path, Stop()).lines == 2
 
 
 def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "x.ndjson"
     path.write_bytes(b'\xef\xbb\xbf{"a":1}\n{"b":2}\n')
-    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+    assert read_lines(path) == [b'{"a":1}', b'{"b":2}']
     path.write_bytes(b'\xef\xbb\xbf{"a":1}')
-    assert list(read_lines(path)) == [b'{"a":1}']
+    assert read_lines(path) == [b'{"a":1}']
 
 
 def test_numbered_lines_count_blank_lines_too(tmp_path: Path) -> None:
     path = tmp_path / "x.ndjson"
     path.write_bytes(b'\n{"a":1}\r\n  \n\n{"b":2}')
-    assert list(numbered_lines(path)) == [(2, b'{"a":1}'), (5, b'{"b":2}')]
+    assert numbered_lines(path) == [(2, b'{"a":1}'), (5, b'{"b":2}')]
 
 
 @pytest.mark.parametrize("name", ["x.ndjson", "x.ndjson.zst"])
 def test_the_form_is_told_by_magic_bytes_not_by_the_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(zstandard.compress(b'{"a":1}\n'))
-    assert list(read_lines(path)) == [b'{"a":1}']
+    assert read_lines(path) == [b'{"a":1}']
     path.write_bytes(b'{"a":1}\n')
-    assert list(read_lines(path)) == [b'{"a":1}']
+    assert read_lines(path) == [b'{"a":1}']
 
 
 SKIPPABLE = b"\x5a\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"ignored"
@@ -143,7 +143,7 @@ def test_several_frames_and_skippable_frames_are_one_content(tmp_path: Path, sto
     path = tmp_path / "x.ndjson.zst"
     path.write_bytes(stored)
     assert is_compressed(stored[:4])
-    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+    assert read_lines(path) == [b'{"a":1}', b'{"b":2}']
 
 
 def noise(size: int) -> bytes:
@@ -160,7 +160,7 @@ def test_a_truncated_zst_is_named_whereever_it_is_cut(cut: int, checksum: bool, 
         path = Path(name, "x.ndjson.zst")
         path.write_bytes(stored[: min(cut, len(stored) - 1)])
         with pytest.raises(DataError) as caught:
-            list(read_lines(path))
+            read_lines(path)
     assert caught.value.reference == "zst-truncated"
     assert caught.value.context == "x.ndjson.zst"
 
@@ -174,14 +174,14 @@ def test_a_damaged_zst_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.ndjson.zst"
     path.write_bytes(stored)
     with pytest.raises(DataError) as caught:
-        list(read_lines(path))
+        read_lines(path)
     assert caught.value.reference == "zst-corrupt"
     assert "x.ndjson.zst" in caught.value.render()
 
 
 def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
-        list(read_lines(tmp_path / "x.ndjson"))
+        read_lines(tmp_path / "x.ndjson")
     assert caught.value.reference == "file-vanished"
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError
-from tasks.shared.files.lines import read_lines
 from tasks.shared.files.resumable import BEGIN, Position, ResumableWriter
+from tests.peers.lines import read_lines
 
 FORMS = [
     CompressionConfig(enabled=False),
@@ -72,7 +72,7 @@ def test_killed_anywhere_any_number_of_times_the_file_is_byte_for_byte_that_of_a
         path = writer.publish()
     assert path.read_bytes() == expected
     assert end == Position(len(lines), sum(len(line) + 1 for line in lines), len(expected))
-    assert list(read_lines(path)) == [line for line in lines if line]
+    assert read_lines(path) == [line for line in lines if line]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.level if form.enabled else "plain")
