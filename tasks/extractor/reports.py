@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import tenacity
-
 from tasks.extractor.json_values import object_of, parse_json
 from tasks.extractor.results import CONSENT, ERRORS, REPORTS, ResultFiles
 from tasks.extractor.submission import DIRECTORY
@@ -30,7 +28,7 @@ from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import open_private
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import announce, retrying
+from tasks.shared.http.retry import announcing, retrying
 from tasks.shared.http.url_names import file_name, named_urls
 from tasks.shared.meter import Meter
 from tasks.shared.step import StepContext
@@ -147,13 +145,8 @@ class Companions:
 
     def _fetch(self, url: str, target: Path) -> None:
         """Download one file as it comes."""
-        http, attempts = self._http, self._retry.max_attempts
-
-        def announce_retry(state: tenacity.RetryCallState, seconds: float) -> None:
-            error, attempt = state.outcome.exception() if state.outcome else None, state.attempt_number
-            announce(http.meter, http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
-
-        for attempt in retrying(self._retry, sleep=self._sleep, before_wait=announce_retry):
+        announce = announcing(self._http.meter, self._http.service, self._retry)
+        for attempt in retrying(self._retry, sleep=self._sleep, before_wait=announce):
             with attempt:
                 self._attempt(url, target, attempt.retry_state.attempt_number)
 

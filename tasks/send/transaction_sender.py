@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 from config import RetryConfig
 from tasks.send.batches import HEADERS, Batch, Limits, Part, Resolve, Transactions
-from tasks.send.repeat import repeated
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer, BusyError
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import parse_retry_after
+from tasks.shared.http.retry import announcing, parse_retry_after, retrying
 from tasks.shared.meter import Meter
 
 OPERATION = "send transaction"
@@ -84,9 +83,13 @@ class TransactionSender:
         self._transactions = transactions
         self._limits = limits
         self._check = check
-        self._retry = retry
-        self._sleep = sleep
-        self._meter = meter or Meter()
+        # ``ServiceClient`` sees only the first attempt of each transaction that meets a conflict.
+        self._retrying = retrying(
+            retry,
+            sleep=sleep,
+            retryable=lambda error: isinstance(error, ConflictError),
+            before_wait=announcing(meter or Meter(), "send", retry, counts=True),
+        )
 
     def deliver(self, batch: Batch, report: Report) -> None:
         """Deliver all of ``batch``; every resource of it is reported once, as soon as its fate is known.
@@ -103,7 +106,7 @@ class TransactionSender:
                 stack += reversed(part.halves())
                 continue
             pending = list(part.resources)
-            refused = self._transact(pending, report)
+            refused = self._retrying(self._attempt, pending, report)
             if refused is None:
                 continue
             if _to_halve(refused, part, batch.resolve):
@@ -122,16 +125,6 @@ class TransactionSender:
             return True
         size = self._transactions.envelope
         return self._limits.lowered and size + sum(self._transactions.sizes(resources)) > self._limits.max_bytes
-
-    def _transact(self, pending: list[Resource], report: Report) -> Verdict | None:
-        """One transaction, repeated while it meets a conflict; see ``_attempt``."""
-        return repeated(
-            lambda: self._attempt(pending, report),
-            kinds=(ConflictError,),
-            rules=self._retry,
-            meter=self._meter,
-            sleep=self._sleep,
-        )
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
         """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were

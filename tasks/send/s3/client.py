@@ -33,7 +33,6 @@ from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
 from config import PipelineConfig
-from tasks.send.repeat import repeated
 from tasks.send.s3.files import Section
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
@@ -42,6 +41,7 @@ from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where, pla
 from tasks.shared.http.body import Body
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import parse_proxy
+from tasks.shared.http.retry import announcing, retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
@@ -147,14 +147,15 @@ class StoreClient:
             body.seek(0)
             return self.call_once(name, Body=body, **arguments)
 
-        return repeated(
-            attempt,
-            kinds=(NetworkError, ServiceBusyError),
-            rules=self._retry,
-            meter=self._meter,
+        # Each attempt is signed anew, so ``ServiceClient`` cannot repeat it.
+        again = retrying(
+            self._retry,
             sleep=self._sleep or stop.sleep,
+            retryable=lambda error: isinstance(error, NetworkError | ServiceBusyError),
+            before_wait=announcing(self._meter, "send", self._retry, counts=True),
             seconds_left=lambda: self._ends - time.monotonic(),
         )
+        return again(attempt)
 
     def call_once(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Make a call in one attempt. The removal of an unfinished upload takes a few seconds at most, and is made
