@@ -1,7 +1,95 @@
-"""The step ``wait``: the custom pause task. The flow parks the run when it answers that it is paused."""
+"""The step ``wait``: stop for a person who looks at the data, and go on with the data as that person left it.
 
-from tasks.shared.step import Step
-from tasks.wait.pause import run
+``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
+data files, else what the wait looked at. Behind ``flattening`` these are tables. It fires once for each position. Two
+waits over the same source share a directory: the later one sees what the earlier one left.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.shared.corrections import corrected_files, listed, make_directory, wait_directory
+from tasks.shared.errors import DataError
+from tasks.shared.files.check import check_file
+from tasks.shared.files.data_directory import left_alone_warning, stored_bytes
+from tasks.shared.files.inventory import Inventory, still_approved
+from tasks.shared.report import Corrections, StepReport
+from tasks.shared.step import Parked, Step, StepContext
+from tasks.shared.stop import Stop
+
+
+def run(context: StepContext) -> StepReport:
+    """Park; once approved, check what was put into the directory and say what the next step reads.
+
+    An error loses nothing: the run that goes on comes back here. With other files than the approval was for it is
+    without a decision then, and parks again.
+
+    Raises:
+        Parked: nobody has decided yet.
+        DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
+            (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
+            (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8``,
+            ``resource-too-large`` with ``file:line``; ``zst-truncated``, ``zst-corrupt``). Approved corrections are
+            gone (``approval-outdated``).
+        StorageError: the directory cannot be made or read.
+        Stopped: somebody asked.
+    """
+    directory = wait_directory(context.input_dir)
+    if context.approved is None:
+        raise Parked(directory)
+    make_directory(directory)
+    corrected, no_data = corrected_files(directory, context.corrections)
+    tables = context.corrections is Corrections.TABLES
+    notes = left_alone_warning(directory, no_data)
+    if not corrected:
+        # Nobody approved the data that would be read without them.
+        still_approved(context.approved.below(directory.name), Inventory(()))
+        return StepReport(warnings=notes, details={"corrected": False})
+    size = stored_bytes(corrected)
+    context.meter.expect(files=len(corrected), bytes=size)
+    lines = resources = 0
+    empty: list[str] = []
+    for file in corrected:
+        count = (0, 0) if tables else _checked(file, context.stop, context.config.limits.largest_resource)
+        stored = stored_bytes([file])
+        if not (stored if tables else count[0]):
+            empty.append(file.name)
+        lines, resources = lines + count[0], resources + count[1]
+        context.meter.add(files=1, bytes=stored, resources=count[1])
+    if empty:
+        raise DataError(
+            "empty-file",
+            f"there is not a single {'line' if tables else 'resource'} in a corrected file",
+            context=listed(directory, empty),
+            hint="complete it, or remove it if its data is to be left out, then continue the job",
+        )
+    return StepReport(
+        files=len(corrected),
+        resources_out=None if tables else resources,
+        lines_out=None if tables else lines,
+        bytes_out=size,
+        output=directory.name,
+        warnings=notes,
+        details={"corrected": True},
+    )
+
+
+def _checked(file: Path, stop: Stop, largest: int) -> tuple[int, int]:
+    """How many lines the file has, every one a JSON object, and how many resources they are, each of at most
+    ``largest`` bytes."""
+    try:
+        check = check_file(file, stop, largest=largest)
+    except DataError as error:
+        hint = f"mend it in {file.parent}, then continue the job"
+        raise DataError(
+            error.reference,
+            f"a corrected file cannot be used: {error.message}",
+            context=error.context,
+            hint=f"{error.hint}; {hint}" if error.hint else hint,
+        ) from None
+    return check.lines, check.resources
+
 
 STEP = Step(
     name="wait",

@@ -17,7 +17,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tests.peers import flattening, pseudonymization, validation
 from tests.peers.job import Job
 from tests.real.conftest import Measure

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deployments.sandbox import data as demo
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tasks.shared.errors import TerminalError
 from tasks.shared.report import StepReport
 from tests.real.conftest import Measure

@@ -16,7 +16,7 @@ from config import TlsConfig
 from deployments.sandbox.common.serve import Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tasks.http_import import importer
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.files.names import data_files
 from tests.conftest import free_ports, wait_until

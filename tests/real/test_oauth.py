@@ -15,7 +15,7 @@ import pytest
 from config import AuthConfig
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tasks.shared.errors import NetworkError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports

@@ -15,7 +15,7 @@ import trustme
 from config import TlsConfig
 from deployments.sandbox.common.serve import Certificate, Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client

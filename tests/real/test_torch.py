@@ -21,7 +21,7 @@ from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from tasks.extractor.client import extraction_client, service_client
 from tasks.extractor.extraction import run
-from tasks.send.send import run as send_data
+from tasks.send.step import run as send_data
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tests.peers import job

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.send.send import run
+from tasks.send.step import run
 from tests.conftest import ROOT
 from tests.real.job import job
 

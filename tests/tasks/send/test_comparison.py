@@ -11,7 +11,7 @@ import pytest
 
 from tasks.send import direct
 from tasks.send.comparison import compare
-from tasks.send.send import run
+from tasks.send.step import run
 from tasks.shared.errors import DataError, SluiceError, Stopped
 from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
 from tasks.shared.step import StepContext

@@ -20,7 +20,7 @@ from tasks.send.checks import service
 from tasks.send.comparison import compare
 from tasks.send.s3 import upload
 from tasks.send.s3.upload import MIB, findings
-from tasks.send.send import run
+from tasks.send.step import run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.prefect_task import proved

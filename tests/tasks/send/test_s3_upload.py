@@ -12,7 +12,7 @@ import pytest
 
 from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_object_store
 from tasks.send.s3.upload import MIB, findings
-from tasks.send.send import run
+from tasks.send.step import run
 from tasks.shared.errors import DataError, InputError, SluiceError
 from tests.peers.s3 import SMALL, S3Job, configuration, sha256
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.send.send import run
+from tasks.send.step import run
 from tasks.send.transfer.store import Bounds
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.step import reconcile

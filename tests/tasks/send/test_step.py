@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.send.send import run
+from tasks.send.step import run
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import StepContext
 from tests.peers import job

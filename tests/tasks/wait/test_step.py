@@ -16,7 +16,7 @@ from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.report import Corrections
 from tasks.shared.step import Parked, Source, StepContext
 from tasks.shared.stop import Stop
-from tasks.wait.pause import run
+from tasks.wait.step import run
 from tests.peers import job
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
