@@ -16,7 +16,8 @@ from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.outline import SectionRule, section
-from tasks.release_report.report.sections import classes, content, flow, identifying, leaving, query, review
+from tasks.release_report.report.risk import patients_apart
+from tasks.release_report.report.sections import content, flow, identifying, leaving, query, review
 from tasks.release_report.report.step_files import patients_outside, read_validated
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
@@ -27,7 +28,7 @@ _FIGURES: Final = (
     SectionRule(5, "consent", query.consent),
     SectionRule(6, "types", flow.types, from_k=True),
     SectionRule(7, "identifying", identifying.identifying),
-    SectionRule(8, "apart", classes.patients_apart, from_k=True, of_tables="not-of-tables"),
+    SectionRule(8, "apart", patients_apart, from_k=True, of_tables="not-of-tables"),
     SectionRule(9, "completeness", content.completeness, from_k=True, of_tables="not-of-tables"),
     SectionRule(10, "content", content.content, from_k=True),
     SectionRule(11, "time", content.time, from_k=True),

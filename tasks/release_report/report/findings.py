@@ -20,7 +20,7 @@ from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import LEVELS, Finding
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.outline import finding
-from tasks.release_report.report.risk import BIRTH, REGION, SEX, classes_of, risk_of
+from tasks.release_report.report.risk import BIRTH, REGION, SEX, below_k, class_sizes
 from tasks.shared.publication import SOME, Count, flow
 
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
@@ -257,9 +257,9 @@ def _telling(facts: Facts) -> Iterator[str]:
 
 
 def _apart(facts: Facts, show: Disclosure) -> Iterator[Finding]:
-    risk = risk_of(classes_of(facts))
-    if risk.below(show.k):
-        yield finding("told-apart", patients=show.count(risk.below(show.k)), values={"by": _by(facts)})
+    few = below_k(class_sizes(facts), show.k)
+    if few:
+        yield finding("told-apart", patients=show.count(few), values={"by": _by(facts)})
 
 
 def _by(facts: Facts) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tasks.release_report.page.words import LANGUAGES, Group, Words, joined, vocabulary
 from tasks.release_report.report.document import Finding
 from tasks.release_report.report.outline import FINDINGS, TABLES
-from tasks.release_report.report.risk import Risk, most_of_some
+from tasks.release_report.report.risk import most_of_some, size_bands
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
 
@@ -91,9 +91,9 @@ def kebab() -> frozenset[str]:
     (5, "with 5 to 10", "with more than 10"), (11, "with 11 to 22", "with more than 22"),
 ])  # fmt: skip
 def test_the_sizes_of_classes_are_said_as_they_were_counted(k: int, some: str, many: str) -> None:
-    words, classes = Words("en", k), Risk({most_of_some(k): 1, most_of_some(k) + 1: 2})
+    words, sizes = Words("en", k), {most_of_some(k): 1, most_of_some(k) + 1: 2}
     assert (words.of("columns", "with_some"), words.of("columns", "with_many")) == (some, many)
-    assert [*classes.bands(k).values()] == [0, 0, 1, 2]
+    assert [*size_bands(sizes, k).values()] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

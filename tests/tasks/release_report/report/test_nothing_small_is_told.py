@@ -20,7 +20,7 @@ from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReleaseReport, Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.kept import Kept
-from tasks.release_report.report.risk import classes_of, risk_of
+from tasks.release_report.report.risk import below_k, class_sizes, size_bands
 from tasks.release_report.report.sections.leaving import split
 from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, technical
 from tasks.shared.publication import known as known_of
@@ -292,8 +292,8 @@ class Reader:
             return
         k = self.k
         for row_name, years, region in (("@as-it-is", 1, True), ("@years-10", 10, True), ("@without-region", 1, False)):
-            risk = risk_of(classes_of(self.people, years=years, region=region))
-            bands = risk.bands(k)
+            sizes = class_sizes(self.people, years=years, region=region)
+            bands = size_bands(sizes, k)
             columns = dict(zip(bands, ("alone", "with_few", "with_some", "with_many"), strict=True))
             self.cells(row_name, bands, lambda band, c=columns, r=row_name: cell(self.report, "apart", r, c[band]))  # type: ignore[misc]
             few, some = f"{self.tag}{row_name} @with-few", f"{self.tag}{row_name} @with-some"
@@ -302,9 +302,9 @@ class Reader:
             self.puzzle.never(f"{self.tag}{row_name} @with-many", range(1, max(10, 2 * k) + 1))
             if row_name == "@as-it-is":
                 told = next((one.patients for one in self.report.findings if one.code == "told-apart"), None)
-                both = self.learn("told apart", told, risk.below(k))
+                both = self.learn("told apart", told, below_k(sizes, k))
                 if told is None:
-                    self.puzzle.unknown(both, {0}, risk.below(k))
+                    self.puzzle.unknown(both, {0}, below_k(sizes, k))
                 self.puzzle.sums.append(((f"{self.tag}{row_name} @alone", few), both))
 
     def _flow(self) -> None:
