@@ -28,8 +28,7 @@ from tasks.release_report.measure.beside import BesideProcess
 from tasks.release_report.measure.delivery import SPOOL, Delivery, Measures, measure_delivery
 from tasks.release_report.page import files
 from tasks.release_report.report.build import make
-from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import ReleaseReport
+from tasks.release_report.report.document import ReleaseReport, sha256
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger

@@ -11,7 +11,7 @@ import pytest
 
 from flows.run import run
 from tasks.release_report.page import files
-from tasks.release_report.report.digest import sha256
+from tasks.release_report.report.document import sha256
 from tasks.shared.report import Shown
 from tests.docs.pages import example
 from tests.peers import release_report as reports

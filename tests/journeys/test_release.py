@@ -17,7 +17,7 @@ from flows.gate import release
 from flows.job.record import JobRecord
 from flows.reports import pages, short_form, summary
 from tasks.release_report.page import files
-from tasks.release_report.report.digest import sha256
+from tasks.release_report.report.document import sha256
 from tasks.shared.files.inventory import Entry, Inventory, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
 from tests.peers import release_report as reports

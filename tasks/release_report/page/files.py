@@ -22,8 +22,7 @@ from pydantic import ValidationError
 
 from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.page.page import html
-from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import Decided, ReleaseReport, decisions_for
+from tasks.release_report.report.document import Decided, ReleaseReport, decisions_for, sha256
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import PartFile, publish, size_of
 from tasks.shared.files.private_file import NotPrivateError, read_private

@@ -23,8 +23,7 @@ from markupsafe import Markup
 
 from tasks.release_report.page.figures import Chart, bar_column, bar_lengths, chart_of
 from tasks.release_report.page.words import Words, visible
-from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value
+from tasks.release_report.report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value, sha256
 from tasks.shared.publication import HIDDEN, Count
 
 LARGEST: Final = 150_000

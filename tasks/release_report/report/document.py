@@ -8,15 +8,15 @@ that is not in it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Final, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.shared.publication import Count
 from tasks.shared.report import Approval
-
-VERSION = 1
 
 Level = Literal["stop", "look", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
@@ -130,7 +130,7 @@ def decisions_for(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Dec
 
 
 class ReleaseReport(Part):
-    """The whole. ``sha256`` of the report is that of this document as JSON without ``decisions`` and ``made``.
+    """The whole.
 
     ``step`` is the position of the wait for which it was made, ``None`` at the end of the job. ``recipient``
     says that it is the recipient's copy (k 11, N rounded). ``sent`` says that the data have left, and whether on
@@ -153,3 +153,14 @@ class ReleaseReport(Part):
     files: str = ""
     """The digest over what will leave (``Inventory.digest``)."""
     seconds: float = 0.0
+
+
+_OF_THE_MOMENT: Final = {"decisions", "made", "seconds"}
+"""What is not of the data: a report that is made again of the same files has the same hash."""
+
+
+def sha256(report: ReleaseReport) -> str:
+    """Return the SHA-256 (hex) that a decision is given for: over the document as JSON with sorted keys, without its
+    decisions, its moment and its seconds."""
+    content = report.model_dump(mode="json", exclude=_OF_THE_MOMENT)
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()

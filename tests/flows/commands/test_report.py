@@ -14,8 +14,7 @@ import pytest
 
 from flows.run import run
 from tasks.release_report.page import files
-from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import ReleaseReport, Section
+from tasks.release_report.report.document import ReleaseReport, Section, sha256
 from tasks.release_report.report.outline import table
 from tasks.shared.files.inventory import take_inventory
 from tasks.shared.report import Shown

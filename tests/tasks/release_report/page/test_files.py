@@ -13,8 +13,7 @@ import pytest
 
 from tasks.release_report.page import files
 from tasks.release_report.page.page import html
-from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import ReleaseReport
+from tasks.release_report.report.document import ReleaseReport, sha256
 from tasks.shared.errors import DataError, StorageError
 from tests.peers import release_report as reports
 
