@@ -39,19 +39,20 @@ class Chart(NamedTuple):
     series: tuple[Series, ...]
 
 
-def bar_column(table: Table, columns: Sequence[str]) -> int:
-    """Return which of the columns shown has bars, -1 if none has."""
-    bars = table.bars or _BARS.get(table.name)
-    return columns.index(bars) if bars in columns else -1
+def bars(report: ReleaseReport, table: Table, columns: Sequence[str]) -> tuple[int, list[int]] | None:
+    """Return which of the columns shown has bars, and how long they are, of 100; ``None`` if none has.
 
-
-def bar_lengths(report: ReleaseReport, table: Table, at: int, shown: int) -> list[int]:
-    """Return how long the bars of the first rows are, of 100: the longest is that of all patients, where one is."""
-    k, values = report.k, [row[at] for row in table.rows]
+    The longest bar is that of all patients, where one is.
+    """
+    column = table.bars or _BARS.get(table.name)
+    if column not in columns:
+        return None
+    at, k = columns.index(column), report.k
+    values = [row[at] for row in table.rows]
     everybody = length(report.tiles.patients, k) if any(map(_is_all, values)) else 0
     largest = max([everybody, *(length(value, k) for value in values)])
-    lengths = [largest if _is_all(value) else length(value, k) for value in values[:shown]]
-    return [round(100 * one / largest) if largest else 0 for one in lengths]
+    lengths = [largest if _is_all(value) else length(value, k) for value in values]
+    return at, [round(100 * one / largest) if largest else 0 for one in lengths]
 
 
 def chart_of(table: Table, k: int, columns: int) -> Chart | None:

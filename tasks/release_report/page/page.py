@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal
@@ -21,7 +21,7 @@ from typing import Final, Literal
 import jinja2
 from markupsafe import Markup
 
-from tasks.release_report.page.figures import Chart, bar_column, bar_lengths, chart_of
+from tasks.release_report.page.figures import bars, chart_of
 from tasks.release_report.page.words import Words, visible
 from tasks.release_report.report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value, sha256
 from tasks.shared.publication import HIDDEN, Count
@@ -46,8 +46,6 @@ _WORD: Final = 28
 """Letters of the longest word that a cell is made wide enough for."""
 _MARKS: Final = frozenset(f"@{level}" for level in LEVELS)
 
-_REPEATED: Final = frozenset({11})
-"""Sections whose tables do not have what their findings are about: they repeat the findings."""
 _DECISION: Final = 17
 _RULES: Final = 18
 _UNCHECKED: Final = 14
@@ -129,138 +127,56 @@ def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected",
 
 def _render(report: ReleaseReport, limits: Limits) -> str:
     words = Words.of_report(report, space="\N{NO-BREAK SPACE}")
+    sections = {section.number: section for section in report.sections}
+    unchecked = next((sections[at].said for at in (1, _UNCHECKED) if at in sections and sections[at].said), ())
+    sections.setdefault(_DECISION, Section(number=_DECISION, name="decision"))
+    sections.setdefault(_RULES, Section(number=_RULES, name="rules"))
+
+    def cut(text: str) -> str:
+        most = limits.letters
+        return visible(text) if len(text) <= most else f"{visible(text[:most])}…"
+
     return _template().render(
-        report=report, w=words, page=_Page(report, limits, words), limits=limits, levels=LEVELS, items=ITEMS,
+        report=report, w=words, limits=limits, levels=LEVELS, items=ITEMS, cut=cut,
+        text=lambda value, name="": cut(words.value(value, name)),
         verdict=verdict(report), answer=outcome(report) or verdict(report), digest=sha256(report),
+        unchecked=[name for name in unchecked if name != "nothing-found"][: limits.findings],
+        sections=[sections[number] for number in sorted(sections) if number > 1],
+        findings_of=lambda what, value: [one for one in report.findings if getattr(one, what) == value],
+        alike_of=partial(_alike, words), more_of=partial(_left_out, limits),
+        rows_of=lambda table: table.rows[: _rows(table, limits)],
+        bars_of=lambda table: bars(report, table, table.columns[: limits.columns]),
+        chart_of=lambda table: chart_of(table, report.k, limits.columns),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Page:
-    """What the template asks for: texts within the limits, and what belongs together."""
+def _alike(words: Words, findings: Sequence[Finding]) -> Iterator[list[Finding]]:
+    """Yield the findings of each line: those that follow each other and are many of a kind share one."""
+    for code, group in groupby(findings, key=lambda one: one.code):
+        alike = list(group)
+        if len(alike) > ITEMS and words.many(code, len(alike)):
+            yield alike
+        else:
+            yield from ([one] for one in alike)
 
-    report: ReleaseReport
-    limits: Limits
-    words: Words
 
-    def cut(self, text: str) -> str:
-        """Return a text within the limit of its length."""
-        most = self.limits.letters
-        return visible(text) if len(text) <= most else f"{visible(text[:most])}…"
+def _left_out(limits: Limits, section: Section) -> int:
+    """Return how many sentences, facts, tables and columns of a section are not shown."""
+    most = limits.parts
+    return sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables)) + sum(
+        len(table.columns[limits.columns :]) for table in section.tables[:most]
+    )
 
-    def text(self, value: Value, name: str = "") -> str:
-        """Return the words for a value of a column or fact."""
-        return self.cut(self.words.value(value, name))
 
-    def breakable(self, text: str, *, address: bool = False) -> Markup:
-        """Return a text that may be broken behind its signs."""
-        return Markup("<wbr>").join((_ADDRESS_SIGNS if address else _SIGNS).split(text))
+def _breakable(text: str, *, address: bool = False) -> Markup:
+    """Return a text that may be broken behind its signs."""
+    return Markup("<wbr>").join((_ADDRESS_SIGNS if address else _SIGNS).split(text))
 
-    def is_hash(self, text: str) -> bool:
-        """Return whether a text is a SHA-256."""
-        return _HASH.fullmatch(text) is not None
 
-    @property
-    def patients(self) -> str:
-        """The number of the first tile."""
-        patients, words = self.report.tiles.patients, self.words
-        if isinstance(patients, int):
-            return words.number(patients)
-        said = words.count(patients)
-        return words("tile_about", number=said) if patients.word == "about" else said
-
-    @property
-    def unchecked(self) -> list[str]:
-        """Names of what was not checked, as section 1 has them, else section 14."""
-        for number in (1, _UNCHECKED):
-            for section in self.report.sections:
-                if section.number == number and section.said:
-                    return [name for name in section.said if name != "nothing-found"][: self.limits.findings]
-        return []
-
-    @property
-    def sections(self) -> list[Section]:
-        """Sections 2 to 18: those of the decision and of the rules stand on each page."""
-        found = {section.number: section for section in self.report.sections if section.number > 1}
-        found.setdefault(_DECISION, Section(number=_DECISION, name="decision"))
-        found.setdefault(_RULES, Section(number=_RULES, name="rules"))
-        return [found[number] for number in sorted(found)]
-
-    def findings(self, level: Level) -> list[Finding]:
-        """Return the findings of a level, also those that are not shown."""
-        return [one for one in self.report.findings if one.level == level]
-
-    def repeated(self, section: Section) -> list[Finding]:
-        """Return the findings that a section repeats."""
-        found = [one for one in self.report.findings if one.section == section.number]
-        return found[: self.limits.findings] if section.number in _REPEATED else []
-
-    def alike(self, findings: Sequence[Finding]) -> Iterator[list[Finding]]:
-        """Yield the findings of each line: those that follow each other and are many of a kind share one."""
-        for code, group in groupby(findings, key=lambda one: one.code):
-            alike = list(group)
-            if len(alike) > ITEMS and self.words.many(code, len(alike)):
-                yield alike
-            else:
-                yield from ([one] for one in alike)
-
-    def beside(self, finding: Finding) -> str:
-        """Return the figures of a finding beside what it is about."""
-        said = [self.text(value, name) for name, value in finding.values.items()]
-        patients = [self.words.patients(finding.patients)] if finding.patients is not None else []
-        return ", ".join([*said, *patients])
-
-    def marks(self, section: Section) -> list[tuple[Level, int]]:
-        """Return how many findings of each level point at a section."""
-        levels = [one.level for one in self.report.findings if one.section == section.number]
-        return [(level, levels.count(level)) for level in LEVELS if level in levels]
-
-    def more(self, section: Section) -> int:
-        """Return how many sentences, facts, tables and columns of a section are not shown."""
-        most = self.limits.parts
-        return sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables)) + sum(
-            len(table.columns[self.limits.columns :]) for table in section.tables[:most]
-        )
-
-    def rows(self, table: Table) -> tuple[tuple[Value, ...], ...]:
-        """Return the rows of a table that are shown."""
-        return table.rows[: _rows(table, self.limits)]
-
-    def columns(self, table: Table) -> list[tuple[str, str, bool]]:
-        """Return name and heading of each column that is shown, and whether it stands at the right: it has numbers, and
-        nothing else."""
-        bars = self.bar_column(table)
-        found = []
-        for at, name in enumerate(table.columns[: self.limits.columns]):
-            cells = [row[at] for row in self.rows(table) if at < len(row)]
-            numbers = [_is_number(value) and at != bars for value in cells]
-            right = any(numbers) and all(map(lambda value, number: number or _is_small(value), cells, numbers))
-            found.append((name, self.cut(self.words.of("columns", name)), right))
-        return found
-
-    def styles(self, value: Value, text: str, *, number: bool = False, first: bool = False) -> str:
-        """Return the classes of a cell: ``any`` breaks anywhere, ``one`` nowhere, ``none`` is not shown on a phone."""
-        found = {
-            "num": number,
-            "few": _is_small(value) and not first,
-            "any": _is_unbroken(text),
-            "one": value in _MARKS,
-            "none": value in (None, ""),
-        }
-        return " ".join(name for name, there in found.items() if there)
-
-    def bar_column(self, table: Table) -> int:
-        """Return the column with bars, -1 if there is none."""
-        return bar_column(table, table.columns[: self.limits.columns])
-
-    def bars(self, table: Table) -> list[int]:
-        """Return the length of each row's bar; none if the table has no bars."""
-        at = self.bar_column(table)
-        return bar_lengths(self.report, table, at, len(self.rows(table))) if at >= 0 else []
-
-    def chart(self, table: Table) -> Chart | None:
-        """Return the graph over time that a table has, if it has one."""
-        return chart_of(table, self.report.k, self.limits.columns)
+def _is_right(rows: Sequence[Sequence[Value]], at: int) -> bool:
+    """Return whether a column stands at the right: it has numbers, and nothing else."""
+    cells = [row[at] for row in rows if at < len(row)]
+    return any(map(_is_number, cells)) and all(_is_number(value) or _is_small(value) for value in cells)
 
 
 def _is_number(value: Value) -> bool:
@@ -285,4 +201,11 @@ def _template() -> jinja2.Template:
         loader=jinja2.FileSystemLoader(place), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters |= {"breakable": _breakable, "is_right": _is_right}
+    environment.tests |= {
+        "small": _is_small,
+        "unbroken": _is_unbroken,
+        "digest": lambda text: _HASH.fullmatch(text) is not None,
+        "mark": _MARKS.__contains__,
+    }
     return environment.get_template("page.html.j2")
