@@ -28,17 +28,32 @@ from flows.engine.run_log import nothing_after, shown_in_ui
 from flows.engine.server_watch import last_words, watched
 from flows.gate import release
 from flows.gate.wait import CurrentWait
-from flows.job.deployed import name_and_check, refuse_scratch
-from flows.job.end import announce_end, end_without_record, end_without_waiting
 from flows.job.inputs import JobInputs, config_error
 from flows.job.job import Job
-from flows.job.outcome import Ended, Outcome, ends_at, guarded, record_if_possible, show, stopped_alone
+from flows.job.outcome import (
+    Ended,
+    Outcome,
+    ends_at,
+    guarded,
+    name_and_check,
+    record_if_possible,
+    refuse_scratch,
+    show,
+    stopped_alone,
+)
 from flows.job.record_writer import RecordWriter
 from flows.job.running.lock import JobBusyError
 from flows.job.sources import Sources
-from flows.job.steps import finish_step, pass_gate, recorded_as_running
+from flows.job.steps import (
+    announce_end,
+    end_without_record,
+    end_without_waiting,
+    finish_step,
+    pass_gate,
+    recorded_as_running,
+)
 from flows.job.watch import end_now
-from flows.reports import presenter
+from flows.reports import terminal
 from flows.signals import signals
 from tasks import declared
 from tasks.shared.errors import SluiceError
@@ -100,7 +115,7 @@ def pipeline(
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:
-                job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current(), deployed=deployed))
+                job = stack.enter_context(Job.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
                 watch_process(job, stack)
                 try:
                     return guarded(job, partial(run, job))

@@ -25,11 +25,11 @@ COMMANDS = {
     "job": "flows.commands.job:group",
     "config": "flows.commands.config:group",
     "extraction": "flows.commands.extraction:group",
-    "server": "flows.commands.server:group",
-    "demo": "flows.commands.demo:command",
-    "sandbox": "flows.commands.sandbox:command",
+    "server": "flows.commands.local:server",
+    "demo": "flows.commands.local:demo",
+    "sandbox": "flows.commands.local:sandbox",
     "completion": "flows.commands.complete:command",
-    "version": "flows.commands.version:command",
+    "version": "flows.commands.begin:version",
 }
 
 
@@ -78,9 +78,9 @@ class LazyGroup(click.Group):
 
 def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from flows.commands import version
+        from flows.commands import begin
 
-        version.tell()
+        begin.tell_versions()
         context.exit()
 
 
@@ -108,7 +108,7 @@ def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
     if context.invoked_subcommand is None:
         from flows.commands import begin
 
-        begin.tell()
+        begin.begin()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,6 +1,8 @@
-"""What the program says when it is called without a command: where to begin."""
+"""``version``, and what the program prints when it is called without a command: where to begin."""
 
 from __future__ import annotations
+
+import click
 
 from flows.output import say
 from flows.shell import command
@@ -17,9 +19,24 @@ FIRST = (
 """What a person may want first, and the command for it."""
 
 
-def tell() -> None:
+def begin() -> None:
     """A few commands, in the order in which a person needs them."""
     lines = [(command(*words), what) for what, words in FIRST]
     width = max(len(line) for line, _ in lines)
     shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
     say(f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}")
+
+
+@click.command("version")
+def version() -> int:
+    """Print the versions of Sluice, Python and Prefect."""
+    tell_versions()
+    return 0
+
+
+def tell_versions() -> None:
+    """One line with the versions."""
+    import platform
+    from importlib.metadata import version as version_of
+
+    say(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")

@@ -20,7 +20,7 @@ from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
 from flows.output import account, complain, patience, say, say_json
-from flows.reports import presenter
+from flows.reports import terminal
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import InputError, SluiceError, TerminalError
@@ -161,7 +161,7 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
     try:
         said = _said | {without_names(text, ()) for text in _said}
         shown = Terminal(progress=progress, summary_to_stderr=aside, said=said)
-        with presenter.told(shown), shown.beginning():
+        with terminal.told(shown), shown.beginning():
             runs.execute(pipeline, job_id, session.address)
     except BaseException:
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.

@@ -203,7 +203,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     lock. What cannot be written changes nothing: the record is what counts.
     """
     from flows.reports import pages, short_form, summary
-    from flows.reports.job_log import job_log
+    from flows.reports.journal import job_log
     from tasks.release_report.page import files
 
     with pages.best_effort(f"the end of job {job_id}"):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from flows.gate import rules
 from flows.gate.release_facts import delivery_of, facts_of, released
 from flows.gate.release_settings import settings_digest
-from flows.job.end import problem_of
 from flows.job.job import Job
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
 from flows.job.sources import Sources
+from flows.job.steps import problem_of
 from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort

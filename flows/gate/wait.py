@@ -14,12 +14,11 @@ from flows.engine import runs
 from flows.gate import release, rules
 from flows.gate.decisions import form_decision, rejected
 from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
-from flows.job.end import announce_end
 from flows.job.job import Job
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
 from flows.job.sources import Sources
-from flows.job.steps import leave_step
+from flows.job.steps import announce_end, leave_step
 from flows.reports import pages
 from flows.reports.events import Wait
 from tasks.release_report.page.words import Words

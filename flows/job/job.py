@@ -22,9 +22,8 @@ from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.record import JobRecord, next_run, refuse_changed_steps
 from flows.job.record_writer import RecordedHandle, RecordWriter
 from flows.job.running.lock import JobBusyError, JobLock
-from flows.reports.job_log import job_log
-from flows.reports.journal import AnnouncedHandle, Journal
-from flows.reports.presenter import Presenter
+from flows.reports.journal import AnnouncedHandle, Journal, job_log
+from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter

@@ -18,10 +18,9 @@ from config import LoadedConfig
 from flows.engine.reserve import reserve_given_up
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord
-from flows.job.running.heartbeat import HEARTBEAT
 from flows.job.running.lease import Lease, lease_api
 from flows.job.running.lock import LOCK, JobBusyError, JobLock, named_elsewhere
-from flows.job.running.proof import LeaseTakenError
+from flows.job.running.proof import HEARTBEAT, LeaseTakenError
 from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories

@@ -1,4 +1,4 @@
-"""The journal of one run of a job: the events of its flow and its steps go into ``events.ndjson``.
+"""The journal of one run of a job, ``events.ndjson``, and the log of all its runs, ``job.log``.
 
 Steps tell through their ``Meter``, and so do the clients of services. ``jobs_dir/<job>/events.ndjson`` is append-only,
 mode 0600, one event a line (``flows/reports/events.py``). Every event is one write, so a killed process leaves whole
@@ -9,7 +9,10 @@ written fails no run.
 
 from __future__ import annotations
 
+import io
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,9 +22,10 @@ from typing import Final, Self
 from config import ConfigError
 from flows.job.record import Run, timestamp
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
-from tasks.shared.errors import SluiceError, StorageError
+from tasks.shared.errors import SluiceError, StorageError, storage_errors
 from tasks.shared.events import Event, Status
 from tasks.shared.files.out_file import AppendFile
+from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
@@ -197,3 +201,33 @@ class AnnouncedHandle(HandleStore):
         else:
             self._tell(Status(message="the extraction job is gone"))
         self._store.save(handle)
+
+
+class _JobLogFormatter(logging.Formatter):
+    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_info = None  # a traceback may quote data
+        record.exc_text = None
+        text = super().format(record)
+        return text.replace("\r", "\\r").replace("\n", "\n    ")
+
+
+@contextmanager
+def job_log(path: Path) -> Iterator[None]:
+    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
+    with storage_errors(path):
+        stream = io.TextIOWrapper(io.BufferedWriter(open_private(path, "ab")), encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        stream.close()

@@ -12,8 +12,7 @@ from typing import Final
 
 from flows.engine.artifacts import REPORT, Page
 from flows.output import one_line
-from flows.reports.markdown import code, literal
-from flows.reports.pages import best_effort
+from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible

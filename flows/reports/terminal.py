@@ -1,4 +1,6 @@
-"""What a run shows on a terminal: a bar a step there, one plain line a step and minute elsewhere."""
+"""What a run shows: a bar for each step on a terminal, one plain line a step and minute elsewhere, nothing in a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from flows.gate.sight import where_to_look
 from flows.job.watch import describe
 from flows.output import account, draw, patience, say, say_in_passing, wipe
-from flows.reports.presenter import Presenter
 from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
@@ -23,6 +25,53 @@ LINE_EVERY = 60.0
 BAR = 24
 LEAST_BAR = 6
 """Columns of a step's bar at most, and at least, else it is left out."""
+
+
+class Presenter:
+    """Tells nobody. The base of those that do."""
+
+    def step_started(self, position: int, name: str) -> None:
+        """A step begins, or answers from its stored result."""
+
+    def progress(self, name: str, snapshot: Snapshot) -> None:
+        """Called about five times a second from a thread beside the step."""
+
+    def step_finished(self, step: StepReport, *, again: bool) -> None:
+        """A step is complete; ``again`` when it had been complete before this run."""
+
+    def reported(self, shown: Shown, job_dir: Path) -> None:
+        """A release report was made, or could not be, and nobody is asked: ``waits`` says what a person needs."""
+
+    def failed(self, error: SluiceError) -> None:
+        """An error ends the run; it may name files, which the record does not."""
+
+    def waits(self, waiting: Waiting) -> None:
+        """The job is parked."""
+
+    def left(self, words: str) -> None:
+        """The process ends without waiting for its threads."""
+
+    def close(self) -> None:
+        """Leave the terminal tidy; called also when the process ends in a hurry."""
+
+
+_told: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
+
+
+def current() -> Presenter:
+    """Who is told in this context: Prefect's engine is between the command that says so and the flow that asks."""
+    return _told.get() or Presenter()
+
+
+@contextmanager
+def told(presenter: Presenter) -> Iterator[None]:
+    """Tell ``presenter`` what runs in this context; commands do, workers do not. It is closed at the end."""
+    before = _told.set(presenter)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+        presenter.close()
 
 
 class Terminal(Presenter):

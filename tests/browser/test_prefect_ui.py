@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from flows.engine.api import PrefectApi
-from flows.reports.markdown import literal
+from flows.reports.pages import literal
 from tests.conftest import address_of, wait_until
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")

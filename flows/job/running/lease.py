@@ -7,7 +7,7 @@ as long as the limit exists: creating it takes the lock (names are unique), remo
 the server.
 
 A server may be away for longer than any lease while its jobs go on, so the holder gives two signs of life: it renews
-the lease, and it writes the heartbeat file (``heartbeat.py``). It goes on as long as one of both was written
+the lease, and it writes the heartbeat file (``proof.py``). It goes on as long as one of both was written
 in the last ``LeaseTimes.give_up`` seconds, and before it ends it makes sure once more, because a machine that only
 slept is late with both. Who takes over has watched both for a whole lease (``proof.py``), removes the limit
 by id, makes its own and writes its name into ``.lock``. A holder that was away finds another's name there, before each
@@ -35,8 +35,7 @@ from flows.engine.api import Json, NotTakenError, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
 from flows.engine.outage import BRIDGE
 from flows.engine.reached import own_server
-from flows.job.running.heartbeat import Heartbeat, beats
-from flows.job.running.proof import LeaseTakenError, LeaseTimes, Watch
+from flows.job.running.proof import Heartbeat, LeaseTakenError, LeaseTimes, Watch, beats
 from flows.output import patience
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger

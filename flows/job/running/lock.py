@@ -21,9 +21,8 @@ from typing import IO, ClassVar, NamedTuple
 import msgspec
 
 from flows.job.running import lease as leases
-from flows.job.running.heartbeat import Heartbeat, last_beat
 from flows.job.running.lease import Lease, is_leased, lease_api
-from flows.job.running.proof import LeaseTakenError
+from flows.job.running.proof import Heartbeat, LeaseTakenError, last_beat
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.files.out_file import write_all
 from tasks.shared.files.private_file import open_private, read_file, refuse_link

@@ -1,4 +1,4 @@
-"""The proof that the machine which had a job is dead: one whole lease without a sign of life, watched without a gap.
+"""The heartbeat of a job, and the proof that the machine which had a job is dead: no sign of life for a whole lease.
 
 A holder that lives gives a sign (the lease renewed, or the heartbeat written) within ``LeaseTimes.give_up``, or ends;
 ``give_up`` is shorter than ``lease``. So when the server answered every look, and in one whole lease by this machine's
@@ -8,12 +8,16 @@ out when it wakes, before its next request. Clocks of two machines are never com
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 from flows.engine.api import Json
-from flows.job.running.heartbeat import Heartbeat
 from tasks.shared.errors import NetworkError
 
 
@@ -36,6 +40,72 @@ class LeaseTimes:
     call: float = 5.0
     look: float = 3.0
     gap: float = 12.0
+
+
+HEARTBEAT = ".heartbeat"
+
+_LENGTH = 64
+"""Bytes of it, always: a full disk has room for what replaces it."""
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link is followed, and no pipe is waited for: what stands there then is no sign of life."""
+
+
+class Heartbeat:
+    """The heartbeat file of one job."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / HEARTBEAT
+        self._beats = 0
+
+    def beat(self, holder: str) -> None:
+        """Write the next beat. Opened and closed each time: so NFS shows it to the others. Raises ``OSError``."""
+        self._beats += 1
+        content = f"{holder} {self._beats}".encode().ljust(_LENGTH - 1) + b"\n"
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
+        try:
+            os.pwrite(handle, content, 0)
+        finally:
+            os.close(handle)
+
+    def read(self) -> bytes | None:
+        """What it says now; ``None`` without one. Raises ``OSError`` when nobody can know."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | _FLAGS)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            return file.read(_LENGTH)
+
+    def remove(self) -> None:
+        """Remove it: the job was given back."""
+        with suppress(OSError):
+            self.path.unlink()
+
+
+def last_beat(directory: Path) -> datetime | None:
+    """When the heartbeat was written last, by the clock of the file system; ``None`` without one."""
+    try:
+        return datetime.fromtimestamp((directory / HEARTBEAT).stat().st_mtime, UTC)
+    except OSError:
+        return None
+
+
+def beats(directory: Path, seconds: float) -> bool:
+    """Whether it was written within the last ``seconds``, for those who only show. By the file system's clock alone.
+
+    A time to come is none: that clock was set back, and who lives writes again within seconds.
+    """
+    try:
+        written = (directory / HEARTBEAT).lstat().st_mtime
+    except OSError:
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=directory) as fresh:
+            now = os.fstat(fresh.fileno()).st_mtime
+    except OSError:
+        now = time.time()
+    return abs(now - written) < seconds
 
 
 class LeaseTakenError(Exception):

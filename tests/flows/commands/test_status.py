@@ -12,8 +12,8 @@ import msgspec
 from flows.commands.status import _as_left, hint_anywhere, text
 from flows.engine.results import _SERIALIZER, write_result
 from flows.job.record import Extraction, JobRecord
-from flows.job.running.heartbeat import Heartbeat
 from flows.job.running.lock import Holder
+from flows.job.running.proof import Heartbeat
 from flows.job.running.state import JobState
 from tasks.shared.report import Problem, StepReport
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from flows.engine.api import Label, PrefectApi
 from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
-from flows.job.end import end_without_waiting
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
 from flows.job.job import follow
@@ -25,11 +24,11 @@ from flows.job.record import Run
 from flows.job.record_writer import RecordWriter
 from flows.job.running.lock import LOCK, JobBusyError, JobLock
 from flows.job.sources import Sources
-from flows.job.steps import finish_step, pass_gate, record_failure
+from flows.job.steps import end_without_waiting, finish_step, pass_gate, record_failure
 from flows.reports import summary
 from flows.reports.events import Export, Gate, Job, Step, Wait
 from flows.reports.journal import Journal
-from flows.reports.presenter import Presenter
+from flows.reports.terminal import Presenter
 from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event

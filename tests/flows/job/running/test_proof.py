@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.engine.api import Json
-from flows.job.running.heartbeat import HEARTBEAT, Heartbeat, beats
-from flows.job.running.proof import LeaseTakenError, LeaseTimes, Watch
+from flows.job.running.proof import HEARTBEAT, Heartbeat, LeaseTakenError, LeaseTimes, Watch, beats
 from tasks.shared.errors import NetworkError
 
 TIMES = LeaseTimes()

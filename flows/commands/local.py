@@ -1,0 +1,122 @@
+"""``demo``, ``sandbox`` and ``server``: what runs on this machine alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flows.commands import complete
+from flows.output import patience
+
+
+@click.command("demo")
+@click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
+@click.option("--review", is_flag=True, help="Include a wait, where you look at the files and are asked.")
+@click.option(
+    "--send",
+    type=click.Choice(("direct", "transfer", "s3")),
+    default="direct",
+    show_default=True,
+    help="What to send to: the sandbox FHIR server, one zip for a transfer, or an object store (extra objectstore).",
+)
+def demo(keep: bool, review: bool, send: str) -> int:
+    """Run a whole pipeline on this machine, on made-up data.
+
+    It runs against sandbox services on loopback, and begins with a query to their extraction server. Prints each step's
+    summary line and where the files are.
+    """
+    with patience("loading the demo"):
+        from flows import demo as whole
+
+    return whole.run(keep=keep, review=review, send=send)
+
+
+@click.command("sandbox")
+@click.option(
+    "--data",
+    metavar="DIR",
+    shell_complete=complete.folders,
+    help="Directory of FHIR NDJSON to serve [default: the bundled made-up data].",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the first service on 127.0.0.1; 0: free ports.",
+)
+@click.option(
+    "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there over restarts."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a service; repeatable.")
+def sandbox(data: str | None, port: int, state: str | None, settings: tuple[str, ...]) -> int:
+    """Run the sandbox services alone, until Ctrl-C.
+
+    Prints "configuration: PATH" when every service answers; that file is a complete configuration. Not for production.
+    """
+    with patience("loading the sandbox services"):
+        from deployments.sandbox.data import DATA
+        from deployments.sandbox.host import SandboxOptions, run_sandbox
+
+    pairs = [setting.partition("=") for setting in settings]
+    wrong = [name for name, equals, _ in pairs if not equals]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--set")
+    options = SandboxOptions(
+        data=Path(data) if data else DATA,
+        port=port,
+        state=Path(state) if state else None,
+        settings={name: value for name, _, value in pairs},
+    )
+    return run_sandbox(options)
+
+
+_where = click.option(
+    "--jobs-dir",
+    default=None,
+    metavar="DIR",
+    shell_complete=complete.folders,
+    help="Jobs directory whose server is meant [default: APP_JOBS_DIR or ./jobs].",
+)
+
+
+@click.group("server")
+def server() -> None:
+    """The local Prefect server with its UI, in the background."""
+
+
+@server.command()
+@click.argument("config", required=False, shell_complete=complete.files)
+@_where
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=4200,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 takes a free one.",
+)
+def start(config: str | None, jobs_dir: str | None, port: int) -> int:
+    """Start the server and print the link that opens its UI. CONFIG names the jobs directory by its jobs_dir."""
+    from flows.engine import background_server
+
+    return background_server.start(background_server.home_of(config, jobs_dir), port)
+
+
+@server.command()
+@click.argument("config", required=False, shell_complete=complete.files)
+@_where
+def stop(config: str | None, jobs_dir: str | None) -> int:
+    """Stop the server. Refused while a job runs on it."""
+    from flows.engine import background_server
+
+    return background_server.stop(background_server.home_of(config, jobs_dir))
+
+
+@server.command()
+@click.argument("config", required=False, shell_complete=complete.files)
+@_where
+def status(config: str | None, jobs_dir: str | None) -> int:
+    """Say whether the server answers, and the link that opens its UI."""
+    from flows.engine import background_server
+
+    return background_server.status(background_server.home_of(config, jobs_dir))
