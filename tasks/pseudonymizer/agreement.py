@@ -12,17 +12,17 @@ from __future__ import annotations
 import codecs
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
+from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.identity import IdentityMap, Verdict
 from tasks.pseudonymizer.pairing import by_path, by_text, has_foreign_patient, paired_resources, paired_urls
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.fhir.references import FOREIGN, spelled_references
+from tasks.shared.fhir.references import FOREIGN
 from tasks.shared.fhir.sources import names_foreign_patient
 from tasks.shared.http.answer import Answer
 
@@ -66,19 +66,6 @@ class WrongAnswerError(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Received:
-    """A resource that came back and agrees with what was sent: its outline and text, and whose identifiers stay.
-
-    ``references`` are those in what was sent, and in the answer.
-    """
-
-    outline: ResourceSummary
-    body: bytes
-    left: Mapping[str, set[int]]
-    references: tuple[Sequence[bytes], Sequence[bytes]]
-
-
 @dataclass(frozen=True)
 class Agreement:
     """What answers must agree with. Thread-safe.
@@ -92,8 +79,10 @@ class Agreement:
     residuals: Residuals = field(default_factory=Residuals)
     identities: IdentityMap = field(default_factory=IdentityMap)
 
-    def check(self, answer: Answer, text: bytes, given: ResourceSummary, numbers: Numbers | None = None) -> Received:
-        """Return what the service made of the resource ``text``, of which ``given`` is the outline; ``numbers`` are
+    def check(
+        self, answer: Answer, given: ResourceSummary, numbers: Numbers | None = None
+    ) -> tuple[ResourceSummary, Mapping[str, set[int]]]:
+        """Return what the service made of the resource ``given``, and whose identifiers stay, by path; ``numbers`` are
         those of the Bundle of which it is a part.
 
         Raises ``WrongAnswerError``, and ``DataError`` without a context where what was sent names a foreign patient.
@@ -102,18 +91,16 @@ class Agreement:
             raise WrongAnswerError("no result")
         if not answer.says_json:
             raise WrongAnswerError("an answer that is not JSON by its Content-Type")
-        body = answer.body.removeprefix(codecs.BOM_UTF8)
         try:
-            received = outline_of(body)
-            left = self.residuals.owners(text, given, body, resources_in(body, received), numbers)
+            received = outline_of(answer.body.removeprefix(codecs.BOM_UTF8))
+            left = self.residuals.owners(given, received, numbers)
         except UNREADABLE:
             raise WrongAnswerError("a value that cannot be read") from None
         except OutlineError as problem:
             raise WrongAnswerError(f"an answer that {problem}") from None
         self._compare_kinds(given, received)
-        references = spelled_references(text), spelled_references(body)
-        self._compare_identities(text, given, body, received, references, is_part=numbers is not None)
-        return Received(received, body, left, references)
+        self._compare_identities(given, received, is_part=numbers is not None)
+        return received, left
 
     def _compare_kinds(self, given: ResourceSummary, received: ResourceSummary) -> None:
         if received.type != given.type:
@@ -137,28 +124,19 @@ class Agreement:
         missing = Counter(given.types) - Counter(received.types)
         return self.removes and (self.removed_types is None or missing.keys() <= self.removed_types)
 
-    def _compare_identities(
-        self,
-        text: bytes,
-        given: ResourceSummary,
-        body: bytes,
-        received: ResourceSummary,
-        references: tuple[list[bytes], list[bytes]],
-        *,
-        is_part: bool,
-    ) -> None:
+    def _compare_identities(self, given: ResourceSummary, received: ResourceSummary, *, is_part: bool) -> None:
         """Raise when ids and references are not what the service made of them before, or name a foreign patient."""
         # A Bundle of mother and child may become one of the child alone: by a rule, or in parts.
-        foreign = given.types.count("Patient") == 1 and has_foreign_patient(body, received, references[1])
-        if foreign and is_part and names_foreign_patient(text):
+        foreign = given.types.count("Patient") == 1 and has_foreign_patient(received)
+        if foreign and is_part and names_foreign_patient(given.text):
             foreign = False
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}
-        pairs = by_text((text, references[0]), (body, references[1]), urls) if resources.indexes is None else None
+        pairs = by_text(given, received, urls) if resources.indexes is None else None
         agree = functools.partial(self.identities.agree, resources.originals, resources.news, enter=not foreign)
         verdict = agree(pairs, by_text=True) if pairs is not None else Verdict.UNSURE
         if verdict is Verdict.UNSURE:
             try:
-                found = by_path(text, body, received, resources, urls)
+                found = by_path(given, received, resources, urls)
             except UNREADABLE:
                 raise WrongAnswerError("references that cannot be read") from None
             except OutlineError as problem:
@@ -169,7 +147,7 @@ class Agreement:
             if verdict in (Verdict.TAKEN, Verdict.TAKEN_HERE):
                 raise WrongAnswerError(verdict.value, kind)
             raise WrongAnswerError(verdict.value, kind, "references-differ", _DIFFERS)
-        if foreign and names_foreign_patient(text):
+        if foreign and names_foreign_patient(given.text):
             raise DataError("foreign-patient-in-bundle", FOREIGN, hint=_CORRECT)
         if foreign:
             what = "a Bundle with a resource of a foreign patient"

@@ -6,14 +6,24 @@ members of its resources, and no key stands twice in it. Of any other Bundle the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from tasks.shared.fhir.entries import BundleEntry, BundleText, MemberEntry, member_entries, read_bundle, resource_texts
+from tasks.shared.fhir.entries import (
+    BundleEntry,
+    BundleText,
+    MemberEntry,
+    ReadBundle,
+    member_entries,
+    read_bundle,
+    resource_texts,
+)
+from tasks.shared.fhir.persons import PERSONS
 from tasks.shared.fhir.reading import (
     UNREADABLE,
     RepeatedKeyError,
@@ -22,12 +32,12 @@ from tasks.shared.fhir.reading import (
     unique_members,
     unique_objects,
 )
+from tasks.shared.fhir.references import spelled_references
 
 Members = Mapping[str, Raw]
 """The top level of a resource, each value as it is spelled."""
-Needed = Callable[[Sequence[str | None], Sequence[Members]], Mapping[int, Members]]
-"""Picks some of the resources with these types and members, by index."""
-
+HOLDERS: Final = PERSONS | {"Bundle", "Parameters"}
+"""Types of resources that are a person, or may have one inside."""
 
 REPEATED: Final = "has a key twice, so what it holds is ambiguous"
 
@@ -46,14 +56,19 @@ class OutlineError(Exception):
 class _Resource(msgspec.Struct, rename="camel", gc=False):
     resource_type: str | None = None
     id: str | None = None
+    contained: Raw = Raw()
+
+    @property
+    def may_hold_persons(self) -> bool:
+        """Whether it is a person, or may have one inside."""
+        return self.resource_type in HOLDERS or bool(self.contained)
 
 
-class _Head(msgspec.Struct, rename="camel"):
+class _Line(_Resource, rename="camel"):
     resource_type: str
-    id: str | None = None
 
 
-_head: Final = msgspec.json.Decoder(_Head)
+_line: Final = msgspec.json.Decoder(_Line)
 _resource: Final = msgspec.json.Decoder(_Resource)
 _names: Final = msgspec.json.Decoder(list[str | None])
 _encode: Final = msgspec.json.Encoder().encode
@@ -62,7 +77,6 @@ _AT_ONCE: Final = 256
 """Resources of a Bundle whose members are in memory at once when it is read part by part."""
 _LARGEST: Final = 1 << 20
 """Bytes of a text whose members may all be in memory: they take as much again."""
-_NOTHING: Final = Raw(b"null")
 _NO_BUNDLE: Final = "is no FHIR Bundle: its entries do not have the shape they must have"
 _WHY: Final = {
     "not-json": "is not JSON",
@@ -73,16 +87,18 @@ _WHY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class ResourceSummary:
-    """A resource: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
+    """The resource ``text``: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
 
     The lists are those of a Bundle's entries and empty for everything else (``full_urls`` has one for each entry, empty
-    where there is none); ``single_type`` is the type of its resource
-    when there is one entry, ``bundle_type`` its own. ``root`` and ``members`` (of resources, by index) are there when
-    one pass read them all, and no key stands twice in the root, in an entry, or at the top level of a resource.
+    where there is none); ``single_type`` is the type of its resource when there is one entry, ``bundle_type`` its own.
+    ``root`` and ``members`` (of resources) are there when one pass read them all, and no key stands twice in the root,
+    in an entry, or at the top level of a resource. ``holders`` are, of what was sent, the texts of resources that are
+    persons or may have some inside, by index.
     """
 
+    text: bytes
     type: str
     id: str | None
     entries: int = 1
@@ -94,17 +110,49 @@ class ResourceSummary:
     full_urls: list[str] = field(default_factory=list)
     request_urls: list[str] = field(default_factory=list)
     root: Members | None = None
-    members: Mapping[int, Members] | None = None
+    members: Sequence[Members] | None = None
+    holders: Mapping[int, bytes | Raw] = field(default_factory=dict)
 
     @property
     def is_bundle(self) -> bool:
         """Whether it has entries that count."""
         return self.type == "Bundle"
 
+    @cached_property
+    def references(self) -> list[bytes]:
+        """The references in the text, in their order."""
+        return spelled_references(self.text)
 
-def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) -> ResourceSummary:
-    """Read a resource. Of what was sent, which is kept while the request is under way, neither the URLs of requests nor
-    the members of resources that are not ``needed``.
+    def all_members(self) -> Iterator[tuple[str, Members]]:
+        """Yield the resources one by one: the type, and the top level as it is spelled; a Bundle's own elements first.
+
+        Raises ``OutlineError`` where a key stands twice in the root, in an entry, or at the top level of a resource.
+        """
+        if self.root is not None and self.members is not None:
+            yield self.type, self.root
+            for kind, members in zip(self.types, self.members, strict=True):
+                yield kind or "", members
+            return
+        try:
+            bundle = read_bundle(self.text) if self.is_bundle else None
+            if bundle is None:
+                yield self.type, unique_members(self.text)
+                return
+            yield self.type, bundle.root
+            raws = resource_texts(bundle.usable())
+            for start in range(0, len(raws), _AT_ONCE):
+                some = slice(start, start + _AT_ONCE)
+                resources = unique_objects(b"[%b]" % b",".join(raws[some]))
+                for kind, members in zip(self.types[some], resources, strict=True):
+                    yield kind or "", members
+        except RepeatedKeyError:
+            raise OutlineError(REPEATED) from None
+        except UNREADABLE:
+            raise OutlineError("is not JSON that can be read") from None
+
+
+def outline_of(text: bytes, *, sent: bool = False) -> ResourceSummary:
+    """Read a resource. Of what is ``sent``, which is kept while the request is under way, only the ``holders``.
 
     Raises ``OutlineError``.
     """
@@ -112,78 +160,55 @@ def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) 
         check_utf8(text)
     except UnicodeDecodeError:
         raise OutlineError("is not UTF-8") from None
-    if len(text) <= _LARGEST and (bundle := member_entries(text)) is not None:
+    if not sent and len(text) <= _LARGEST and (bundle := member_entries(text)) is not None:
         try:
-            return _of_members(bundle, urls, needed)
+            return _of_members(text, bundle)
         except (KeyError, *UNREADABLE):
             pass  # a resource without a type or an id
     try:
         read = read_bundle(text)
         if read is None:
-            head = _head.decode(text)
-            return ResourceSummary(head.resource_type, head.id)
+            line = _line.decode(text)
+            holders = {0: text} if sent and line.may_hold_persons else {}
+            return ResourceSummary(text, line.resource_type, line.id, holders=holders)
         entries = [*read.usable()]
-        inside = [_resource.decode(raw) for raw in resource_texts(entries)]
+        raws = resource_texts(entries)
+        inside = [_resource.decode(raw) for raw in raws]
     except UnusableError as problem:
         raise OutlineError(_WHY.get(problem.reference, "is no FHIR resource")) from None
     except UNREADABLE:
         raise OutlineError("is no FHIR resource") from None
-    return _bundle(
-        read.id,
-        read.type,
-        len(entries),
-        [resource.resource_type for resource in inside],
-        [resource.id for resource in inside],
-        *_urls(entries, urls),
-    )
+    types, ids = [one.resource_type for one in inside], [one.id for one in inside]
+    of_persons = {index: raws[index] for index, one in enumerate(inside) if sent and one.may_hold_persons}
+    return _bundle(text, read, entries, types, ids, holders=of_persons)
 
 
-def _bundle(own_id: str | None, kind: Any, entries: int, types: list[str | None], *more: Any) -> ResourceSummary:
-    single = types[0] if entries == len(types) == 1 else None
-    return ResourceSummary("Bundle", own_id, entries, len(types), single, kind, types, *more)
-
-
-def _of_members(bundle: BundleText[MemberEntry], urls: bool, needed: Needed | None) -> ResourceSummary:
+def _of_members(text: bytes, bundle: BundleText[MemberEntry]) -> ResourceSummary:
     inside = [entry.resource for entry in bundle.entries if entry.resource is not None]
     types = _names.decode(_encode([one["resourceType"] for one in inside]))
     ids = _names.decode(_encode([one["id"] for one in inside]))
-    members = dict(enumerate(inside)) if needed is None else needed(types, inside)
-    found = bundle.entries, urls
-    return _bundle(bundle.id, bundle.type, len(bundle.entries), types, ids, *_urls(*found), bundle.root, members)
+    return _bundle(text, bundle, bundle.entries, types, ids, root=bundle.root, members=inside)
 
 
-def _urls(entries: Sequence[BundleEntry], of_requests: bool) -> tuple[list[str], list[str]]:
-    """Return the ``fullUrl`` of each entry, empty without one, and the URLs of requests, if they are wanted."""
-    return (
-        [entry.full_url or "" for entry in entries],
-        [entry.request.url for entry in entries if entry.request and entry.request.url] if of_requests else [],
+def _bundle(
+    text: bytes,
+    bundle: ReadBundle | BundleText[MemberEntry],
+    entries: Sequence[BundleEntry],
+    types: list[str | None],
+    ids: list[str | None],
+    **more: Any,
+) -> ResourceSummary:
+    return ResourceSummary(
+        text,
+        "Bundle",
+        bundle.id,
+        entries=len(entries),
+        resources=len(types),
+        single_type=types[0] if len(entries) == len(types) == 1 else None,
+        bundle_type=bundle.type,
+        types=types,
+        ids=ids,
+        full_urls=[entry.full_url or "" for entry in entries],
+        request_urls=[entry.request.url for entry in entries if entry.request and entry.request.url],
+        **more,
     )
-
-
-def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[tuple[str, Members]]:
-    """The resources of a text of which ``summary`` is the outline, one by one: the type, and the top level as it is
-    spelled; of a Bundle its own elements first. ``summary`` has those of all resources, or none.
-
-    Raises ``OutlineError`` where a key stands twice in the root, in an entry, or at the top level of a resource.
-    """
-    if summary.root is not None and summary.members is not None:
-        yield summary.type, summary.root
-        for kind, members in zip(summary.types, summary.members.values(), strict=True):
-            yield kind or "", members
-        return
-    try:
-        bundle = read_bundle(text) if summary.is_bundle else None
-        if bundle is None:
-            yield summary.type, unique_members(text)
-            return
-        yield summary.type, bundle.root
-        raws = resource_texts(bundle.usable())
-        for start in range(0, len(raws), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            resources = unique_objects(b"[%b]" % b",".join(raws[some]))
-            for kind, members in zip(summary.types[some], resources, strict=True):
-                yield kind or "", members
-    except RepeatedKeyError:
-        raise OutlineError(REPEATED) from None
-    except UNREADABLE:
-        raise OutlineError("is not JSON that can be read") from None

@@ -15,7 +15,7 @@ from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.pairing import survivors
-from tasks.pseudonymizer.residual_identifiers import Numbers, holders, numbers_in
+from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
 from tasks.pseudonymizer.splitting import Chunk, Piece, halves
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import check_entries, open_bundle, open_envelope
@@ -70,7 +70,7 @@ class Deidentification:
         """
         given = _given(chunk.text, chunk.place)
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
-        texts = self._texts(chunk.text, given, chunk, chunk.first_entry, counts, chunk.numbers)
+        texts = self._texts(given, chunk, chunk.first_entry, counts, chunk.numbers)
         if len(texts) == 1 and not chunk.split:
             return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0])
         counts["split"] = chunk.last
@@ -80,15 +80,10 @@ class Deidentification:
         return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
 
     def _texts(
-        self,
-        text: bytes,
-        given: ResourceSummary,
-        chunk: Chunk,
-        first: int,
-        counts: Counts,
-        numbers: Numbers | None,
+        self, given: ResourceSummary, chunk: Chunk, first: int, counts: Counts, numbers: Numbers | None
     ) -> list[bytes]:
         """What comes back for a resource: one text, or several when it had to be halved."""
+        text = given.text
         divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
         if not (divisible and 0 < self._refused_size <= len(text)):
@@ -103,38 +98,32 @@ class Deidentification:
                 # What was too large once is too large the next time: it is not sent again to find out.
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
-                return [self._check(text, given, answer, place, counts, numbers)]
+                return [self._check(given, answer, place, counts, numbers)]
         found: list[bytes] = []
         if numbers is None:
             numbers = numbers_in(open_bundle(text)[1])
             counts["too_many_numbers"] += numbers.full
         parts, middle = halves(text)
         for half, start in zip(parts, (first, first + middle), strict=True):
-            found += self._texts(half, _given(half, place), chunk, start, counts, numbers)
+            found += self._texts(_given(half, place), chunk, start, counts, numbers)
         return found
 
     def _check(
-        self,
-        text: bytes,
-        given: ResourceSummary,
-        answer: Answer,
-        place: str,
-        counts: Counts,
-        numbers: Numbers | None,
+        self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: Numbers | None
     ) -> bytes:
         """The resource that came back, as one line."""
         try:
-            received = self._agreement.check(answer, text, given, numbers)
+            received, left = self._agreement.check(answer, given, numbers)
         except WrongAnswerError as wrong:
-            raise self._unusable(answer.body, answer.status, (place, text), wrong) from None
+            raise self._unusable(answer.body, answer.status, (place, given.text), wrong) from None
         except DataError as error:
             error.context = place
             raise
-        body, left = received.body, received.left
+        body = received.text
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
-        counts["resources_out"] += received.outline.resources
-        counts.update(survivors(received.references[0], given, received.references[1], received.outline))
+        counts["resources_out"] += received.resources
+        counts.update(survivors(given, received))
         if left:
             counts.update({path: len(owners) for path, owners in left.items()})
             self._affected.add(left)
@@ -181,7 +170,7 @@ class Deidentification:
 
 def _given(text: bytes, place: str) -> ResourceSummary:
     try:
-        return outline_of(text, urls=False, needed=holders)
+        return outline_of(text, sent=True)
     except OutlineError as problem:
         raise DataError(
             problem.reference,

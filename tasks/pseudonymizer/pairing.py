@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of, resources_in
+from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary
 from tasks.pseudonymizer.identity import Loose, Pair
 from tasks.shared.fhir.reading import RESOURCE_TYPE
 from tasks.shared.fhir.references import Target, id_named_by, spelled_references, target_of
@@ -106,36 +106,32 @@ def paired_urls(given: ResourceSummary, received: ResourceSummary) -> Iterator[t
             yield old, new
 
 
-def has_foreign_patient(text: bytes, outline: ResourceSummary, references: Sequence[bytes]) -> bool:
-    """Return whether a Bundle holds one Patient and a resource in it names another one; ``references`` are those that
-    ``spelled_references`` finds in it."""
-    if outline.types.count("Patient") != 1:
+def has_foreign_patient(received: ResourceSummary) -> bool:
+    """Return whether a Bundle holds one Patient and a resource in it names another one."""
+    if received.types.count("Patient") != 1:
         return False
-    own = f"Patient/{outline.ids[outline.types.index('Patient')]}"
-    targets = map(target_of, map(bytes.decode, {*references}))
+    own = f"Patient/{received.ids[received.types.index('Patient')]}"
+    targets = map(target_of, map(bytes.decode, {*received.references}))
     # Nearly always no reference at all is to another Patient; else it matters which element has it.
     others = any(target is not None and target.kind == "Patient" and target.key != own for target in targets)
-    return (others or _has_escapes(text, references)) and names_foreign_patient(text)
+    return (others or _has_escapes(received)) and names_foreign_patient(received.text)
 
 
-def survivors(
-    sent: Iterable[bytes], given: ResourceSummary, received: Iterable[bytes], answer: ResourceSummary
-) -> Counter[str]:
-    """Count the original ids of a request that are in its answer, by place. ``sent`` and ``received`` are the
-    references in both."""
+def survivors(sent: ResourceSummary, received: ResourceSummary) -> Counter[str]:
+    """Count the original ids of a request that are in its answer, by place."""
     # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
-    originals = {given.id, *given.ids, *map(id_named_by, set(sent))}
+    originals = {sent.id, *sent.ids, *map(id_named_by, set(sent.references))}
     originals -= {None, ""}
-    places = answer.full_urls, answer.request_urls, [answer.id, *answer.ids]
+    places = received.full_urls, received.request_urls, [received.id, *received.ids]
     if any(_URN in "\n".join(filter(None, texts)) for texts in places):
         originals |= {f"{_URN}{one}" for one in originals}
     is_original = originals.__contains__
-    references = Counter(received)
+    references = Counter(received.references)
     return Counter(
         {
-            "id": sum(map(is_original, answer.ids)) + is_original(answer.id),
-            "fullUrl": sum(map(is_original, _last_segments(answer.full_urls))),
-            "request.url": sum(map(is_original, _last_segments(answer.request_urls))),
+            "id": sum(map(is_original, received.ids)) + is_original(received.id),
+            "fullUrl": sum(map(is_original, _last_segments(received.full_urls))),
+            "request.url": sum(map(is_original, _last_segments(received.request_urls))),
             "reference": sum(n for one, n in references.items() if is_original(id_named_by(one))),
         }
     )
@@ -145,27 +141,26 @@ def _last_segments(urls: Iterable[str]) -> Iterator[str]:
     return map(itemgetter(2), map(str.rpartition, urls, repeat("/")))
 
 
-def by_text(
-    sent: tuple[bytes, Sequence[bytes]], received: tuple[bytes, Sequence[bytes]], urls: Collection[tuple[str, str]]
-) -> set[Pair] | None:
-    """Pair references by their order in the text; ``None`` when they cannot be. ``sent`` and ``received`` are the texts
-    and what ``spelled_references`` finds in them."""
-    text, found = received
-    if _has_escapes(*sent) or _has_escapes(text, found):
+def by_text(sent: ResourceSummary, received: ResourceSummary, urls: Collection[tuple[str, str]]) -> set[Pair] | None:
+    """Pair references by their order in the text; ``None`` when they cannot be."""
+    if _has_escapes(sent) or _has_escapes(received):
         return None
-    couples = set(zip(sent[1], found, strict=True)) if len(sent[1]) == len(found) else _couples(sent[0], text)
+    olds, news = sent.references, received.references
+    couples = set(zip(olds, news, strict=True)) if len(olds) == len(news) else _couples(sent.text, received.text)
     if couples is None:
         return None
     pairs = (_pair(old, new) for old, new in {(old.decode(), new.decode()) for old, new in couples} | {*urls})
     return {pair for pair in pairs if pair is not None}
 
 
-def _has_escapes(text: bytes, found: Sequence[bytes]) -> bool:
-    """Whether a text may have references that are not ``found``, because some writers escape each slash."""
+def _has_escapes(resource: ResourceSummary) -> bool:
+    """Whether a text may have references that were not found, because some writers escape each slash."""
+    text = resource.text
     # One byte is found ten times as fast as several, and most texts have none.
     if b"\\" not in text:
         return False
-    return text.count(_MAYBE) != len(found) or (b"\\u00" in text and _ESCAPED_KEY.search(text) is not None)
+    unread = text.count(_MAYBE) != len(resource.references)
+    return unread or (b"\\u00" in text and _ESCAPED_KEY.search(text) is not None)
 
 
 def _couples(sent: bytes, received: bytes) -> set[tuple[bytes, bytes]] | None:
@@ -194,16 +189,15 @@ def _kind(reference: bytes) -> str | None:
 
 
 def by_path(
-    sent: bytes, received: bytes, answer: ResourceSummary, resources: Resources, urls: Collection[tuple[str, str]]
+    sent: ResourceSummary, received: ResourceSummary, resources: Resources, urls: Collection[tuple[str, str]]
 ) -> References:
-    """Pair references by the path at which they stand. Raises what ``resources_in`` does, and ``OutlineError`` where
-    one stands twice in an element: readers take the first or the last."""
-    outline = outline_of(sent)
-    before, after = _trees(sent, outline), _trees(received, answer)
-    if _unread(received, after) > _unread(sent, before):
+    """Pair references by the path at which they stand. Raises what ``all_members`` does, and ``OutlineError`` where one
+    stands twice in an element: readers take the first or the last."""
+    before, after = _trees(sent), _trees(received)
+    if _unread(received.text, after) > _unread(sent.text, before):
         raise OutlineError("has a key twice, so what it holds is ambiguous")
     found = References({pair for old, new in urls if (pair := _pair(old, new)) is not None})
-    everything = _Candidates(outline, before)
+    everything = _Candidates(sent, before)
     if resources.indexes is None:
         couples = [*zip(before, after, strict=True)]
     else:
@@ -260,9 +254,9 @@ def _pair(old: str, new: str) -> Pair | None:
     return None if before is None or after is None else (before, after)
 
 
-def _trees(text: bytes, summary: ResourceSummary) -> list[Any]:
+def _trees(resource: ResourceSummary) -> list[Any]:
     """Of each resource, a Bundle's own elements first, the references and what leads to them."""
-    return [_tree(members) for _, members in resources_in(text, summary)]
+    return [_tree(members) for _, members in resource.all_members()]
 
 
 def _tree(members: Members) -> Any:

@@ -17,7 +17,6 @@ from config import PipelineConfig
 from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
-from tasks.pseudonymizer.residual_identifiers import holders
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer
@@ -125,13 +124,13 @@ def _refused_rules(answer: Answer) -> SluiceError:
 def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
     if answer.status == _REFUSED:
         return f"answered {_REFUSED}"
-    given = outline_of(BUNDLE, needed=holders)
+    given = outline_of(BUNDLE, sent=True)
     agreement = Agreement(rules.removes, rules.removed_types) if rules is not None else Agreement()
     try:
-        received = agreement.check(answer, BUNDLE, given)
+        received, _ = agreement.check(answer, given)
     except WrongAnswerError as wrong:
         return f"gave {wrong}"
-    entries = msgspec.json.decode(received.body).get("entry") or []
+    entries = msgspec.json.decode(received.text).get("entry") or []
     if len(entries) == given.entries and all(map(_unchanged, entries, (PATIENT, OBSERVATION))):
         return "did not pseudonymize it: names, identifiers, addresses, dates and ids came back as they went"
     return None

@@ -17,21 +17,19 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from tasks.pseudonymizer.affected import FOUND, KEPT
-from tasks.pseudonymizer.answer_check import Members, ResourceSummary
-from tasks.shared.fhir.entries import read_bundle, resource_texts
+from tasks.pseudonymizer.answer_check import HOLDERS, Members, ResourceSummary
 from tasks.shared.fhir.persons import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import id_named_by, objects_in
 
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
-_HOLDERS: Final = PERSONS | _ENVELOPES
 
 
 def _places(*elements: str) -> Iterator[str]:
@@ -88,31 +86,25 @@ class Residuals:
     kept: frozenset[str] = field(default_factory=frozenset)
 
     def owners(
-        self,
-        sent: bytes,
-        given: ResourceSummary,
-        received: bytes,
-        resources: Iterable[tuple[str, Members]],
-        elsewhere: Numbers | None = None,
+        self, sent: ResourceSummary, received: ResourceSummary, elsewhere: Numbers | None = None
     ) -> dict[str, set[int]]:
         """Who has an identifier left that one of the persons in what was ``sent`` had, by path: hashes of patients.
 
-        Where a Bundle has no Patient they are those of the persons themselves. ``given`` is the outline of what was
-        sent; ``resources`` are those in what was ``received``, each behind its type, and are read to their end, one at
-        a time. The keys are those of ``paths_of``. ``elsewhere`` are the numbers in the Bundle of which this is a part.
-        Raises what msgspec raises for a value that cannot be read.
+        Where a Bundle has no Patient they are those of the persons themselves. What was ``received`` is read to its
+        end, one resource at a time. The keys are those of ``paths_of``. ``elsewhere`` are the numbers in the Bundle of
+        which this is a part. Raises ``OutlineError``, and what msgspec raises for a value that cannot be read.
         """
-        originals = _Originals(sent, given, elsewhere)
-        anybody, left = bool(originals), originals.count_in(received)
+        originals = _Originals(sent, elsewhere)
+        anybody, left = bool(originals), originals.count_in(received.text)
         found: defaultdict[str, set[int]] = defaultdict(set)
         # A Bundle's own elements come first.
-        for index, (kind, resource) in enumerate(resources, -1 if given.is_bundle else 0):
+        for index, (kind, resource) in enumerate(received.all_members(), -1 if sent.is_bundle else 0):
             if not anybody:
                 continue
             here = originals.count_in(_encode(resource)) if left else 0
             if left != math.inf:
                 left -= here
-            if here or kind in _HOLDERS or "contained" in resource:
+            if here or kind in HOLDERS or "contained" in resource:
                 for path, owner in self._of(kind, resource, originals, index, everywhere=bool(here)):
                     found[path].add(owner)
         return dict(found)
@@ -144,12 +136,6 @@ class Residuals:
     def _named(self, path: str, systems: Collection[str]) -> str:
         keeps = any(path == kept or path.startswith(f"{kept}.") for kept in self.kept)
         return (KEPT if keeps or (systems and self.kept.issuperset(systems)) else FOUND) + path
-
-
-def holders(types: Sequence[str | None], resources: Sequence[Members]) -> dict[int, Members]:
-    """Those of some resources that are a person or may have one inside, by index."""
-    both = enumerate(zip(types, resources, strict=True))
-    return {index: members for index, (kind, members) in both if kind in _HOLDERS or "contained" in members}
 
 
 class Numbers:
@@ -228,17 +214,18 @@ def numbers_in(entries: Iterable[bytes]) -> Numbers:
 class _Originals:
     """What identifies the persons of a request, each value with whose it is; and the numbers of its whole Bundle."""
 
-    def __init__(self, text: bytes, given: ResourceSummary, elsewhere: Numbers | None) -> None:
+    def __init__(self, sent: ResourceSummary, elsewhere: Numbers | None) -> None:
         own = Numbers()
         self.values: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         self._numbers = (own, elsewhere) if elsewhere else (own,)
         self._at: dict[int, int] = {}
-        for index, path, person in _persons_in(text, given):
-            owner = own.add(path, person)
-            self._at.setdefault(index, owner)
-            for place, texts in _identifying(person):
-                for one in texts:
-                    self.values[place].setdefault(one, set()).add(owner)
+        for index, raw in sent.holders.items():
+            for path, person in _persons(_any.decode(raw), ""):
+                owner = own.add(path, person)
+                self._at.setdefault(index, owner)
+                for place, texts in _identifying(person):
+                    for one in texts:
+                        self.values[place].setdefault(one, set()).add(owner)
         patients = elsewhere.patients if elsewhere is not None and elsewhere.patients else own.patients
         self._patients = own.patients.keys() | patients.keys() if patients else set()
         self._first = next(iter(patients), 0)
@@ -316,24 +303,6 @@ def _spellings(value: str) -> set[bytes]:
     upper = re.sub(r"\\u[0-9a-f]{4}", lambda found: "\\u" + found[0][2:].upper(), ascii_)
     texts = {plain, ascii_, upper}
     return {text.encode() for text in texts | {text.replace("/", "\\/") for text in texts}}
-
-
-def _persons_in(text: bytes, given: ResourceSummary) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Every person of a request: the index of its entry, its path, and itself."""
-    if given.members is not None:
-        for index, members in given.members.items():
-            whole = {name: _any.decode(raw) for name, raw in members.items()}
-            yield from ((index, path, person) for path, person in _persons(whole, ""))
-        return
-    bundle = read_bundle(text) if given.is_bundle else None
-    if bundle is None:
-        if given.type in _HOLDERS or b'"contained"' in text:
-            yield from ((0, path, person) for path, person in _persons(_any.decode(text), ""))
-        return
-    contains = b'"contained"' in text
-    for index, (kind, raw) in enumerate(zip(given.types, resource_texts(bundle.usable()), strict=True)):
-        if kind in _HOLDERS or (contains and b'"contained"' in bytes(raw)):
-            yield from ((index, path, person) for path, person in _persons(_any.decode(raw), ""))
 
 
 def _persons(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:

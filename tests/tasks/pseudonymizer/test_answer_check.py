@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.pseudonymizer import answer_check
-from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
+from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tests.conftest import examples
 from tests.peers.pseudonymization import bundle, observation, patient
 
@@ -29,12 +30,10 @@ def read(text: bytes, outline: Any) -> Any:
     """All that is known of a text, or why it is refused."""
     try:
         found = outline(text)
-        members = [(kind, {name: bytes(raw) for name, raw in one.items()}) for kind, one in resources_in(text, found)]
+        members = [(kind, {name: bytes(raw) for name, raw in one.items()}) for kind, one in found.all_members()]
     except OutlineError as problem:
         return str(problem)
-    return {
-        name: getattr(found, name) for name in ResourceSummary.__slots__ if name not in ("root", "members")
-    }, members
+    return {one.name: getattr(found, one.name) for one in fields(found) if one.name not in ("root", "members")}, members
 
 
 def test_a_bundle_without_white_space_is_read_in_one_pass() -> None:

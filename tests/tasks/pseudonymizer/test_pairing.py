@@ -7,14 +7,12 @@ from typing import Any
 
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.pairing import survivors
-from tasks.shared.fhir.references import spelled_references
 from tests.peers.pseudonymization import bundle, observation, patient
 
 
 def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:
     given, answer = json.dumps(sent).encode(), json.dumps(received).encode()
-    references = spelled_references(given), spelled_references(answer)
-    found = survivors(references[0], outline_of(given, urls=False), references[1], outline_of(answer))
+    found = survivors(outline_of(given, sent=True), outline_of(answer))
     return {place: number for place, number in found.items() if number}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.pseudonymizer import residual_identifiers
 from tasks.pseudonymizer.affected import paths_of
-from tasks.pseudonymizer.answer_check import outline_of, resources_in
+from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.shared.errors import DataError
 from tasks.shared.publication import people
@@ -26,7 +26,7 @@ def found(sent: list[dict[str, Any]], received: list[dict[str, Any]], *kept: str
     """What is counted when ``received`` comes back for ``sent``; with ``kept``, what is kept on purpose too."""
     before, after = [json.dumps(bundle("b", *resources)).encode() for resources in (sent, received)]
     residuals = Residuals(frozenset(kept))
-    owners = residuals.owners(before, outline_of(before), after, resources_in(after, outline_of(after)))
+    owners = residuals.owners(outline_of(before, sent=True), outline_of(after))
     counts = {path: len(patients) for path, patients in owners.items()}
     return paths_of(counts) | {f"kept {path}": count for path, count in paths_of(counts, kept=True).items()}
 
@@ -88,8 +88,7 @@ def test_a_person_is_found_wherever_the_resource_stands(wrapped: Any) -> None:
     inside = wrapped(patient("p", name=NAME, identifier=[NUMBER]))
     for one in (inside, bundle("b", inside)):
         text = json.dumps(one).encode()
-        outline = outline_of(text)
-        owners = Residuals().owners(text, outline, text, resources_in(text, outline))
+        owners = Residuals().owners(outline_of(text, sent=True), outline_of(text))
         paths = paths_of({path: len(patients) for path, patients in owners.items()})
         assert {path.rpartition("Patient.")[2] for path in paths} >= {"name.family", "name.given", "identifier.value"}
 
@@ -299,14 +298,14 @@ def test_one_of_many_numbers_is_found_however_it_is_spelled(spelled: str) -> Non
     before = json.dumps(bundle("b", *sent)).encode()
     back = [patient("x"), observation("o", performer=[{"identifier": {"value": "@"}}])]
     after = json.dumps(bundle("b", *back)).replace("@", spelled).encode()
-    owners = Residuals().owners(before, outline_of(before), after, resources_in(after, outline_of(after)))
+    owners = Residuals().owners(outline_of(before, sent=True), outline_of(after))
     assert paths_of({path: len(who) for path, who in owners.items()}) == {"Observation.performer.identifier.value": 1}
 
 
 def test_an_empty_resource_hides_no_person_behind_it() -> None:
     entries = [{"resource": {}}, {"resource": patient("p", name=NAME)}]
     text = json.dumps({"resourceType": "Bundle", "entry": entries}).encode()
-    owners = Residuals().owners(text, outline_of(text), text, resources_in(text, outline_of(text)))
+    owners = Residuals().owners(outline_of(text, sent=True), outline_of(text))
     assert len(paths_of({path: len(who) for path, who in owners.items()})) == 2
 
 
