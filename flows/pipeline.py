@@ -41,7 +41,7 @@ from flows.job.outcome import (
     show,
     stopped_alone,
 )
-from flows.job.record_writer import RecordWriter
+from flows.job.record import RecordWriter
 from flows.job.running.lock import JobBusyError
 from flows.job.sources import Sources
 from flows.job.steps import (

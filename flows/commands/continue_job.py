@@ -21,11 +21,11 @@ from flows.commands.decide import (
     why_again,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
+from flows.commands.status import status_of
 from flows.gate.decisions import reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import AT_THE_END, JobRecord, refuse_changed_steps
-from flows.job.record_writer import RecordWriter
+from flows.job.record import AT_THE_END, JobRecord, RecordWriter, refuse_changed_steps
 from flows.job.running.lock import JobLock, is_held
 from flows.job.running.state import JobState
 from flows.job.session import Session, meant
@@ -131,7 +131,7 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
     account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
     if as_json:
-        say_json(session.job(record.id).status())
+        say_json(status_of(session.job(record.id)))
     return 0
 
 

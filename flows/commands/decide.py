@@ -16,8 +16,7 @@ from flows.gate.decisions import keep
 from flows.gate.sight import Sight, at_decision, found_now, report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, now
-from flows.job.record_writer import RecordWriter
+from flows.job.record import JobRecord, RecordWriter, now
 from flows.job.session import Session
 from flows.job.sources import destinations
 from flows.output import say

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from config import LoadedConfig
-from flows.commands.status import continue_hint
+from flows.commands.status import continue_hint, status_of
 from flows.engine import api_address, server
 from flows.engine.reached import chosen_api
 from flows.engine.server_database import diagnosed
@@ -99,7 +99,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
         job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
         account(f"job {job_id}", aside=as_json)
         if as_json:
-            say_json(session.job(job_id).status())
+            say_json(status_of(session.job(job_id)))
     return 0
 
 
@@ -178,7 +178,7 @@ def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError |
     """
     record = session.job(job_id)
     if as_json:
-        say_json(record.status())
+        say_json(status_of(record))
     error = record.error
     match record.state:
         case JobState.COMPLETED:

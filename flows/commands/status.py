@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from flows.engine.api import Json
 from flows.gate.sight import where_to_look
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord
+from flows.job.record import JobRecord, ProgressRecord
 from flows.job.running.lock import last_sign
 from flows.job.running.state import JobState
 from flows.job.running.sweep import notice
@@ -18,8 +20,19 @@ from flows.job.session import has_any_job, opened
 from flows.jobs_dir import load
 from flows.output import one_line, say, say_json, write
 from flows.shell import about, command
-from tasks.shared.report import ON_DEMAND
+from tasks import declared
+from tasks.shared.publication import technical
+from tasks.shared.report import ON_DEMAND, StepReport
 from tasks.shared.units import human_seconds
+
+STEP_KEYS = {
+    "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out",
+    "seconds", "findings",
+}  # fmt: skip
+"""What ``pipeline status --json`` shows of a step (``4-product.md`` §2)."""
+
+APPROVAL_KEYS = ("approved", "by", "when", "comment", "where", "despite", "overridden", "report")
+"""What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
 
 
 def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
@@ -35,7 +48,7 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:
-                say_json(record.status())
+                say_json(status_of(record))
             else:
                 say(text(record, config))
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
@@ -133,23 +146,89 @@ def list_jobs(
             found = (as_decided(session, record) for record in session.jobs(since))
             records = [record for record in found if not states or record.state.value in states]
     if as_json:
-        say_json([record.row() for record in records])
+        say_json([row_of(record) for record in records])
         return 0
     if not records:
         say("no such jobs" if states or since else "no jobs")
         return 0
     say(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS")
     for record in records:
-        row = record.row()
+        row = row_of(record)
         files = "" if row["files"] is None else str(row["files"])
         where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
         say(f"{where}  {age(record.created):12}  {one_line(record.name)}{reason(record)}")
     return 0
 
 
+def status_of(record: JobRecord) -> Json:
+    """What ``pipeline status --json`` prints. Keys are never left out (``4-product.md`` §2)."""
+    waiting = record.waiting if record.state is JobState.WAITING else None
+    error = record.error if record.state in {JobState.FAILED, JobState.CANCELLED} else None
+    progress = record.progress or ProgressRecord()
+    directory = JobDirectory(Path(record.directory)) if record.directory else None
+    whole = [directory.whole(step) if directory is not None else step for step in record.steps]
+    return {
+        "id": record.id,
+        "state": record.state.value,
+        "step": None if record.state is JobState.COMPLETED else record.current_step,
+        "created": record.created,
+        "updated": record.updated,
+        "config": record.config,
+        "crtdl": record.crtdl,
+        "extraction": record.extraction.model_dump(),
+        "steps": [step.model_dump(include=STEP_KEYS) for step in record.steps],
+        "progress": progress.model_dump(),
+        "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
+        "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
+        "warnings": [
+            {"step": step.name, "position": step.position, "count": count, "message": message}
+            for step in whole
+            for message, count in Counter(step.warnings).items()
+        ],
+        "findings": _findings(record, whole),
+        "approvals": [
+            {"position": position}
+            | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
+            for position, approval in record.decisions
+        ],
+        "report": str(record.page) if record.page is not None else None,
+    }
+
+
+def _findings(record: JobRecord, steps: Sequence[StepReport]) -> Json:
+    """What the last step with a gate found in the data, and whether the job went through the gate."""
+    gated = [step for step in steps if step.state == "completed" and declared(step.name).gate is not None]
+    if not gated:
+        return {"errors": None, "warnings": None, "gate": None}
+    last = gated[-1]
+    behind = record.state in {JobState.COMPLETED, JobState.WAITING} or any(
+        step.started is not None for step in steps[last.position :]
+    )
+    shut = record.state is JobState.FAILED and record.error is not None and record.error.step == last.name
+    gate = "closed" if shut else "open" if behind or not last.findings else None
+    severities = last.details.get("severities")
+    warnings = technical(severities.get("warning", 0)) if isinstance(severities, dict) else None
+    return {"errors": last.findings, "warnings": warnings, "gate": gate}
+
+
+def row_of(record: JobRecord) -> Json:
+    """What ``job list --json`` prints for this job."""
+    failed = record.state in {JobState.FAILED, JobState.CANCELLED}
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "step": None if record.state is JobState.COMPLETED else record.current_step,
+        "files": record.files,
+        "created": record.created,
+        "error": record.error.reference if record.error and failed else None,
+        "waiting": record.waiting.step if record.waiting and record.state is JobState.WAITING else None,
+    }
+
+
 def reason(record: JobRecord) -> str:
     """Why a job failed or waits, in a few words behind its name."""
-    row = record.row()
+    row = row_of(record)
     if record.error and row["error"]:
         said = one_line(record.error.message)[:80]
         return f": {said}" if said.startswith(record.error.reference) else f": {record.error.reference}, {said}"

@@ -15,8 +15,7 @@ from flows.engine.artifacts import REPORT, Page
 from flows.gate import rules
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, Run, cancelled, last_run, now
-from flows.job.record_writer import RecordWriter
+from flows.job.record import JobRecord, RecordWriter, Run, cancelled, last_run, now
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session

@@ -66,43 +66,41 @@ class JobDirectory:
         """Where a step's result is kept, relative to ``jobs_dir``."""
         return f"{self.path.name}/.results/{position}-{name}.json"
 
-    def has_result(self, position: int, name: str) -> bool:
-        """Whether a step has left a result. A damaged one is told, and is none."""
-        try:
-            return read_result(self.path.parent / self.result_key(position, name)) is not None
-        except DamagedResultError as problem:
-            logger.warning("the stored result of step %d %s is damaged: %s; it is done again", position, name, problem)
-            return False
-
     def known(self, step: StepReport) -> StepReport:
-        """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
-        if step.state == "completed" and not self.has_result(step.position, step.name):
-            return StepReport(position=step.position, name=step.name, directory=step.directory)
-        return step
+        """Return a step as recorded; one whose stored result is gone or damaged is to be done again."""
+        if step.state != "completed":
+            return step
+        path = self.path.parent / self.result_key(step.position, step.name)
+        try:
+            there = read_result(path) is not None
+        except DamagedResultError as problem:
+            logger.warning(
+                "the stored result of step %d %s is damaged: %s; it is done again", step.position, step.name, problem
+            )
+            there = False
+        return step if there else StepReport(position=step.position, name=step.name, directory=step.directory)
 
     def whole(self, step: StepReport) -> StepReport:
-        """A step of the record with what its result file says beyond it."""
-        try:
-            kept = read_report(self.path.parent / self.result_key(step.position, step.name))
-        except (DamagedResultError, StorageError):
-            kept = None
-        if step.state != "completed" or kept is None:
+        """Return a complete step of the record with what its result file adds, any other as it is."""
+        kept = self._reported(step) if step.state == "completed" else None
+        if kept is None:
             return step
         beyond = {name: value for name, value in kept if getattr(step, name) in (None, (), {})}
         return step.model_copy(update=beyond)
 
     def done(self, step: StepReport) -> StepReport:
-        """A step as whoever looks at an interrupted job may see it: one that left its result is complete, although the
-        record, which could not be written any more, says that it runs.
+        """Return a step of an interrupted job, for a person: one that left its result is complete, although the record,
+        which could not be written any more, has it as running.
         """
-        if step.state != "running":
-            return step
-        try:
-            kept = read_report(self.path.parent / self.result_key(step.position, step.name))
-        except (DamagedResultError, StorageError):
-            kept = None
+        kept = self._reported(step) if step.state == "running" else None
         as_recorded = {"position": step.position, "name": step.name, "state": "completed", "started": step.started}
         return step if kept is None else kept.model_copy(update=as_recorded)
+
+    def _reported(self, step: StepReport) -> StepReport | None:
+        try:
+            return read_report(self.path.parent / self.result_key(step.position, step.name))
+        except (DamagedResultError, StorageError):
+            return None
 
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.

@@ -19,10 +19,9 @@ from flows.engine.reached import own_server
 from flows.engine.reserve import keep_reserve
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
-from flows.job.record import JobRecord, next_run, refuse_changed_steps
-from flows.job.record_writer import RecordedHandle, RecordWriter
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, next_run, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock
-from flows.reports.journal import AnnouncedHandle, Journal, job_log
+from flows.reports.journal import Journal, job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at
 from tasks.shared.log import logger
@@ -175,7 +174,7 @@ class Job:
             given=replace(self.inputs.given(), crtdl=self.crtdl),
             given_crtdl=self.inputs.given().crtdl,
             source=source,
-            handle=AnnouncedHandle(RecordedHandle(self.writer, about), self.journal.tell),
+            handle=RecordedHandle(self.writer, self.journal.tell, about),
             meter=Meter(collector=self.journal.tell),
             stop=self.stop,
             command=about,

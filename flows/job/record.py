@@ -7,26 +7,21 @@ are JSON text in one label, so that they change together. Nothing here is a payl
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from flows.engine.api import Json
-from flows.job.directory import JobDirectory
+from flows.engine.api import Json, Label, PrefectApi
 from flows.job.running.state import JobState, job_state
-from tasks import declared
-from tasks.shared.corrections import wait_directory
-from tasks.shared.errors import InputError
-from tasks.shared.files.data_directory import file_names
-from tasks.shared.publication import technical, without_names
+from flows.reports.events import KickOff
+from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.events import Collector, Status
 from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
-
-APPROVAL_KEYS = ("approved", "by", "when", "comment", "where", "despite", "overridden", "report")
-"""What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
+from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 AT_THE_END = "end"
 """In place of a position: what the release report at the end of the job showed."""
@@ -102,26 +97,25 @@ class JobRecord(Kept):
 
         names = tuple(str(label("steps")).split(",")) if label("steps") else ()
         places = range(1, len(names) + 1)
+
+        def each(model: type[_M], name: str) -> dict[int, _M]:
+            return {p: found for p in places if (found := _parse(model, label(f"{name}.{p}")))}
+
         steps = tuple(
             _parse(StepReport, label(f"step.{position}")) or StepReport(position=position, name=name)
             for position, name in enumerate(names, start=1)
         )
-        approvals = {p: approval for p in places if (approval := _parse(Approval, label(f"approval.{p}")))}
-        reviews = {p: review for p in places if (review := _parse(Approval, label(f"review.{p}")))}
-        shown = {p: found for p in places if (found := _parse(Shown, label(f"shown.{p}")))}
+        approvals, reviews = each(Approval, "approval"), each(Approval, "review")
+        shown = each(Shown, "shown")
         directory = label("directory")
         waiting = _parse(Waiting, label("waiting"))
         if waiting is not None:
             told = {"report": shown.get(waiting.position), "first": reviews.get(waiting.position)}
             waiting = waiting.model_copy(update=told)
         state = job_state(run, directory)
-        if (
-            state is JobState.INTERRUPTED
-            and waiting
-            and waiting.position not in approvals
-            and steps[waiting.position - 1 :][:1]
-            and (steps[waiting.position - 1].state == "waiting")
-        ):
+        at = waiting.position if waiting is not None else 0
+        waits = at in places and at not in approvals and steps[at - 1].state == "waiting"
+        if state is JobState.INTERRUPTED and waits:
             # Not parked, or not any more: killed before it was, or resumed with or without an answer while no worker
             # would go on. ``continue`` does.
             state = JobState.WAITING
@@ -235,90 +229,6 @@ class JobRecord(Kept):
         done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
         return done[-1] if done else None
 
-    def status(self) -> Json:
-        """What ``pipeline status --json`` prints. Keys are never left out (``4-product.md`` §2)."""
-        step_keys = (
-            "position",
-            "name",
-            "state",
-            "files",
-            "resources_in",
-            "resources_out",
-            "bytes_in",
-            "bytes_out",
-            "seconds",
-            "findings",
-        )
-        waiting = self.waiting if self.state is JobState.WAITING else None
-        error = self.error if self.state in {JobState.FAILED, JobState.CANCELLED} else None
-        progress = self.progress or ProgressRecord()
-        directory = JobDirectory(Path(self.directory)) if self.directory else None
-        whole = [directory.whole(step) if directory is not None else step for step in self.steps]
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "step": None if self.state is JobState.COMPLETED else self.current_step,
-            "created": self.created,
-            "updated": self.updated,
-            "config": self.config,
-            "crtdl": self.crtdl,
-            "extraction": self.extraction.model_dump(),
-            "steps": [step.model_dump(include=set(step_keys)) for step in self.steps],
-            "progress": progress.model_dump(),
-            "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
-            "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
-            "warnings": [
-                {"step": step.name, "position": step.position, "count": count, "message": message}
-                for step in whole
-                for message, count in Counter(step.warnings).items()
-            ],
-            "findings": self._findings(whole),
-            "approvals": [
-                {"position": position}
-                | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
-                for position, approval in self.decisions
-            ],
-            "report": str(self.page) if self.page is not None else None,
-        }
-
-    def _findings(self, steps: Sequence[StepReport]) -> Json:
-        """What the last step with a gate found in the data, and whether the job went through the gate."""
-        gated = [step for step in steps if step.state == "completed" and declared(step.name).gate is not None]
-        if not gated:
-            return {"errors": None, "warnings": None, "gate": None}
-        last = gated[-1]
-        behind = self.state in {JobState.COMPLETED, JobState.WAITING} or any(
-            step.started is not None for step in steps[last.position :]
-        )
-        shut = self.state is JobState.FAILED and self.error is not None and self.error.step == last.name
-        gate = "closed" if shut else "open" if behind or not last.findings else None
-        severities = last.details.get("severities")
-        warnings = technical(severities.get("warning", 0)) if isinstance(severities, dict) else None
-        return {"errors": last.findings, "warnings": warnings, "gate": gate}
-
-    def row(self) -> Json:
-        """What ``job list --json`` prints for this job."""
-        failed = self.state in {JobState.FAILED, JobState.CANCELLED}
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": self.state.value,
-            "step": None if self.state is JobState.COMPLETED else self.current_step,
-            "files": self.files,
-            "created": self.created,
-            "error": self.error.reference if self.error and failed else None,
-            "waiting": self.waiting.step if self.waiting and self.state is JobState.WAITING else None,
-        }
-
-
-def without_names_of(job_dir: Path, step_names: Iterable[str], error: Problem) -> Problem:
-    """R7: an error without names of files of the job; the tables of ``flattening`` are named by the query."""
-    steps = [step for step in map(declared, step_names) if step.output is not None]
-    wrote = [job_dir / str(step.output) for step in steps if not step.tables]
-    names = file_names([*wrote, *(wait_directory(job_dir / str(step.output)) for step in steps)])
-    texts = {name: text for name in ("message", "context", "hint") if (text := getattr(error, name))}
-    return error.model_copy(update={name: without_names(text, names) for name, text in texts.items()})
-
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -394,3 +304,96 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 def now() -> str:
     """This moment in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RecordWriter:
+    """Writes one job's labels. Every method is durable when it returns."""
+
+    def __init__(self, api: PrefectApi, job_id: str) -> None:
+        self.api = api
+        self.job_id = job_id
+        self._run: Json | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> JobRecord:
+        """The record as it is now.
+
+        Raises:
+            LookupError: the run is gone.
+        """
+        with self._lock:
+            run = self._run = self.api.read_run(self.job_id)
+        if run is None:
+            raise LookupError(self.job_id)
+        return JobRecord.of(run)
+
+    def known(self) -> JobRecord:
+        """The record as it was read last, with what was written since: by the one process that runs the job."""
+        return JobRecord.of(self._run) if self._run is not None else self.read()
+
+    def set(self, **labels: Label | BaseModel | None) -> bool:
+        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
+        written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
+        with self._lock:
+            there = self.api.set_labels(self.job_id, written)
+            if self._run is not None:
+                self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
+        return there
+
+    def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
+        """Record a step's state and counts, together with other labels."""
+        self.set(**{f"step__{step.position}": step}, **also)
+
+    def approve(self, position: int, approval: Approval) -> None:
+        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
+        self.set(**{f"approval__{position}": approval})
+
+    def review(self, position: int, first: Approval) -> None:
+        """Keep the first of two decisions. The form that it came with is used up: its answer is not the second one."""
+        self.set(**{f"review__{position}": first, f"form__{position}": None})
+
+
+class RecordedHandle(HandleStore):
+    """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
+
+    def __init__(
+        self, writer: RecordWriter, tell: Collector, command: Callable[..., str] = about_the_configuration
+    ) -> None:
+        """``tell`` takes events; ``command`` gives one about the configuration, as ``StepContext.command``."""
+        super().__init__()
+        self._writer = writer
+        self._tell = tell
+        self._command = command
+
+    def load(self) -> Handle | None:
+        """The handle in the record."""
+        known = self._writer.read().extraction
+        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
+
+    def save(self, handle: Handle | None) -> None:
+        """Write the handle into the labels ``job.extraction.*``, or clear them.
+
+        The event comes first: a later run does not announce a handle that is in the record.
+
+        Raises ``TerminalError`` (``job-unknown``) when somebody has removed the run.
+        """
+        gone = Status(message="the extraction job is gone")
+        self._tell(KickOff(extraction=handle.job_id) if handle is not None else gone)
+        there = self._writer.set(
+            extraction__status_url=handle.status_url if handle else None,
+            extraction__job_id=handle.job_id if handle else None,
+        )
+        if handle and not there:
+            raise TerminalError(
+                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
+                hint="this ends the extraction that was submitted for it: "
+                + self._command("extraction cancel", handle.job_id),
+            )  # fmt: skip
+
+
+def _label(value: Label | BaseModel | None) -> Label:
+    if value is None:
+        return ""
+    if isinstance(value, StepReport):
+        return value.label()
+    return value.model_dump_json() if isinstance(value, BaseModel) else value

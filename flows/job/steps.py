@@ -11,15 +11,17 @@ from typing import Any
 
 from flows.engine.api import Label
 from flows.job.job import Job
-from flows.job.record import cancelled, now, without_names_of
+from flows.job.record import cancelled, now
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import summary
 from flows.reports.events import Gate, JobEnd, StepEnd
 from flows.reports.events import Step as StepEvent
 from tasks import declared
+from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import GateError, SluiceError
+from tasks.shared.files.data_directory import file_names
 from tasks.shared.log import logger
-from tasks.shared.publication import technical
+from tasks.shared.publication import technical, without_names
 from tasks.shared.report import Problem, StepReport, Waiting
 from tasks.shared.step import StepContext
 
@@ -137,9 +139,17 @@ NAMED_BY_THE_LOG = "the file names are in job.log"
 
 
 def problem_of(job: Job, error: SluiceError, step: str | None = None) -> Problem:
-    """Return the record of an error, without names of files (R7): it refers to the log, which has them."""
+    """Return the record of an error, without names of files (R7): it refers to the log, which has them.
+
+    The tables of ``flattening`` keep their names: the query gives them.
+    """
     known = Problem.of(error, step=step)
-    nameless = without_names_of(job.directory.path, job.step_names, known)
+    steps = [one for one in map(declared, job.step_names) if one.output is not None]
+    places = [job.directory.path / str(one.output) for one in steps if not one.tables]
+    places += [wait_directory(job.directory.path / str(one.output)) for one in steps]
+    names = file_names(places)
+    texts = {name: text for name in ("message", "context", "hint") if (text := getattr(known, name))}
+    nameless = known.model_copy(update={name: without_names(text, names) for name, text in texts.items()})
     if nameless == known:
         return nameless
     return nameless.model_copy(update={"hint": "; ".join(filter(None, (nameless.hint, NAMED_BY_THE_LOG)))})

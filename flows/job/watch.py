@@ -13,8 +13,7 @@ from typing import Any
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Page
-from flows.job.record import ProgressRecord
-from flows.job.record_writer import RecordWriter
+from flows.job.record import ProgressRecord, RecordWriter
 from flows.job.running.lease import WORKERS_RUN
 from flows.reports.pages import running_title
 from flows.signals import exit_code_of, signals

@@ -21,14 +21,13 @@ from typing import Final, Self
 
 from config import ConfigError
 from flows.job.record import Run, timestamp
-from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
+from flows.reports.events import Entry, Export, Head, Job, JobEnd, Step
 from tasks.shared.errors import SluiceError, StorageError, storage_errors
-from tasks.shared.events import Event, Status
+from tasks.shared.events import Event
 from tasks.shared.files.out_file import AppendFile
 from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
-from tasks.shared.step import Handle, HandleStore
 
 NAME: Final = "events.ndjson"
 
@@ -180,27 +179,6 @@ class Journal:
             self.ends("failed", error="internal")
         else:
             self.ends("stopped", reason=type(exception).__name__)
-
-
-class AnnouncedHandle(HandleStore):
-    """The handle of an extraction where ``store`` keeps it, announced when it is to be kept."""
-
-    def __init__(self, store: HandleStore, tell: Callable[[Event], None]) -> None:
-        super().__init__()
-        self._store = store
-        self._tell = tell
-
-    def load(self) -> Handle | None:
-        """The handle that is stored."""
-        return self._store.load()
-
-    def save(self, handle: Handle | None) -> None:
-        """Store a handle, or clear it. Told first: a handle that is in the record is not told by a later run."""
-        if handle is not None:
-            self._tell(KickOff(extraction=handle.job_id))
-        else:
-            self._tell(Status(message="the extraction job is gone"))
-        self._store.save(handle)
 
 
 class _JobLogFormatter(logging.Formatter):

@@ -23,6 +23,7 @@ from config import STEPS as STEP_NAMES
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
+from flows.commands.status import row_of, status_of
 from flows.job.record import JobRecord
 from flows.job.running.state import JobState
 from flows.run import cli
@@ -132,11 +133,11 @@ class TestCoverage:
         )
         waiting = record.model_copy(update={"state": JobState.WAITING})
         documented = read(JSON)
-        for key in paths(record.status()) | paths(waiting.status()) | set(record.row()):
+        for key in paths(status_of(record)) | paths(status_of(waiting)) | set(row_of(record)):
             assert f"`{key}`" in documented, key
         status, row = (json.loads(block.text) for block in blocks(JSON, "json"))
-        assert shape(status) == shape(waiting.status())
-        assert set(row[0]) == set(record.row())
+        assert shape(status) == shape(status_of(waiting))
+        assert set(row[0]) == set(row_of(record))
 
 
 def paths(tree: object, prefix: str = "") -> set[str]:

@@ -31,8 +31,7 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.objectstore import ACCESS_KEY_ID, BUCKET, REGION, SECRET_ACCESS_KEY, start_object_store
 from deployments.sandbox.options import SandboxOptions
 from flows.engine.api import PrefectApi
-from flows.job.record import JobRecord
-from flows.job.record_writer import RecordWriter
+from flows.job.record import JobRecord, RecordWriter
 from flows.job.running.proof import LeaseTimes
 from tasks.flattening.flattening import Bounds
 from tasks.shared.report import Approval

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.engine.api import Json, PrefectApi
-from flows.job.record import JobRecord
-from flows.job.record_writer import RecordWriter
+from flows.job.record import JobRecord, RecordWriter
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock

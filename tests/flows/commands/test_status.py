@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from flows.commands.status import _as_left, hint_anywhere, text
+from flows.commands.status import _as_left, hint_anywhere, status_of, text
 from flows.engine.results import _SERIALIZER, write_result
 from flows.job.record import Extraction, JobRecord
 from flows.job.running.lock import Holder
@@ -81,7 +81,7 @@ def test_what_validations_found_and_whether_the_job_went_through_the_gate_are_in
     brief = StepReport.model_validate_json(found.label())
     steps = (brief, StepReport(position=2, name="send"))
     record = JobRecord(id=JOB, name="x", state=JobState.STOPPED, directory=str(tmp_path / JOB), steps=steps)
-    status = record.status()
+    status = status_of(record)
     assert status["findings"] == {"errors": 5, "warnings": 5, "gate": None}
     assert status["warnings"] == [
         {"step": "validation", "position": 1, "count": 2, "message": "skipped"},
@@ -89,11 +89,11 @@ def test_what_validations_found_and_whether_the_job_went_through_the_gate_are_in
     ]
     error = Problem(reference="validation-findings", message="x", step="validation")
     failed = record.model_copy(update={"state": JobState.FAILED, "error": error})
-    assert failed.status()["findings"]["gate"] == "closed"
+    assert status_of(failed)["findings"]["gate"] == "closed"
     gone_on = record.model_copy(update={"steps": (brief, StepReport(position=2, name="send", started="2026-03-01"))})
-    assert gone_on.status()["findings"]["gate"] == "open"
+    assert status_of(gone_on)["findings"]["gate"] == "open"
     none = JobRecord(id=JOB, name="x", state=JobState.RUNNING, steps=(StepReport(position=1, name="validation"),))
-    assert none.status()["findings"] == {"errors": None, "warnings": None, "gate": None}
+    assert status_of(none)["findings"] == {"errors": None, "warnings": None, "gate": None}
 
 
 def test_findings_of_a_validation_are_in_status_and_its_json() -> None:
@@ -103,4 +103,4 @@ def test_findings_of_a_validation_are_in_status_and_its_json() -> None:
     )
     record = JobRecord(id=JOB, name="x", state=JobState.COMPLETED, steps=steps)
     assert "2 validation: completed: 1 file, about 5 findings" in text(record)
-    assert [step["findings"] for step in record.status()["steps"]] == [None, 5]
+    assert [step["findings"] for step in status_of(record)["steps"]] == [None, 5]

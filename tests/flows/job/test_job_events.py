@@ -20,8 +20,7 @@ from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
 from flows.job.job import follow
 from flows.job.outcome import Ended, show, stopped
-from flows.job.record import Run
-from flows.job.record_writer import RecordWriter
+from flows.job.record import RecordWriter, Run
 from flows.job.running.lock import LOCK, JobBusyError, JobLock
 from flows.job.sources import Sources
 from flows.job.steps import end_without_waiting, finish_step, pass_gate, record_failure

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.job.record import JobRecord
-from flows.job.record_writer import RecordedHandle, RecordWriter
+from flows.commands.status import row_of, status_of
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter
 from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
+from flows.reports.events import KickOff
 from tasks.shared.errors import NetworkError, TerminalError
+from tasks.shared.events import Status
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
 from tasks.shared.step import Handle
 from tests.peers.prefect import prefect_in_memory
@@ -95,8 +97,8 @@ def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tm
     }  # fmt: skip
     record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(3)))
     assert (record.state, record.undecided) == (JobState.WAITING, waiting)
-    assert record.status()["waiting"] == {"step": "wait", "directory": "/d"}
-    assert record.row()["state"] == "waiting"
+    assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d"}
+    assert row_of(record)["state"] == "waiting"
 
 
 def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):
@@ -160,13 +162,13 @@ def test_what_is_written_is_what_is_read_back():
     assert record.approvals == {2: approval}
     assert record.forms == {2: "paused-2"}
     assert record.files == 3
-    assert record.status()["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": None}
+    assert status_of(record)["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": None}
 
 
 def test_an_error_is_kept_with_what_a_person_and_a_script_need():
     error = NetworkError("service-unreachable", "no answer", context="http://h", hint="wait")
     labels = {"job.steps": "local_import", "job.error": Problem.of(error, "local_import").model_dump_json()}
-    document = JobRecord.of(run("FAILED", labels=labels)).status()
+    document = status_of(JobRecord.of(run("FAILED", labels=labels)))
     assert document["error"] == {
         "reference": "service-unreachable", "message": "no answer", "hint": "wait", "transient": True,
     }  # fmt: skip
@@ -187,10 +189,22 @@ def test_a_wait_that_an_earlier_version_recorded_says_that_data_leave() -> None:
     assert Waiting.model_validate_json(kept.replace(', "leaves": "/jobs/j/import"', "")).reader == "the next step"
 
 
+def test_a_handle_is_read_from_the_record_and_announced_when_it_is_kept_or_gone():
+    told = []
+    with prefect_in_memory() as known:
+        store = RecordedHandle(RecordWriter(known.api, "j"), told.append)
+        store.save(Handle("https://h.example/fhir/__status/x", "x"))
+        store.save(None)
+        known.run = run(labels={"job.extraction.status_url": "https://h.example/x", "job.extraction.job_id": "x"})
+        assert store.load() == Handle("https://h.example/x", "x")
+        known.run = run()
+        assert store.load() is None
+    assert told == [KickOff(extraction="x"), Status(message="the extraction job is gone")]
+
+
 def test_a_handle_that_is_not_kept_because_the_run_was_removed_is_an_error_that_names_the_extraction():
     with prefect_in_memory() as known:
-        store = RecordedHandle(RecordWriter(known.api, "j"))
-        store.save(Handle("https://h.example/fhir/__status/x", "x"))
+        store = RecordedHandle(RecordWriter(known.api, "j"), lambda _: None)
         known.run = None
         with pytest.raises(TerminalError) as caught:
             store.save(Handle("https://h.example/fhir/__status/x", "x"))
@@ -209,4 +223,4 @@ def test_a_run_that_prefect_could_not_begin_has_a_reason():
     state = {"message": "Validation of flow parameters failed\nwith more"}
     never = JobRecord.of(run("FAILED", state=state))
     assert (never.error.reference, never.error.message) == ("run-not-begun", "Validation of flow parameters failed")
-    assert never.row()["error"] == "run-not-begun"
+    assert row_of(never)["error"] == "run-not-begun"

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from flows.engine.artifacts import Page
-from flows.job.record_writer import RecordWriter
+from flows.job.record import RecordWriter
 from flows.job.watch import CANCEL, SUSPEND, Watcher, cancel_asked, describe, record_end, stop_asked
 from flows.signals import exit_code_of
 from tasks.shared.errors import NetworkError, ServiceBusyError

@@ -12,14 +12,13 @@ import pytest
 from config import RetryConfig, TlsConfig
 from flows.job.record import JobRecord, Run, next_run, timestamp
 from flows.job.running.state import JobState
-from flows.reports.events import Export, Job, KickOff, Step
-from flows.reports.journal import AnnouncedHandle, EventLog, Journal
+from flows.reports.events import Export, Job, Step
+from flows.reports.journal import EventLog, Journal
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Approval, StepReport
-from tasks.shared.step import Handle, HandleStore
 from tests.peers.events import read_events
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
@@ -151,17 +150,6 @@ def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
     with client(httpx.MockTransport(refuse), journal) as service, pytest.raises(NetworkError):
         service.send("GET", "http://service.test/", operation="ask")
     assert events(tmp_path) == before
-
-
-def test_a_kickoff_is_told_when_the_handle_is_kept_and_its_end_too() -> None:
-    told: list[Event] = []
-    store = HandleStore()
-    handle = AnnouncedHandle(store, told.append)
-    handle.save(Handle("http://server.test/fhir/__status/1", "1"))
-    assert store.load() == handle.load() == Handle("http://server.test/fhir/__status/1", "1")
-    handle.save(None)
-    assert store.load() is None
-    assert told == [KickOff(extraction="1"), Status(message="the extraction job is gone")]
 
 
 def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
