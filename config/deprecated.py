@@ -57,3 +57,36 @@ DEPRECATED: dict[str, DeprecatedKey] = {
         DeprecatedKey("services.pseudonymizer.processes", None, why="the step works in one process"),
     )
 }
+
+RENAMED: dict[str, str] = {
+    "crtdl_preprocessing": "services.crtdl_preprocessing",
+    "services.torch": EXTRACTOR,
+    "services.dimp": "services.pseudonymizer",
+    "services.send.server_url": "services.send.url",
+    "services.send.project_identifier": "services.send.transfer.project_identifier",
+    "services.send.organization_identifier": "services.send.transfer.organization_identifier",
+}
+"""Blocks and keys of the peer tool's files, and their paths today (document 7, section 5)."""
+
+REMOVED_BLOCKS = frozenset({"services.csv_conversion", "services.parquet_conversion"})
+"""Blocks of services that the step ``flattening`` replaced. Their content is ignored."""
+
+RENAMED_STEPS = {"torch": "extractor", "dimp": "pseudonymizer"}
+"""Step names of the peer tool's files, and those of today."""
+
+OLDER_PREFIX = "AETHER_"
+"""The prefix of the peer tool's variables. A variable with today's prefix has precedence."""
+
+
+def current_path(path: str) -> str:
+    """Return the path of today for a dotted path in which blocks or keys may have an older name."""
+    found = ""
+    for name in path.split("."):
+        below = f"{found}.{name}".lstrip(".")
+        found = RENAMED.get(below, below)
+    return found
+
+
+def older_paths(key: str) -> list[str]:
+    """Return the dotted paths by which older files name a key of today, without those in ``DEPRECATED``."""
+    return [old + key.removeprefix(new) for old, new in RENAMED.items() if f"{key}.".startswith(f"{new}.")]

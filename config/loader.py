@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
-from config.deprecated import DEPRECATED, EXTRACTOR, DeprecatedKey
+from config.deprecated import DEPRECATED, EXTRACTOR, OLDER_PREFIX, DeprecatedKey
 from config.fields import read_integer
 from config.findings import ConfigError, Finding, about
 from config.keys import blocks, describe_keys, keys_by_name, show
@@ -75,7 +75,8 @@ def load_config(
     environ = os.environ if environ is None else environ
     path = Path(path)
     flags = read_overrides(overrides)
-    return _Loading([flags, read_environment(environ), read_file(path)], environ, path).run()
+    variables = (read_environment(environ), read_environment(environ, OLDER_PREFIX))
+    return _Loading([flags, *variables, read_file(path)], environ, path).run()
 
 
 class _Loading:
@@ -226,6 +227,11 @@ class _Loading:
             except ValidationError as error:
                 for problem in translate(error, _RULE_NAMES):
                     key = _leaf(problem.key)
+                    if problem.reference == "url-ends-in-fhir" and (given := self.given.get(key)) and given.older:
+                        values[key] = str(values[key]).rstrip("/")[: -len("/fhir")]
+                        message = about(key, "ends in /fhir, which is removed: the client appends it")
+                        self._add(problem.reference, key, message, problem.hint, given, "warning")
+                        continue
                     values.pop(key, None)
                     self.unknown.add(key)
                     shown = problem.key.replace(key, self.old.get(key, key), 1)

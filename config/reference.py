@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from config.auth import AuthConfig
-from config.deprecated import DEPRECATED
+from config.deprecated import DEPRECATED, REMOVED_BLOCKS, RENAMED, RENAMED_STEPS
 from config.fields import Block
 from config.keys import KeyInfo, blocks, describe_keys, env_name, show
 from config.schema import render_schema
@@ -39,7 +39,8 @@ Highest first:
 2. **Environment.** Every key has a variable: `APP_` and the path in capitals, each `.` replaced by `_`. Lists are
    comma-separated; a text that begins with `[` is read as a YAML list, for items that hold a comma. The list of
    rules (`enrichments`) is YAML or JSON text. Truth values are true/false, yes/no, on/off or 1/0. An empty variable
-   counts as unset. An `APP_` variable that names no key gives a warning.
+   counts as unset. An `APP_` variable that names no key gives a warning. Variables with the older prefix `AETHER_`
+   work too, with a warning, where no `APP_` variable gives the key.
 3. **The file.**
 4. **Defaults**, as in the tables below.
 
@@ -167,6 +168,9 @@ def _deprecated() -> str:
     for old in DEPRECATED.values():
         instead = f"`{old.replacement}`" if old.replacement else "nothing: remove it"
         rows.append(f"| `{old.key}` | `{env_name(old.key)}` | {instead} |")
+    rows += [f"| `{old}` | `{env_name(old)}…` | `{new}` |" for old, new in RENAMED.items()]
+    rows += [f"| `{name}` | | nothing: remove it |" for name in sorted(REMOVED_BLOCKS)]
+    rows += [f"| step `{old}` | | step `{new}` |" for old, new in RENAMED_STEPS.items()]
     return _DEPRECATED + "\n".join(rows)
 
 

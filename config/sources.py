@@ -10,11 +10,18 @@ import os
 from collections.abc import Callable, Iterator
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence as AbstractSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from config.deprecated import DEPRECATED
+from config.deprecated import (
+    DEPRECATED,
+    REMOVED_BLOCKS,
+    RENAMED,
+    RENAMED_STEPS,
+    current_path,
+    older_paths,
+)
 from config.document import DocumentError, Mapping, Node, Scalar, Sequence, parse_document
 from config.fields import Kind
 from config.findings import ConfigError, Finding, about
@@ -28,11 +35,15 @@ _TEXT_KINDS = frozenset({Kind.TEXT, Kind.URL, Kind.SECRET, Kind.PATH, Kind.CHOIC
 
 @dataclass(frozen=True)
 class GivenValue:
-    """What a source gives to a key or a block, and ``where`` a person finds it (``4-product.md`` §2)."""
+    """What a source gives to a key or a block, and ``where`` a person finds it (``4-product.md`` §2).
+
+    ``older``: the source uses names of the peer tool, whose URLs may end in ``/fhir`` (document 7, section 5).
+    """
 
     node: Node
     source: Literal["flag", "environment", "file"]
     where: str
+    older: bool = False
 
     @property
     def label(self) -> str:
@@ -70,6 +81,41 @@ class Layer:
     blocks: dict[str, GivenValue] = field(default_factory=dict)
     replaced: list[tuple[str, GivenValue]] = field(default_factory=list)
 
+    written: dict[str, str] = field(default_factory=dict)
+    """How the source names its blocks and keys, by their paths of today."""
+
+    def current_path(self, path: str, given: GivenValue) -> str:
+        """Return the path of today for a block or key. Warn of an older name; report two names for one thing."""
+        new = RENAMED.get(path, path)
+        block, _, name = new.rpartition(".")
+        if new != path:
+            hint = f"write {name}: below {block}" if block else f"write {name}:"
+            message = about(path, f"is an older name of {new}")
+            self.findings.append(given.finding("deprecated-key", path, message, hint, "warning"))
+        if self.written.setdefault(new, path) != path:
+            old = path if path in RENAMED else self.written[new]
+            message = about(old, f"is an older name of {new}, which is set too")
+            self.findings.append(given.finding("deprecated-and-current", old, message, "keep one of them"))
+        return new
+
+    def current_steps(
+        self, key: str, given: GivenValue, give: Callable[[Node], GivenValue] | None = None
+    ) -> GivenValue:
+        """Return a list of steps with the step names of today, and any other value unchanged."""
+        if key != "pipeline.enabled_steps" or not isinstance(given.node, Sequence):
+            return given
+        items = list(given.node.items)
+        for index, item in enumerate(items):
+            new = RENAMED_STEPS.get(item.text) if isinstance(item, Scalar) else None
+            if new is not None and isinstance(item, Scalar):
+                items[index] = replace(item, text=new, value=new)
+                message = f"{item.text} is an older name of the step {new}"
+                at = given if give is None else give(item)
+                self.findings.append(
+                    at.finding("deprecated-key", f"{key}[{index}]", message, f"write {new}", "warning")
+                )
+        return replace(given, node=Sequence(given.node.line, tuple(items)))
+
 
 def kind_of(key: str) -> Kind:
     """The kind of a key, deprecated ones included."""
@@ -86,7 +132,7 @@ def read_file(path: Path) -> Layer:
 
     Raises ``ConfigError`` when there is nothing to look into: no readable file, no YAML, no mapping.
     """
-    text = _text_of(path)
+    text = text_of(path)
     layer = Layer()
     try:
         root, duplicates = parse_document(text)
@@ -102,39 +148,68 @@ def read_file(path: Path) -> Layer:
         hint = "the top-level keys are services, pipeline, retry, tls, compression, report, jobs_dir"
         raise _rejected("config-not-a-mapping", path, "the file holds no mapping of keys", hint, root.line)
 
+    older = _uses_older_names(root)
+
     def given(node: Node) -> GivenValue:
-        return GivenValue(node, "file", f"{path}:{node.line}")
+        return GivenValue(node, "file", f"{path}:{node.line}", older)
 
     for twice in duplicates:
         message = about(twice.path, f"is given twice, in lines {twice.first_line} and {twice.line}")
         second = given(Scalar(twice.line, "", None))
         layer.findings.append(second.finding("duplicate-key", twice.path, message, "keep one of them"))
-    layer.values = dict(_leaves(root, "", layer, given))
+    layer.values = {key: layer.current_steps(key, value, given) for key, value in _leaves(root, "", layer, given)}
     return layer
 
 
-def read_environment(environ: AbstractMapping[str, str]) -> Layer:
-    """The ``APP_`` variables. An empty one counts as unset; one that names no key gets a warning."""
+def _uses_older_names(root: Mapping) -> bool:
+    """Return whether a file has a block, a key or a step that is named as the peer tool does."""
+    steps = getattr(_found(root, "pipeline.enabled_steps"), "items", ())
+    return any(_found(root, path) for path in RENAMED) or any(
+        getattr(step, "text", "") in RENAMED_STEPS for step in steps
+    )
+
+
+def _found(root: Node | None, path: str) -> Node | None:
+    """Return what stands at a dotted path of a file."""
+    for name in path.split("."):
+        root = root.entries.get(name) if isinstance(root, Mapping) else None
+    return root
+
+
+def read_environment(environ: AbstractMapping[str, str], prefix: str = ENV_PREFIX) -> Layer:
+    """Read the variables with this prefix. An empty one counts as unset; one that names no key gets a warning.
+
+    Names of older files are accepted, and every variable with another prefix than today's: with a warning.
+    """
     layer = Layer()
-    names = {env_name(key): key for key in (*keys_by_name(), *DEPRECATED)}
+    today = {env_name(key): key for key in (*keys_by_name(), *DEPRECATED)}
+    names = {env_name(path): key for key in today.values() for path in older_paths(key)} | today
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or text == "":
+        if not variable.startswith(prefix) or text == "":
             continue
-        key = names.get(variable)
+        current = ENV_PREFIX + variable.removeprefix(prefix)
+        key = names.get(current)
         if key is None:
+            near = suggest_variable(current.lower(), list(names))
             layer.findings.append(
                 Finding(
                     "unknown-variable",
                     variable,
-                    "the environment variable begins with APP_ but names no configuration key",
-                    suggest_variable(variable.lower(), list(names)),
+                    f"the environment variable begins with {prefix} but names no configuration key",
+                    near,
                     level="warning",
                 )
             )
             continue
         where = f"environment {variable}"
+        if variable != env_name(key):
+            old = DEPRECATED.get(key)
+            message = f"the environment variable {variable} has an older name"
+            hint = f"use {env_name(old.replacement if old and old.replacement else key)}"
+            layer.findings.append(Finding("deprecated-key", variable, message, hint, "warning", where=where))
         try:
-            layer.values[key] = GivenValue(_environment_node(key, text), "environment", where)
+            given = GivenValue(_environment_node(key, text), "environment", where, older=variable != env_name(key))
+            layer.values[key] = layer.current_steps(key, given)
         except DocumentError:
             layer.findings.append(_broken_value(key, where))
             layer.broken.add(key)
@@ -157,6 +232,7 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
                 )
             )
             continue
+        key = _current_flag(key, layer)
         if not is_key(key) and key not in blocks():
             layer.findings.append(_unknown(key, _flag(Scalar(1, text, text))))
             continue
@@ -170,8 +246,17 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
         for name, given in found:
             if name in layer.values:
                 layer.replaced.append((name, layer.values[name]))
-            layer.values[name] = given
+            layer.values[name] = layer.current_steps(name, given)
     return layer
+
+
+def _current_flag(key: str, layer: Layer) -> str:
+    """Return the key of today for one of ``--set``; a warning says which name is older."""
+    new = current_path(key)
+    if new != key:
+        message = about(key, f"is an older name of {new}")
+        layer.findings.append(Finding("deprecated-key", key, message, f"use {new}", "warning", where="flag"))
+    return new
 
 
 def _flag(node: Node) -> GivenValue:
@@ -210,12 +295,17 @@ def _leaves(
 ) -> Iterator[tuple[str, GivenValue]]:
     """Every known key below ``root``; unknown ones become findings."""
     for entry, node in root.entries.items():
-        path, given = f"{prefix}.{entry}".lstrip("."), give(node)
+        given = give(node)
+        path = layer.current_path(f"{prefix}.{entry}".lstrip("."), given)
         if is_key(path):
             yield path, given
         elif path in blocks():
             layer.blocks[path] = given
             yield from _block(given, path, layer, give)
+        elif path in REMOVED_BLOCKS:
+            message = about(path, "configures a service that is not used any more")
+            hint = "remove it: the step flattening writes the tables"
+            layer.findings.append(given.finding("deprecated-key", path, message, hint, "warning"))
         else:
             layer.findings.append(_unknown(path, given))
 
@@ -248,7 +338,8 @@ def _broken_value(key: str, where: str) -> Finding:
     )
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a configuration file. Raises ``ConfigError`` where it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
