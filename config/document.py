@@ -101,6 +101,67 @@ def plain(node: Node) -> Any:
     return node.value
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an entry of a mapping or a list stands in the text: its dotted path, and half-open ranges of characters.
+
+    ``key`` is the range of the key, empty for an entry of a list; ``value`` that of a scalar, ``None`` for others. The
+    entry takes up the lines ``first`` to ``last``, counted from 0; ``own_lines``: nothing else is on them.
+    """
+
+    path: str
+    key: tuple[int, int]
+    value: tuple[int, int] | None
+    first: int
+    last: int
+    own_lines: bool
+
+
+def places(text: str) -> list[Place]:
+    """Return where each entry of a valid document stands, in the order of the text.
+
+    Raises ``DocumentError`` for what ``parse_document`` refuses.
+    """
+    parse_document(text)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # the C parser counts bytes in places
+    return list(_places(root, "", text.splitlines()))
+
+
+def _places(node: yaml.Node | None, path: str, lines: list[str]) -> Iterator[Place]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield _place(f"{path}.{key.value}".lstrip("."), key, value, lines)
+            yield from _places(value, f"{path}.{key.value}".lstrip("."), lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield _place(f"{path}[{index}]", value, value, lines)
+            yield from _places(value, f"{path}[{index}]", lines)
+
+
+def _place(path: str, key: yaml.Node, value: yaml.Node, lines: list[str]) -> Place:
+    start, scalar = key.start_mark, isinstance(value, yaml.ScalarNode)
+    end = _end(value)
+    rest = lines[end.line][end.column :] if end.line < len(lines) else ""
+    return Place(
+        path,
+        (start.index, key.end_mark.index) if key is not value else (start.index, start.index),
+        (value.start_mark.index, value.end_mark.index) if scalar else None,
+        start.line,
+        end.line,
+        not lines[start.line][: start.column].strip() and not rest.partition("#")[0].strip(),
+    )
+
+
+def _end(node: yaml.Node) -> Any:
+    """Return the mark behind the last character of a value. Block collections end at the next token, not there."""
+    inside = (
+        [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        if isinstance(node, yaml.CollectionNode) and not node.flow_style
+        else []
+    )
+    return _end(inside[-1]) if inside else node.end_mark
+
+
 def _check_depth(text: str) -> None:
     # The composer recurses, in C without a net; the parser does not.
     depth = 0

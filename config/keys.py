@@ -19,7 +19,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from config.duration import format_duration
-from config.fields import Block, Choices, Kind, nearest
+from config.fields import Block, Choices, Kind, RootUrl, nearest
 from config.model import PipelineConfig
 from config.services import SHORTEST
 from config.steps import STEPS
@@ -112,6 +112,17 @@ def keys_by_name() -> dict[str, KeyInfo]:
 def blocks() -> dict[str, type[Block]]:
     """Every block by its dotted path; the root is the empty path."""
     return dict(entry for entry in _described() if not isinstance(entry, KeyInfo))
+
+
+@cache
+def root_urls() -> frozenset[str]:
+    """Return the keys that take the root of a server, to which the client appends ``/fhir``."""
+    return frozenset(
+        f"{path}.{name}"
+        for path, model in blocks().items()
+        for name, field in model.model_fields.items()
+        if RootUrl in get_args(field.annotation)
+    )
 
 
 def suggest(key: str) -> str:

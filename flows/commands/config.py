@@ -69,6 +69,22 @@ def init(file: str, steps: str | None, force: bool) -> int:
 
 
 @group.command()
+@click.argument("old", shell_complete=complete.files)
+@click.argument("new", required=False, shell_complete=complete.files)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def migrate(old: str, new: str | None, force: bool) -> int:
+    """Rewrite a file with older names, or of aether.
+
+    The names of today replace the older ones; comments stay.
+
+    Without NEW the text is printed, and the warnings about what a person must change go to stderr.
+    """
+    from flows.commands import migrate
+
+    return migrate.migrate(old, new, force=force)
+
+
+@group.command()
 def schema() -> int:
     """Print the JSON Schema of the configuration file."""
     from config import json_schema

@@ -47,7 +47,7 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
         ConfigError: these steps cannot be a pipeline.
     """
     path = Path(file)
-    _free(path, force=force)
+    free(path, force=force)
     given = _steps(steps) if steps is not None else None
     wanted = asked(given) if on_terminal() else Wanted(given or FIRST_STEPS)
     check = command("config", "check", file)
@@ -183,7 +183,8 @@ def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
         load_config(path, environ=set_)
 
 
-def _free(path: Path, *, force: bool) -> None:
+def free(path: Path, *, force: bool) -> None:
+    """Raise ``InputError`` unless a file can be written at ``path``; ``force`` allows one that is there."""
     if not path.absolute().parent.is_dir():
         raise InputError(
             "file-not-found", "there is no such directory", context=str(path.parent),

@@ -58,6 +58,8 @@ _ARGUMENTS = {
     "so either may be left out, and their order does not matter",
     "CRTDL": "a CRTDL file (JSON)",
     "ID…": "ids of extraction jobs, as the extraction server gives them, or their first characters (4 or more)",
+    "OLD": "path of a configuration file with older names",
+    "NEW": "path of the file that is written; without it, the text is printed",
     "FILE": "path of the configuration that is written",
     "SHELL": "the shell to complete in",
 }

@@ -10,32 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config import load_config
-from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from tests.docs.pages import example
 from tests.docs.shown import assert_shown
 from tests.e2e.docs.place import Place
 from tests.e2e.docs.services import SECRET, Services, services
 
-AETHER = """\
-services:
-  extractor:
-    base_url: https://torch.hospital.example
-    username: sluice
-    password: ${TORCH_PASSWORD}
-    extraction_timeout_minutes: 20
-    polling_interval_seconds: 1
-    max_polling_interval_seconds: 20
-  send:
-    send_as: direct_resource_load
-    url: https://fhir.project.example
-    batch_size: 0
-pipeline:
-  enabled_steps: [extractor, send]
-  max_ndjson_line_size_mb: 100
-jobs_dir: ./jobs
+ENRICHMENTS = """\
+[{"groupReference": "https://www.medizininformatik-initiative.de/fhir/core/modul-person/StructureDefinition/Patient",
+  "attributesToAdd": [{"attributeRef": "Patient.identifier", "mustHave": false}]}]
 """
-"""A configuration of earlier shape, document 1, *Versioning*."""
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +74,22 @@ def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
-def test_a_configuration_of_aether_runs(tmp_path: Path, prefect_api: str, running: Services) -> None:
-    place = Place(tmp_path, prefect_api, **running.of(yaml.safe_load(AETHER)))
+def test_a_configuration_of_aether_runs_and_is_migrated(tmp_path: Path, prefect_api: str, running: Services) -> None:
+    file = example("docs/from-aether.md", "services:\n  torch:").text
+    place = Place(tmp_path, prefect_api, **running.of(yaml.safe_load(file)))
     place.known["config"] = "aether.yaml"
-    place.environment["TORCH_PASSWORD"] = SECRET
-    place.save("aether.yaml", AETHER)
+    place.save("aether.yaml", file)
+    place.save("enrichments.json", ENRICHMENTS)
+    shutil.copy(DEMO_LOOKUP, tmp_path / "lookup.json")
     shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
-    _, shown, plan = place.lines(example("docs/from-aether.md", "sluice config check aether.yaml").text)
-    assert "PT20M" in shown
-    assert plan.endswith("the job can start\n")
-    printed = place.run("sluice pipeline start CONFIG query.json")
-    assert f"job {place.known['job']} is complete" in printed
-
-
-def test_the_old_keys_of_aether_are_told_one_by_one(tmp_path: Path) -> None:
-    file = tmp_path / "aether.yaml"
-    file.write_text(AETHER, encoding="utf-8")
-    loaded = load_config(file, environ={"TORCH_PASSWORD": "x"})
-    assert [finding.reference for finding in loaded.warnings] == ["deprecated-key"] * 6
+    check, migrated, shown, plan = place.lines(example("docs/from-aether.md", "sluice config check").text)
+    assert check == "aether.yaml: valid; steps: extractor, pseudonymizer, flattening, send\n"
+    assert migrated.startswith("sluice.yaml is written")
+    assert "services.extractor.extraction_timeout" in shown
+    assert "the job can start" in plan
+    for config in ("aether.yaml", "sluice.yaml"):
+        place.known["config"] = config
+        started = place.ran("sluice pipeline start CONFIG query.json")
+        assert f"job {place.known['job']} is complete" in started.out, started.err
+        assert ("deprecated-key" in started.err) is (config == "aether.yaml")
+        assert (tmp_path / "jobs" / place.known["job"] / "enriched-crtdl.json").is_file()

@@ -1,0 +1,128 @@
+"""Rewrite a configuration file in the names of today, comments included (document 7, section 5).
+
+Only the text of older names changes. Each change is one of four: another name, another value, lines that move into a
+block, lines that go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from config.deprecated import DEPRECATED, REMOVED_BLOCKS, RENAMED, RENAMED_STEPS, DeprecatedKey, current_path
+from config.document import Place, places
+from config.duration import format_duration
+from config.keys import root_urls
+
+_INDENT = "  "
+_FHIR = re.compile(r"/fhir/*(?=[\"']?\Z)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Characters ``start`` to before ``end`` of the file become ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
+def migrate(text: str) -> str:
+    """Return the text of a configuration file with the names of today.
+
+    What cannot be written otherwise stays as it is and is still accepted: a value in minutes that a variable gives, and
+    a URL that a variable gives. Raises ``DocumentError`` where the text is not a usable YAML document.
+    """
+    found = places(text)
+    older = any(place.path in RENAMED or _step(text, place) for place in found)
+    while (changed := _moved(text, places(text))) is not None:  # each move shifts the places of the others
+        text = changed
+    for edit in sorted(_edits(text, places(text), older=older), key=lambda edit: edit.start, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def _edits(text: str, found: list[Place], *, older: bool) -> Iterator[_Edit]:
+    """Yield the changes within lines; ``older``: the file has names of the peer tool, whose URLs may end in /fhir."""
+    for place in found:
+        path = current_path(place.path)
+        new, old = RENAMED.get(_parent_today(place.path)), DEPRECATED.get(path)
+        if new is not None:
+            yield _Edit(*place.key, new.rpartition(".")[2])
+        elif old is not None and (duration := _duration(text, place, old)):
+            yield _Edit(*place.key, str(old.replacement).rpartition(".")[2])
+            yield _Edit(*_range(place), duration)
+        if (name := _step(text, place)) is not None:
+            yield _Edit(*_range(place), _written(text, place).replace(name, RENAMED_STEPS[name]))
+        if older and place.value is not None and path in root_urls():
+            yield _Edit(*place.value, _FHIR.sub("", _written(text, place)))
+
+
+def _moved(text: str, found: list[Place]) -> str | None:
+    """Return the text after one move of lines into another block, or their removal; ``None`` when there is none."""
+    for place in found:
+        path = current_path(place.path)
+        old = DEPRECATED.get(path)
+        removed = path in REMOVED_BLOCKS or (old is not None and old.replacement is None)
+        target = old.replacement if old is not None and old.flat_auth else RENAMED.get(_parent_today(place.path))
+        target_block = (target or "").rpartition(".")[0]
+        if not place.own_lines or not (removed or (target and target_block != _block_today(place.path))):
+            continue
+        lines = [line if line.endswith("\n") else f"{line}\n" for line in text.splitlines(keepends=True)]
+        first = place.first
+        while first and lines[first - 1].startswith(f"{' ' * _indent(lines[place.first])}#"):
+            first -= 1  # comments right above it belong to it
+        own = lines[first : place.last + 1]
+        rest = lines[:first] + lines[place.last + 1 :]
+        return "".join(rest if removed else _inserted(rest, own, str(target), first))
+    return None
+
+
+def _inserted(lines: list[str], own: list[str], target: str, at: int) -> list[str]:
+    """Return the lines with those of an entry at the end of the block of ``target``; if there is none, a new one is
+    begun at line ``at``."""
+    block, _, name = target.rpartition(".")
+    indent = _indent(own[0])
+    there = {current_path(place.path): place for place in places("".join(lines))}.get(block)
+    column = _indent(lines[there.first]) if there is not None else indent
+    before = [] if there is not None else [f"{' ' * indent}{block.rpartition('.')[2]}:\n"]
+    where = there.last + 1 if there is not None else at
+    moved = [f"{' ' * column}{_INDENT}{line[indent:]}" if line.strip() else line for line in own]
+    key = next(index for index, line in enumerate(moved) if not line.lstrip().startswith("#"))
+    moved[key] = re.sub(r"[^\s:]+:", f"{name}:", moved[key], count=1)
+    return lines[:where] + before + moved + lines[where:]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _parent_today(path: str) -> str:
+    """Return the path with the names of today but for its last name."""
+    block, dot, name = path.rpartition(".")
+    return f"{current_path(block)}{dot}{name}" if block else path
+
+
+def _block_today(path: str) -> str:
+    return current_path(path.rpartition(".")[0]) if "." in path else ""
+
+
+def _step(text: str, place: Place) -> str | None:
+    """Return the older name of a step that an entry of the list of steps has."""
+    name = _written(text, place).strip("\"'") if place.path.startswith("pipeline.enabled_steps[") else ""
+    return name if name in RENAMED_STEPS else None
+
+
+def _duration(text: str, place: Place, old: DeprecatedKey) -> str | None:
+    """Return the duration that a whole number of minutes or seconds is."""
+    number = _written(text, place).strip("\"'")
+    return format_duration(int(number) * old.unit) if old.unit is not None and number.isdecimal() else None
+
+
+def _written(text: str, place: Place) -> str:
+    return text[slice(*_range(place))] if place.value is not None else ""
+
+
+def _range(place: Place) -> tuple[int, int]:
+    return place.value or place.key
