@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple, Self
 
-from tasks.validation.items import Entry, Item, Unusable, key_of, profiles_of
+from tasks.validation.items import Entry, Item, Unusable, key_of
 
 HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
 TAIL: Final = b"]}"
@@ -25,13 +25,15 @@ ENVELOPE: Final = len(HEAD) + len(TAIL)
 class Place(NamedTuple):
     """Where a resource stands: line from 1, index in the line's Bundle if it is one, type, and ``Type/id``.
 
-    ``key`` may identify a person: for private files, never for logs.
+    ``key`` may identify a person: for private files, never for logs. ``raw`` is the resource, blank where it could not
+    be read.
     """
 
     line: int
     entry: int | None
     type: str
     key: str
+    raw: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,10 @@ class Chunk:
         """Where the entry of the Bundle came from; ``None`` when the Bundle has no such entry."""
         if not 0 <= entry < len(self):
             return None
-        kind, key = key_of(self._resource(entry))
+        raw = memoryview(self.body)[self.resources[entry] : self._end(entry) - 1]
+        kind, key = key_of(raw)
         index = self.indexes[entry]
-        return Place(self.lines[entry], None if index < 0 else index, kind, key)
-
-    def profiles(self, entry: int) -> str:
-        """The profiles that the resource of the entry claims, as ``profiles_of`` says them; blank without the entry."""
-        return profiles_of(self._resource(entry)) if 0 <= entry < len(self) else ""
-
-    def _resource(self, entry: int) -> memoryview:
-        return memoryview(self.body)[self.resources[entry] : self._end(entry) - 1]
+        return Place(self.lines[entry], None if index < 0 else index, kind, key, raw)
 
     @property
     def span(self) -> tuple[int, int]:

@@ -34,23 +34,16 @@ _LINE_BREAKS: Final = re.compile(rb"[\r\n]+")
 log = logging.getLogger("sluice.validation")
 
 
-def _no_profiles(_: int) -> str:
-    """What could not be sent could not be read, either."""
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One line of the report: an OperationOutcome about a Bundle, and where the Bundle's entries came from.
 
-    ``span`` is the first and the last line of the file that the Bundle had something of. ``profiles`` tells those that
-    the resource of an entry claims.
+    ``span`` is the first and the last line of the file that the Bundle had something of.
     """
 
     line: bytes = field(repr=False)
     place: Callable[[int], Place | None] = field(repr=False)
     span: tuple[int, int]
-    profiles: Callable[[int], str] = field(default=_no_profiles, repr=False)
 
     def issues(self) -> list[Issue]:
         """The issues, read anew: they need more memory than their text."""
@@ -143,7 +136,7 @@ class Validator:
                 answer,
             )
         # A line break in JSON text is only ever white space between tokens (document 3 §1).
-        return Outcome(_LINE_BREAKS.sub(b"", answer.body).strip(), chunk.place, chunk.span, chunk.profiles)
+        return Outcome(_LINE_BREAKS.sub(b"", answer.body).strip(), chunk.place, chunk.span)
 
 
 def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:

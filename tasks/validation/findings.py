@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, unique_members
+from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, UnusableError, check_utf8, kind_of, unique_members
 from tasks.shared.http.answer import ISSUE_CODES, Answer
 from tasks.validation.chunks import Place
 
@@ -96,18 +96,26 @@ class _Outcome(msgspec.Struct, rename="camel"):
     issue: list[_Issue] | None = None
 
 
-class _Kind(msgspec.Struct, rename="camel"):
-    resource_type: Any = None
-
-
 _outcome = msgspec.json.Decoder(_Outcome)
 _raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
-_kind = msgspec.json.Decoder(_Kind)
 
 
 def read_outcome(body: bytes) -> list[Issue]:
     """The issues of an OperationOutcome; none when it has none. Raises ``NotAnOutcomeError``."""
     return [_read(issue) for issue in _issues(body)]
+
+
+def wrong_with(answer: Answer, entries: int) -> str | None:
+    """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
+    if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
+        return "no result"
+    if not answer.says_json:
+        return "a Content-Type that is not JSON"
+    try:
+        _check_outcome(answer.body, entries)
+    except NotAnOutcomeError as problem:
+        return str(problem)
+    return None
 
 
 def _check_outcome(body: bytes, entries: int) -> None:
@@ -133,27 +141,13 @@ def _check_outcome(body: bytes, entries: int) -> None:
                 raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
 
 
-def wrong_with(answer: Answer, entries: int) -> str | None:
-    """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
-    if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
-        return "no result"
-    if not answer.says_json:
-        return "a Content-Type that is not JSON"
-    try:
-        _check_outcome(answer.body, entries)
-    except NotAnOutcomeError as problem:
-        return str(problem)
-    return None
-
-
 def _issues(body: bytes) -> list[_Issue]:
     try:
-        if not body.isascii():
-            body.decode()  # msgspec does not look into strings that it only passes over
+        check_utf8(body)  # msgspec does not look into strings that it only passes over
         outcome = _outcome.decode(body)
     except msgspec.ValidationError:
         raise NotAnOutcomeError(_instead(body)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise NotAnOutcomeError("something that is no JSON") from None
     if outcome.resource_type != "OperationOutcome":
         raise NotAnOutcomeError("a resource that is no OperationOutcome")
@@ -162,12 +156,12 @@ def _issues(body: bytes) -> list[_Issue]:
 
 def _instead(body: bytes) -> str:
     try:
-        kind = _kind.decode(body).resource_type
-    except msgspec.DecodeError:
-        kind = None
+        kind = kind_of(body)
+    except UnusableError:
+        return "JSON that is no resource"
     if kind == "OperationOutcome":
         return "an OperationOutcome with issues that are not what FHIR says"
-    return "JSON that is no resource" if kind is None else "a resource that is no OperationOutcome"
+    return "a resource that is no OperationOutcome"
 
 
 def _read(issue: _Issue) -> Issue:

@@ -20,9 +20,9 @@ import io
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ReconciliationError, StorageError, storage_errors
@@ -34,7 +34,7 @@ from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
 from tasks.validation.findings import OTHER, Issue, Tally
-from tasks.validation.items import Facts
+from tasks.validation.items import Facts, profiles_of
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"
@@ -61,9 +61,6 @@ COLUMNS: Final = (
     "profile",
 )
 """``profile`` is the last one: what an earlier version wrote ends before it, and has none recorded."""
-
-_WHOLE: Final = -1
-"""In place of an entry: the Bundle as a whole."""
 
 
 class Reports:
@@ -253,32 +250,30 @@ def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
 
     An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.
     """
-    claimed = {_WHOLE: ""}
+    claimed: dict[int, str] = {}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for issue in issues:
         what = (issue.severity, issue.code, issue.message_id)
         message = " ".join(issue.text.split())
-        for entry, *where, element in _places(outcome, issue):
+        places = [(entry, element, outcome.place(entry)) for entry, element in issue.entries.items()]
+        known = [(entry, element, place) for entry, element, place in places if place is not None]
+        for entry, element, place in known:
             if entry not in claimed:
-                claimed[entry] = outcome.profiles(entry)
-            cells = (file, *where, *what, element, message, claimed[entry])
-            writer.writerow(as_text(cell) if isinstance(cell, str) else cell for cell in cells)
+                claimed[entry] = profiles_of(place.raw)
+            index = "" if place.entry is None else place.entry
+            where = (file, place.line, index, place.key)
+            _write(writer, *where, *what, f"{place.type}{element}", message, claimed[entry])
+        if not known:
+            first, last = outcome.span
+            lines = f"{first}-{last}" if first < last else first
+            _write(writer, file, lines, "", "", *what, issue.elsewhere, message, "")
     # A lone surrogate, which JSON can spell, is no Unicode text.
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _places(outcome: Outcome, issue: Issue) -> Iterator[tuple[int, int | str, int | str, str, str]]:
-    """The entry that was sent, and of each place the line, the entry on it, ``Type/id`` and element."""
-    found = False
-    for entry, element in issue.entries.items():
-        if (place := outcome.place(entry)) is not None:
-            found = True
-            index = "" if place.entry is None else place.entry
-            yield entry, place.line, index, place.key, f"{place.type}{element}"
-    if not found:
-        first, last = outcome.span
-        yield _WHOLE, f"{first}-{last}" if first < last else first, "", "", issue.elsewhere
+def _write(writer: Any, *cells: int | str) -> None:
+    writer.writerow(as_text(cell) if isinstance(cell, str) else cell for cell in cells)
 
 
 def assemble(target: Path, fragments: Iterable[Path]) -> None:

@@ -145,7 +145,7 @@ def test_an_entry_is_mapped_to_its_line_and_halves_keep_bytes_and_places(data: l
 def test_a_chunk_tells_the_place_of_its_entries_and_knows_no_others() -> None:
     groups = items_of([encoded(patient("p0")), encoded(bundle(patient("p1"), resource("Observation", "o1")))])
     [chunk] = chunks_of(groups, 10_000)
-    assert [chunk.place(n) for n in range(-1, 4)] == [
+    assert [place and place._replace(raw=b"") for place in map(chunk.place, range(-1, 4))] == [
         None,
         Place(1, None, "Patient", "Patient/p0"),
         Place(2, 0, "Patient", "Patient/p1"),
