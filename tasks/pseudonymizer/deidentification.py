@@ -16,17 +16,14 @@ from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outl
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.pairing import survivors
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
-from tasks.pseudonymizer.splitting import Chunk, Piece, halves
+from tasks.pseudonymizer.splitting import Chunk, Piece, halves, piece_of
 from tasks.shared.errors import DataError, ServiceError, SluiceError
-from tasks.shared.fhir.envelope import check_entries, open_bundle, open_envelope
-from tasks.shared.fhir.reading import UNREADABLE, UnusableError
+from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 
 _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
-_OK: Final = 200
-_ENTRY: Final = b'"entry'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
@@ -72,17 +69,17 @@ class Deidentification:
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
         texts = self._texts(given, chunk, chunk.first_entry, counts, chunk.numbers)
         if len(texts) == 1 and not chunk.split:
-            return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0])
+            return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0][0])
         counts["split"] = chunk.last
         if chunk.last and chunk.numbers is not None:
             counts["too_many_numbers"] += chunk.numbers.full
-        pieces = tuple(self._piece(text, chunk) for text in texts)
+        pieces = tuple(piece_of(text, entries) for text, entries in texts)
         return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
 
     def _texts(
         self, given: ResourceSummary, chunk: Chunk, first: int, counts: Counts, numbers: Numbers | None
-    ) -> list[bytes]:
-        """What comes back for a resource: one text, or several when it had to be halved."""
+    ) -> list[tuple[bytes, int]]:
+        """What comes back for a resource, with its entries: one text, or several when it had to be halved."""
         text = given.text
         divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
@@ -99,7 +96,7 @@ class Deidentification:
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
                 return [self._check(given, answer, place, counts, numbers)]
-        found: list[bytes] = []
+        found: list[tuple[bytes, int]] = []
         if numbers is None:
             numbers = numbers_in(open_bundle(text)[1])
             counts["too_many_numbers"] += numbers.full
@@ -110,12 +107,12 @@ class Deidentification:
 
     def _check(
         self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: Numbers | None
-    ) -> bytes:
-        """The resource that came back, as one line."""
+    ) -> tuple[bytes, int]:
+        """The resource that came back, as one line, and how many entries it has."""
         try:
             received, left = self._agreement.check(answer, given, numbers)
         except WrongAnswerError as wrong:
-            raise self._unusable(answer.body, answer.status, (place, given.text), wrong) from None
+            raise self._unusable(answer, (place, given.text), wrong) from None
         except DataError as error:
             error.context = place
             raise
@@ -127,26 +124,17 @@ class Deidentification:
         if left:
             counts.update({path: len(owners) for path, owners in left.items()})
             self._affected.add(left)
-        return line
+        return line, received.entries
 
-    def _piece(self, text: bytes, chunk: Chunk) -> Piece:
-        try:
-            envelope, entries = open_envelope(text)
-            count = check_entries(entries) if entries else 0
-        except (UnusableError, *UNREADABLE):
-            wrong = WrongAnswerError("a Bundle that cannot be taken apart")
-            raise self._unusable(text, _OK, (chunk.place, chunk.text), wrong) from None
-        inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
-        return Piece(envelope, inside, count)
-
-    def _unusable(self, body: bytes, status: int, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
+    def _unusable(self, answer: Answer, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
+        kept = self._failed.keep(answer.body, request=request)
         return wrong.kind(
             wrong.reference,
-            f"pseudonymizer: the service gave {wrong} (status {status})",
+            f"pseudonymizer: the service gave {wrong} (status {answer.status})",
             context=request[0],
-            hint=f"{wrong.hint} Its answer is in {self._failed.keep(body, request=request)} in the job directory",
+            hint=f"{wrong.hint} Its answer is in {kept} in the job directory",
             operation=OPERATION,
-            status=status,
+            status=answer.status,
         )
 
     def _indivisible(self, error: SluiceError, place: str) -> SluiceError:

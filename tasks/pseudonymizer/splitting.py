@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
-from tasks.shared.fhir.envelope import Envelope, open_bundle
+from tasks.shared.fhir.envelope import Envelope, open_bundle, open_envelope
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 
@@ -124,6 +124,12 @@ class Piece:
     envelope: Envelope
     inside: memoryview = field(repr=False)
     entries: int
+
+
+def piece_of(text: bytes, entries: int) -> Piece:
+    """Return a Bundle that was read before, and has so many entries, as a piece."""
+    envelope, _ = open_envelope(text)
+    return Piece(envelope, memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)], entries)
 
 
 class Output(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections import Counter
@@ -18,7 +17,6 @@ from tasks.pseudonymizer.agreement import Agreement
 from tasks.pseudonymizer.deidentification import Deidentification
 from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, ServiceError
-from tasks.shared.fhir.reading import UnusableError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
 from tests.conftest import examples
@@ -374,26 +372,6 @@ def test_a_part_that_comes_back_ambiguous_is_the_service_s_fault(tmp_path: Path)
     assert caught.value.reference == "pseudonymizer-answer"
     assert (caught.value.context or "").startswith("a.ndjson:1")
     assert "CANARY" not in caught.value.render()
-
-
-def test_beside_an_answer_that_cannot_be_taken_apart_stands_the_hash_of_what_was_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make(tmp_path, bundle(*[entry("Patient", f"p{n}", 60) for n in range(2)]))
-    sent: list[bytes] = []
-
-    def call(resource: bytes) -> Answer:
-        sent.append(resource)
-        return answered(resource)
-
-    def refuse(_: bytes) -> None:
-        raise UnusableError("repeated-key")
-
-    monkeypatch.setattr("tasks.pseudonymizer.deidentification.open_envelope", refuse)
-    with pytest.raises(ServiceError, match="taken apart"):
-        written(path, tmp_path, 150, call)
-    about = json.loads((tmp_path / "failed" / "0001.request.json").read_bytes())
-    assert about == {"place": "a.ndjson:1 from entry 0", "sha256": hashlib.sha256(sent[0]).hexdigest()}
 
 
 def test_a_busy_service_is_not_a_reason_to_halve(tmp_path: Path) -> None:
