@@ -94,6 +94,11 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
 PROBE: Final = MadeUp("a pseudonymization service", _exchanges)
 
 
+def service(config: PipelineConfig) -> Service:
+    """``services.pseudonymizer``."""
+    return Service("pseudonymizer", config.services.pseudonymizer.url, config.services.pseudonymizer.auth, PROBE)
+
+
 def _reads_rules(answer: Answer) -> SluiceError | None:
     """A service that does not read the rules would answer 200 under its own, and nothing would tell."""
     if answer.status == _REFUSED:

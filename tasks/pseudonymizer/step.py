@@ -1,18 +1,55 @@
-"""The step ``pseudonymizer``."""
+"""The step ``pseudonymizer``, and its checks before there is a job: the rules for anonymization (document 3 §4)."""
 
-from tasks.pseudonymizer import checks
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 from tasks.pseudonymizer.outputs import OUTPUT
+from tasks.pseudonymizer.probe import service
 from tasks.pseudonymizer.pseudonymization import STATE, run
-from tasks.shared.step import Step, same_as_input
+from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.named_file import file_findings
+from tasks.shared.step import CheckContext, Given, Step, same_as_input
+
+
+def rules_unused(_given: Given) -> InputError:
+    """A finding, not a warning: whoever gives rules must not find out later that the data went out as it was."""
+    return InputError(
+        "anonymization-config-unused",
+        "--anonymization-config is for the step pseudonymizer, which is not enabled, and no other step reads it",
+        context="pipeline.enabled_steps", hint="enable pseudonymizer, or leave out --anonymization-config",
+    )  # fmt: skip
+
+
+def checks(context: CheckContext) -> Iterator[SluiceError]:
+    """The rules for anonymization."""
+    path = context.config.services.pseudonymizer.anonymization_config
+    if path is None:
+        return
+    unreadable = list(file_findings("--anonymization-config" if context.given.anonymization_config else KEY, path))
+    yield from unreadable
+    if not unreadable:
+        try:
+            read_rules(path)
+        except SluiceError as error:
+            yield error
+
+
+def warnings(context: CheckContext) -> Iterator[str]:
+    """What is doubtful about the rules."""
+    rules = usable_rules(context.config.services.pseudonymizer.anonymization_config)
+    yield from rules.warnings if rules is not None else ()
+
 
 STEP = Step(
     name="pseudonymizer",
     run=run,
     output=OUTPUT,
     folders=(STATE,),
-    takes={"anonymization_config": checks.rules_unused},
-    services=lambda config: [checks.service(config)],
-    checks=checks.checks,
-    warnings=checks.warnings,
+    takes={"anonymization_config": rules_unused},
+    services=lambda config: [service(config)],
+    checks=checks,
+    warnings=warnings,
     space=same_as_input,
 )
