@@ -26,7 +26,7 @@ from tasks.flattening.views import View
 from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
-from tasks.shared.fhir.reading import LARGEST_RESOURCE
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE, profiles_of
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
@@ -82,7 +82,7 @@ class Groups:
 
     def without_provenance(self, resource: Resource) -> Sequence[int]:
         """The places of a resource that no Provenance can name."""
-        profiles = (profile.partition("|")[0] for profile in _profiles(resource.raw))
+        profiles = profiles_of(resource.raw)
         found = [place for profile in profiles for place in self._by_profile.get((resource.type, profile), ())]
         if found:
             return list(dict.fromkeys(found))
@@ -248,25 +248,6 @@ class Router:
         return [delivery for delivery, is_new in zip(out, new, strict=True) if is_new]
 
 
-class _Meta(msgspec.Struct):
-    profile: list[str] | None = None
-
-
-class _WithMeta(msgspec.Struct):
-    meta: _Meta | None = None
-
-
-_with_meta = msgspec.json.Decoder(_WithMeta)
-
-
-def _profiles(raw: bytes | msgspec.Raw) -> Sequence[str]:
-    try:
-        meta = _with_meta.decode(raw).meta
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()  # a profile that is no list of texts is none
-    return (meta.profile if meta is not None else None) or ()
-
-
 def _without_provenances(resources: Iterable[Resource]) -> tuple[list[Resource], list[Grouping]]:
     kept: list[Resource] = []
     own: list[Grouping] = []
@@ -306,7 +287,7 @@ def grouping(raw: bytes | msgspec.Raw) -> Grouping | None:
     """What this Provenance says of groups; ``None`` when it is about something else, or not what FHIR says."""
     try:
         part = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     groups = [value for entity in part.entity or () if (value := _group(entity)) is not None]
     if not groups:

@@ -15,7 +15,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -27,10 +27,10 @@ from tasks.shared.fhir.reading import (
     ID,
     REASONS,
     TYPE,
-    UNREADABLE,
     USUAL,
     UnusableError,
     ambiguous,
+    profiles_of,
     read_head,
 )
 from tasks.shared.files.names import base_name
@@ -90,13 +90,6 @@ class Facts:
     bytes: int = 0
     resources: int = 0
     skipped: int = 0
-
-
-class _Profiled(msgspec.Struct):
-    meta: Any = None
-
-
-_profiled = msgspec.json.Decoder(_Profiled)
 
 
 class ItemReader:
@@ -183,16 +176,10 @@ def key_of(raw: bytes | memoryview) -> tuple[str, str]:
     return kind, f"{kind}/{identifier}" if identifier else kind
 
 
-def profiles_of(raw: bytes | memoryview) -> str:
-    """The profiles that a resource claims in ``meta.profile``: without versions, each once, sorted, a space between
-    them; for private files only. Blank when it claims none."""
-    try:
-        meta = _profiled.decode(raw).meta
-    except UNREADABLE:
-        return ""
-    claimed = meta.get("profile") if isinstance(meta, dict) else None
-    named = claimed if isinstance(claimed, list) else [claimed]
-    urls = {one.partition("|")[0][:_LONGEST_PROFILE] for one in named[:_MOST_PROFILES] if isinstance(one, str)}
+def shown_profiles(raw: bytes | memoryview) -> str:
+    """The first profiles that a resource claims in ``meta.profile``: each once, sorted, a space between them; for
+    private files only. Blank when it claims none."""
+    urls = {url[:_LONGEST_PROFILE] for url in profiles_of(raw)[:_MOST_PROFILES]}
     # A URL has no white space; what has some may not look like two.
     return " ".join(sorted(_SPACE.sub("%20", url) for url in urls if url))
 

@@ -34,7 +34,7 @@ from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
 from tasks.validation.findings import OTHER, Issue, Tally
-from tasks.validation.items import Facts, profiles_of
+from tasks.validation.items import Facts, shown_profiles
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"
@@ -260,7 +260,7 @@ def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
         known = [(entry, element, place) for entry, element, place in places if place is not None]
         for entry, element, place in known:
             if entry not in claimed:
-                claimed[entry] = profiles_of(place.raw)
+                claimed[entry] = shown_profiles(place.raw)
             index = "" if place.entry is None else place.entry
             where = (file, place.line, index, place.key)
             _write(writer, *where, *what, f"{place.type}{element}", message, claimed[entry])

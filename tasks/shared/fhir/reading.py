@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -91,7 +91,12 @@ class _Kind(msgspec.Struct, rename="camel"):
     resource_type: str
 
 
+class _Profiled(msgspec.Struct):
+    meta: Any = None
+
+
 _head = msgspec.json.Decoder(_Head)
+_profiled = msgspec.json.Decoder(_Profiled)
 _kind = msgspec.json.Decoder(_Kind)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -114,6 +119,17 @@ def kind_of(raw: bytes | bytearray | memoryview | msgspec.Raw) -> str:
         return _kind.decode(raw).resource_type
     except UNREADABLE as error:
         raise UnusableError(why(error)) from None
+
+
+def profiles_of(raw: bytes | memoryview | msgspec.Raw) -> list[str]:
+    """Return the profiles that a resource claims in ``meta.profile``, without their versions; empty for none."""
+    try:
+        meta = _profiled.decode(raw).meta
+    except UNREADABLE:
+        return []
+    claimed = meta.get("profile") if isinstance(meta, dict) else None
+    named = claimed if isinstance(claimed, list) else [claimed]
+    return [one.partition("|")[0] for one in named if isinstance(one, str)]
 
 
 def why(error: Exception, shape: str = "not-a-resource") -> str:
