@@ -17,7 +17,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final, Self
+from functools import partial
+from typing import Final, NamedTuple, Self
 
 import httpx
 import tenacity
@@ -43,6 +44,14 @@ METADATA_TIMEOUT: Final = 30.0
 
 _REFUSED: Final = frozenset(range(400, 500))
 _PLAIN: Final = frozenset({"", "identity"})
+_CANCELLED: Final = "the request was cancelled"
+
+
+class _Connection(NamedTuple):
+    """A client that can be cancelled without the others: it has a stop of its own."""
+
+    client: ServiceClient
+    stop: SharedStop
 
 
 class Flattener:
@@ -127,7 +136,7 @@ class Flattener:
         writer.begin()
         connection = self._connection()
         try:
-            with self._watchdog.watch(connection.cancel) as watched:
+            with self._watchdog.watch(partial(connection.stop.request, _CANCELLED)) as watched:
                 try:
                     with connection.client.stream(
                         "POST",
@@ -251,14 +260,3 @@ class Flattener:
             return
         with self._lock:
             self._idle.append(connection)
-
-
-class _Connection:
-    """A client that can be cancelled without the others: it has a stop of its own."""
-
-    def __init__(self, client: ServiceClient, stop: SharedStop) -> None:
-        self.client = client
-        self.stop = stop
-
-    def cancel(self) -> None:
-        self.stop.request("the request was cancelled")
