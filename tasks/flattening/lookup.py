@@ -16,7 +16,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,14 +59,9 @@ _Place = tuple[int | str, ...]
 """Keys and positions below a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """The tables of a lookup file by canonical URL.
-
-    ``children`` and ``parent`` of their elements agree with each other; no element is below itself.
-    """
-
-    tables: Mapping[str, LookupTable]
+Lookup = Mapping[str, LookupTable]
+"""The tables of a lookup file by canonical URL. ``children`` and ``parent`` of their elements agree with each other; no
+element is below itself."""
 
 
 class _Repeating(dict[str, Any]):
@@ -99,7 +93,7 @@ def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]
     warnings = [warning for reader in readers for warning in reader.warnings()]
     if findings:
         return None, findings, warnings
-    return Lookup({table.url: table for reader in readers if (table := reader.settled()) is not None}), [], warnings
+    return {table.url: table for reader in readers if (table := reader.settled()) is not None}, [], warnings
 
 
 def load_lookup(path: Path) -> tuple[Lookup, list[str]]:
@@ -109,16 +103,6 @@ def load_lookup(path: Path) -> tuple[Lookup, list[str]]:
         raise finding
     assert lookup is not None  # noqa: S101 - for the type checker
     return lookup, warnings
-
-
-def lookup_findings(path: Path) -> list[SluiceError]:
-    """Everything that is wrong with the file, for the checks before a job exists."""
-    return read_lookup(path)[1]
-
-
-def lookup_warnings(path: Path) -> list[str]:
-    """What is odd about the file, though it can be used."""
-    return read_lookup(path)[2]
 
 
 class _TableReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from tasks.flattening.flattening import STATE, run
-from tasks.flattening.lookup import load_lookup, lookup_findings, lookup_warnings
+from tasks.flattening.lookup import Lookup, read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.probe import service
 from tasks.flattening.tables import DEFINITIONS, OUTPUT
@@ -23,34 +23,40 @@ def needs(_given: Given) -> Collection[str]:
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
     """The lookup file, whether the query has anything to do with it, and what the formats take."""
-    settings = context.config.services.flattening
-    if settings.lookup_path is not None:
-        unreadable = list(file_findings("services.flattening.lookup_path", settings.lookup_path))
-        yield from unreadable or lookup_findings(settings.lookup_path)
-        made = _made(context)
-        if made is not None and not made[0]:
-            yield no_views()
-    yield from format_findings(settings)
+    lookup, findings, _ = _read(context)
+    yield from findings
+    made = _made(context, lookup)
+    if made is not None and not made[0]:
+        yield no_views()
+    yield from format_findings(context.config.services.flattening)
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
     """What is odd about the lookup file, by itself and for the query."""
+    lookup, _, odd = _read(context)
+    yield from odd
+    made = _made(context, lookup)
+    yield from made[1] if made is not None else ()
+
+
+def _read(context: CheckContext) -> tuple[Lookup | None, Sequence[SluiceError], Sequence[str]]:
+    """The lookup file, if it can be used, what is wrong with it, and what is odd about it."""
     path = context.config.services.flattening.lookup_path
-    if path is not None and not list(file_findings("", path)):
-        yield from lookup_warnings(path)
-        made = _made(context)
-        yield from made[1] if made is not None else ()
+    if path is None:
+        return None, (), ()
+    unreadable = list(file_findings("services.flattening.lookup_path", path))
+    return (None, unreadable, ()) if unreadable else read_lookup(path)
 
 
-def _made(context: CheckContext) -> tuple[Sequence[View], Sequence[str]] | None:
+def _made(context: CheckContext, lookup: Lookup | None) -> tuple[Sequence[View], Sequence[str]] | None:
     """The views of the query's groups, and what is odd about them; ``None`` where query or lookup file is of no use,
     which is a finding of its own.
     """
-    path, query = context.config.services.flattening.lookup_path, context.given.crtdl
-    if path is None or query is None:
+    query = context.given.crtdl
+    if lookup is None or query is None:
         return None
     try:
-        return views(load_crtdl(query), load_lookup(path)[0])
+        return views(load_crtdl(query), lookup)
     except SluiceError:
         return None
 

@@ -79,7 +79,7 @@ def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[View, ...], tuple[str, ..
     made: list[View] = []
     warnings: list[str] = []
     for group in crtdl.groups:
-        table = lookup.tables.get(group.reference)
+        table = lookup.get(group.reference)
         if table is None:
             warnings.append(f"{_called(group)}: no lookup table has its profile {group.reference}; it gets no CSV")
             continue

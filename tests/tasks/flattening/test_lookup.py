@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.data import DATA, DEMO_CRTDL
-from tasks.flattening.lookup import lookup_findings, lookup_warnings, read_lookup
+from tasks.flattening.lookup import read_lookup
 from tasks.flattening.lookup_model import LookupElement, LookupTable
 from tasks.flattening.views import views
 from tasks.shared.errors import InputError, SluiceError
@@ -33,7 +33,7 @@ def findings(directory: Path, document: Any) -> list[tuple[str, str]]:
 
 
 def only(directory: Path, document: Any) -> SluiceError:
-    (finding,) = lookup_findings(write(directory, document))
+    (finding,) = read_lookup(write(directory, document))[1]
     return finding
 
 
@@ -49,8 +49,8 @@ def test_a_lookup_is_tables_by_canonical_url_with_elements_by_id(tmp_path: Path)
     }
     other = table({}, url="https://example.org/other", kind="Patient")
     lookup = lookup_of(tmp_path, table(elements), other)
-    assert lookup.tables == {URL: LookupTable(**table(elements)), other["url"]: LookupTable(**other)}
-    assert lookup.tables[URL].elements["Condition.code.coding"].definition.document() == coding
+    assert lookup == {URL: LookupTable(**table(elements)), other["url"]: LookupTable(**other)}
+    assert lookup[URL].elements["Condition.code.coding"].definition.document() == coding
 
 
 @pytest.mark.parametrize(
@@ -64,21 +64,21 @@ def test_what_is_no_json_is_told_with_its_line(tmp_path: Path, text: str, where:
 def test_a_text_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "lookup.json"
     path.write_bytes(b'[\n"\xe4"]')
-    assert [(f.reference, f.context) for f in lookup_findings(path)] == [("lookup-not-json", f"{path}:2")]
+    assert [(f.reference, f.context) for f in read_lookup(path)[1]] == [("lookup-not-json", f"{path}:2")]
     path.write_bytes(b"\xef\xbb\xbf[]")
-    assert [f.hint for f in lookup_findings(path)] == ["save it as UTF-8 without BOM"]
+    assert [f.hint for f in read_lookup(path)[1]] == ["save it as UTF-8 without BOM"]
 
 
 def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json", Path("a\0b")):
-        assert [finding.reference for finding in lookup_findings(path)] == ["lookup-unreadable"]
+        assert [finding.reference for finding in read_lookup(path)[1]] == ["lookup-unreadable"]
 
 
 def test_a_file_beyond_the_largest_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "lookup.json"
     with path.open("wb") as file:
         file.truncate((64 << 20) + 1)
-    (finding,) = lookup_findings(path)
+    (finding,) = read_lookup(path)[1]
     assert (finding.reference, finding.message) == ("lookup-unreadable", "this file is larger than 64 MiB")
 
 
@@ -159,7 +159,7 @@ def test_null_counts_as_absent_where_a_key_is_optional(tmp_path: Path) -> None:
     definition = {"forEach": None, "forEachOrNull": "code", "column": [{"name": "a", **nothing}], "select": None}
     lookup = lookup_of(tmp_path, table({"c": {"viewDefinition": definition, "children": None, "parent": None}}))
     clause = {"forEachOrNull": "code", "column": [{"name": "a"}]}
-    assert lookup.tables[URL].elements["c"] == LookupElement(viewDefinition=clause)
+    assert lookup[URL].elements["c"] == LookupElement(viewDefinition=clause)
 
 
 def test_a_key_that_stands_twice_is_an_error_at_every_level(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_clauses_that_nest_without_end_are_an_error(tmp_path: Path) -> None:
 
 def test_a_column_name_that_sql_on_fhir_does_not_know_is_a_warning(tmp_path: Path) -> None:
     elements = {"c": element({"column": [{"name": "icd-10"}], "select": [{"column": [{"name": "ok_1"}]}]})}
-    (warning,) = lookup_warnings(write(tmp_path, [table(elements)]))
+    (warning,) = read_lookup(write(tmp_path, [table(elements)]))[2]
     assert warning.startswith(f"column-name: lookup table {URL}, element c: the column 'icd-10'")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.flattening.hierarchy import Hierarchy, find_cycles, is_prefix
-from tasks.flattening.lookup import lookup_warnings, read_lookup
+from tasks.flattening.lookup import read_lookup
 from tests.tasks.flattening.lookups import URL, Json, element, lookup_of, table, write
 
 
@@ -61,7 +61,7 @@ def test_elements_that_nest_without_end_are_an_error(tmp_path: Path) -> None:
 def test_a_child_without_an_entry_is_a_warning_and_is_left_out(tmp_path: Path) -> None:
     elements = {"a": element({}, "a.b", "a.c"), "a.c": element()}
     assert warnings(tmp_path, elements) == ["unresolved-child: element a: the child a.b has no entry in this table"]
-    assert lookup_of(tmp_path, table(elements)).tables[URL].elements["a"].children == ("a.c",)
+    assert lookup_of(tmp_path, table(elements))[URL].elements["a"].children == ("a.c",)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_parent_that_does_not_agree_is_a_warning_that_says_what_counts(
     tmp_path: Path, elements: Json, message: str, parent: str | None
 ) -> None:
     assert warnings(tmp_path, elements) == [f"parent-mismatch: element a.c: {message}"]
-    read = lookup_of(tmp_path, table(elements)).tables[URL].elements
+    read = lookup_of(tmp_path, table(elements))[URL].elements
     assert read["a.c"].parent == parent
     assert [key for key, item in read.items() if "a.c" in item.children] == ([parent] if parent else [])
 
@@ -114,7 +114,7 @@ def test_an_id_continues_another_at_the_border_of_a_part_or_a_slice(parent: str,
 
 def test_warnings_alone_leave_the_file_usable(tmp_path: Path) -> None:
     path = write(tmp_path, [table({"a": element({}, "gone")})])
-    assert len(lookup_warnings(path)) == 1
+    assert len(read_lookup(path)[2]) == 1
     assert read_lookup(path)[0] is not None
 
 

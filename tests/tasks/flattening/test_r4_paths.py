@@ -15,7 +15,7 @@ import pytest
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from tasks.flattening import r4_paths
-from tasks.flattening.lookup import lookup_warnings
+from tasks.flattening.lookup import read_lookup
 from tests.conftest import ROOT
 from tests.tasks.flattening.lookups import Json, element, table, write
 
@@ -57,7 +57,7 @@ def test_the_table_is_that_of_the_definitions() -> None:
 
 def warned(tmp_path: Path, definition: Json, kind: str = "Observation", **more: Json) -> list[str]:
     elements: dict[str, Any] = {"e": element(definition, *more)} | {key: element(one) for key, one in more.items()}
-    warnings = lookup_warnings(write(tmp_path, [table(elements, kind=kind)]))
+    warnings = read_lookup(write(tmp_path, [table(elements, kind=kind)]))[2]
     return [one.partition(":")[0] for one in warnings if one.partition(":")[0] in ("bare-choice", "code-of-concept")]
 
 
@@ -101,7 +101,7 @@ def test_a_bare_choice_is_warned_of(tmp_path: Path, definition: Json, kind: str)
     ],
 )
 def test_the_warning_names_the_typed_spelling(tmp_path: Path, definition: Json, spelling: str) -> None:
-    (warning,) = lookup_warnings(write(tmp_path, [table({"e": element(definition)}, kind="Observation")]))
+    (warning,) = read_lookup(write(tmp_path, [table({"e": element(definition)}, kind="Observation")]))[2]
     assert warning.endswith(spelling)
 
 
@@ -154,7 +154,7 @@ def test_a_choice_that_is_iterated_over_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_lookup_of_the_sandbox_has_none() -> None:
-    assert lookup_warnings(ROOT / "deployments/sandbox/data/lookup.json") == []
+    assert read_lookup(ROOT / "deployments/sandbox/data/lookup.json")[2] == []
 
 
 if __name__ == "__main__":
