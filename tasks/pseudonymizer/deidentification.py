@@ -1,6 +1,6 @@
 """What a worker does with a chunk: send it, check what comes back, halve it when it is too large for the service.
 
-``answer.py`` says which answers are taken. Every error names file, line and type.
+``agreement.py`` decides which answers are taken. Every error names file, line and type.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _removes_resources(rule: Any) -> bool:
 
 
 def usable_rules(path: Path | None) -> AnonymizationRules | None:
-    """The anonymization file; ``None`` where there is none, or one with findings of its own (``checks.py``)."""
+    """The anonymization file; ``None`` where there is none, or one with findings of its own (``step.py``)."""
     if path is None or list(file_findings("", path)):
         return None
     with suppress(SluiceError):
