@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,65 +13,18 @@ import pytest
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import ServiceError
-from tasks.shared.report import StepReport
 from tests.peers.flattening import (
     OBSERVATIONS,
     VIEWS,
     FakeService,
     Job,
     Request,
-    bundle,
-    of_patient,
     patient_line,
-    provenance,
-    resource,
     serving,
     view,
 )
-from tests.peers.job import in_process
 from tests.peers.server import Reply
-
-# A process of its own, so that it can be killed: directory, URL.
-CLIENT = """
-import sys
-from pathlib import Path
-from tests.tasks.flattening.test_flattening_resume import SMALL
-from tests.peers.flattening import Job
-
-result = Job(Path(sys.argv[1])).run(sys.argv[2], **SMALL)
-print(result.result() | {"details": {**result.details, "requests": 0}})
-"""
-SMALL: dict[str, Any] = {"bounds": Bounds(mebibyte=2000, line=20_000), "batch_size_mb": 3, "real_sleep": True}
-
-
-def fill(job: Job, lines: int) -> None:
-    """Input of all kinds: core, patients, a line that is too long to hold, plain resources, an empty file."""
-    draw = random.Random(5)
-    cores = [of_patient("Observation", f"core{n}", "p") for n in range(lines // 5)]
-    job.write("core.ndjson", bundle("core", *cores, provenance("g-obs", *cores)))
-    job.write("a.ndjson", *[patient_line(n, 2 + n % 5, draw.randrange(400), n % 3) for n in range(lines)])
-    job.write("b.ndjson", patient_line(1000, 150, 100), *[patient_line(1001 + n) for n in range(5)], patient_line(0))
-    job.write("c.ndjson", resource("Patient", "p1"), resource("Encounter", "e"))
-    job.write("d.ndjson")
-
-
-def undisturbed(tmp_path: Path, service: FakeService, lines: int) -> tuple[dict[str, bytes], dict[str, Any], int]:
-    job = Job(tmp_path / "undisturbed")
-    fill(job, lines)
-    service.requests.clear()
-    result = job.run(service.url, **SMALL)
-    asked = len(service.requests)
-    return job.tables(), _without(result), asked
-
-
-def start(job: Job, url: str) -> subprocess.Popen[str]:
-    return in_process(CLIENT, job.directory, url, stderr=subprocess.PIPE)
-
-
-def finish(job: Job, url: str) -> str:
-    out, err = start(job, url).communicate(timeout=120)
-    assert "Traceback" not in err
-    return out
+from tests.tasks.test_kills import SMALL, fill_flattening, without_requests
 
 
 def copied(source: Job, target: Path) -> Job:
@@ -81,59 +32,6 @@ def copied(source: Job, target: Path) -> Job:
     for path in source.input.iterdir():
         (job.input / path.name).write_bytes(path.read_bytes())
     return job
-
-
-@pytest.mark.slow
-def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_run(
-    tmp_path: Path, service: FakeService
-) -> None:
-    expected, result, asked = undisturbed(tmp_path, service, 40)
-    assert asked > 20
-    job = Job(tmp_path / "job")
-    fill(job, 40)
-    moments = (2, 5, 6)
-    for moment in moments:
-        service.requests.clear()
-        service.kill_at(moment, lambda: start(job, service.url))
-    service.requests.clear()
-    assert finish(job, service.url) == f"{result}\n"
-    # Of what was answered, at most the batches under way at each kill are asked for again.
-    assert len(service.requests) <= asked - sum(moments) + 3 * 2
-    assert job.tables() == expected
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1200)
-def test_after_a_kill_at_20_random_moments_the_tables_are_those_of_an_undisturbed_run(
-    tmp_path: Path, service: FakeService
-) -> None:
-    draw = random.Random(20)
-    expected, result, _ = undisturbed(tmp_path, service, 600)
-    job = Job(tmp_path / "job")
-    fill(job, 600)
-    kills = ends = 0
-    while kills < 20:
-        service.requests.clear()
-        child = start(job, service.url)
-        while not service.requests and child.poll() is None:
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, 0.1))
-        child.kill()
-        child.communicate(timeout=60)
-        if child.returncode == 0:
-            assert job.tables() == expected  # faster than the kill: begin again
-            ends += 1
-            (job.directory / "flattening" / "ledger.ndjson").unlink()
-            continue
-        kills += 1
-    assert finish(job, service.url) == f"{result}\n"
-    print(f"{kills} kills, {ends} ends before")
-    assert job.tables() == expected
-
-
-def _without(result: StepReport) -> dict[str, Any]:
-    """The report without the number of requests."""
-    return result.result() | {"details": {**result.details, "requests": 0}}
 
 
 def _killed_before_the_renames(job: Job) -> None:
@@ -154,7 +52,7 @@ def _killed_before_the_renames(job: Job) -> None:
 def test_a_second_run_asks_only_for_the_table_that_is_missing_and_reports_the_same(
     job: Job, service: FakeService, happens: Callable[[Job], None], asked: set[str], more: bool
 ) -> None:
-    fill(job, 10)
+    fill_flattening(job, 10)
     plain = service.rows
     service.rows = lambda view, resource: [row[:-1] + b',"more":1}' if more else row for row in plain(view, resource)]
     first = job.run(service.url, **SMALL)
@@ -165,7 +63,7 @@ def test_a_second_run_asks_only_for_the_table_that_is_missing_and_reports_the_sa
     second = job.run(service.url, **SMALL)
     assert {request.type for request in service.requests} == asked
     assert job.tables() == before
-    assert _without(second) == _without(first)
+    assert without_requests(second) == without_requests(first)
 
 
 @pytest.mark.parametrize("change", ["view", "input", "batch size", "service", "ledger"])

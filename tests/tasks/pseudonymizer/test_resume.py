@@ -4,124 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import random
-import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import ServiceError, TransientError
-from tests.peers.job import in_process
-from tests.peers.pseudonymization import RULES, FakeService, Job, patient, patient_bundle, pseudonyms, serving
+from tests.peers.pseudonymization import RULES, Job, patient, patient_bundle, pseudonyms, serving
 from tests.peers.server import Reply
-
-# A process of its own, so that it can be killed. Its arguments: directory, URL, compression, bytes between cuts,
-# requests at once.
-CLIENT = """
-import sys
-from pathlib import Path
-from tasks.pseudonymizer.pseudonymization import Bounds
-from tests.peers.pseudonymization import RULES, Job
-
-directory, url, compression, every, requests = sys.argv[1:]
-result = Job(Path(directory)).run(
-    url, rules=RULES, compression=compression == "zst", bounds=Bounds(cut_every=int(every)),
-    max_concurrent_requests=int(requests), bundle_split_threshold_mb=1,
-)
-print(result.resources_in, result.resources_out, result.lines_in, result.bytes_in, result.bytes_out)
-"""
-
-
-def fill(job: Job, lines: int, size: int) -> None:
-    """Input of all kinds: a core file, patients, a Bundle that is split, plain lines, an empty file."""
-    draw = random.Random(3)
-    job.write("core.ndjson", *[patient(f"core{n}", text="c" * draw.randrange(size)) for n in range(lines // 4)])
-    job.write("a.ndjson", *[patient_bundle(n, 2 + n % 5, draw.randrange(size)) for n in range(lines)])
-    job.write("b.ndjson", *[patient(f"b{n}") for n in range(5)], patient_bundle(900, 15, 90_000))
-    job.write("c.ndjson")
-
-
-def output(job: Job) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(job.output.iterdir())}
-
-
-def undisturbed(tmp_path: Path, service: FakeService, lines: int, size: int, **options: Any) -> tuple[Any, Any]:
-    job = Job(tmp_path / "undisturbed")
-    fill(job, lines, size)
-    result = job.run(service.url, rules=RULES, bundle_split_threshold_mb=1, **options)
-    return output(job), result
-
-
-def start(job: Job, url: str, form: str, every: int, requests: int = 4) -> subprocess.Popen[str]:
-    return in_process(CLIENT, job.directory, url, form, every, requests, stderr=subprocess.PIPE)
-
-
-def finish(job: Job, url: str, form: str, every: int) -> str:
-    out, err = start(job, url, form, every).communicate(timeout=120)
-    assert err == ""
-    return out
-
-
-def line_of(result: Any) -> str:
-    figures = (result.resources_in, result.resources_out, result.lines_in, result.bytes_in, result.bytes_out)
-    return " ".join(map(str, figures)) + "\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["plain", "zst"])
-def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_run(tmp_path: Path, form: str) -> None:
-    every = 5_000
-    with serving(pseudonyms) as service:
-        options = {"compression": form == "zst", "bounds": Bounds(cut_every=every)}
-        expected, result = undisturbed(tmp_path, service, 80, 1500, **options)
-        total = len(service.requests)
-        job = Job(tmp_path / "job")
-        fill(job, 80, 1500)
-        for moment in (30, 25, 20):  # in the first file, in the large one, and late
-            service.requests.clear()
-            service.kill_at(moment, lambda: start(job, service.url, form, every))
-        service.requests.clear()
-        assert finish(job, service.url, form, every) == line_of(result)
-        assert len(service.requests) <= total - 20  # the core file at least was done, and stayed done
-    assert output(job) == expected
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("form", ["plain", "zst"])
-def test_after_a_kill_at_30_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, form: str) -> None:
-    every = 100_000
-    draw = random.Random(30)
-    with serving(pseudonyms) as service:
-        options = {"compression": form == "zst", "bounds": Bounds(cut_every=every)}
-        expected, result = undisturbed(tmp_path, service, 600, 4000, **options)
-        job = Job(tmp_path / "job")
-        fill(job, 600, 4000)
-        kills = ends = 0
-        service.seconds = 0.002
-        while kills < 30:
-            service.requests.clear()
-            child = start(job, service.url, form, every, requests=draw.choice([1, 4, 7]))
-            while not service.requests and child.poll() is None:
-                time.sleep(0.005)
-            time.sleep(draw.uniform(0, 0.25))
-            child.kill()
-            child.communicate(timeout=60)
-            if child.returncode == 0:
-                # Faster than the kill: begin again.
-                assert output(job) == expected
-                ends += 1
-                for path in [*job.output.iterdir(), job.ledger]:
-                    path.unlink()
-                continue
-            kills += 1
-        assert finish(job, service.url, form, every) == line_of(result)
-        print(f"{form}: {kills} kills, {ends} ends before")
-    assert output(job) == expected
+from tests.tasks.test_kills import fill_pseudonymizer, finish, output, start
 
 
 @pytest.mark.slow
@@ -147,7 +39,7 @@ def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_pat
 
 def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    fill(job, 20, 100)
+    fill_pseudonymizer(job, 20)
     with serving(pseudonyms) as service:
         first = job.run(service.url, rules=RULES)
         before = output(job)
@@ -295,8 +187,8 @@ def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_sam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["plain", "zst"])
-def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("name", ["pseudonymizer", "pseudonymizer, zst"])
+def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path, name: str) -> None:
     """A service that was started again with another key: the same patients would have two pseudonyms."""
     job = Job(tmp_path / "job")
     job.write("a.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
@@ -304,15 +196,15 @@ def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path
     identities = job.directory / "pseudonymizer" / "identities.bin"
     with serving(pseudonyms) as service:
         # In the second file.
-        service.kill_at(60, lambda: start(job, service.url, form, 5_000, requests=1))
-        assert (job.output / f"a.ndjson{'.zst' if form == 'zst' else ''}").exists()
+        service.kill_at(60, lambda: start(name, job, service.url, requests=1))
+        assert (job.output / f"a.ndjson{'.zst' if name.endswith('zst') else ''}").exists()
         assert identities.stat().st_size > 16
         assert b"p39" not in identities.read_bytes()
         service.transform = functools.partial(pseudonyms, key=b"another")
-        out, err = start(job, service.url, form, 5_000).communicate(timeout=120)
+        out, err = start(name, job, service.url).communicate(timeout=120)
         assert (out, "a reference or an id that differs" in err) == ("", True)
         service.requests.clear()
-        assert finish(job, service.url, form, 5_000)  # all of it again, under the new key
+        assert finish(name, job, service.url)  # all of it again, under the new key
         assert len(service.requests) == 80
     assert not identities.exists()
 

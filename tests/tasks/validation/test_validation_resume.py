@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
-import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,30 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
-from tests.peers.job import in_process
 from tests.peers.server import Reply
-from tests.peers.validation import FakeService, Job, patient, patient_line, resource, serving
+from tests.peers.validation import Job, patient, serving
+from tests.tasks.test_kills import CHUNK, fill_validation
 
-# A process of its own, so that it can be killed: directory, URL, bytes of a chunk.
-CLIENT = """
-import json, sys
-from pathlib import Path
-from tests.peers.validation import Job
-
-result = Job(Path(sys.argv[1])).validate(sys.argv[2], chunk_bytes=int(sys.argv[3]), max_concurrent_requests=3)
-print(json.dumps(result.result()))
-"""
-CHUNK = 900
 REQUESTS = 23
 """How many requests that input takes."""
-
-
-def fill(job: Job) -> None:
-    """Input of all kinds: plain lines, Bundles, one line above the size of a chunk, what cannot be sent."""
-    job.write("core.ndjson", *[resource("Organization", f"org{n}", bad=n % 2) for n in range(5)])
-    job.write("a.ndjson", *[patient_line(n, 4, bad=1) for n in range(4)], patient_line(9, 40, bad=1))
-    job.write("b.ndjson", *[patient(f"p{n}", bad=n % 3, x="y" * 200) for n in range(20)], b'{"id":"x"}')
-    job.write("c.ndjson")
 
 
 Whole = tuple[dict[str, bytes], dict[str, Any]]
@@ -49,7 +27,7 @@ Whole = tuple[dict[str, bytes], dict[str, Any]]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """What an undisturbed run writes, and what it counts."""
     job = Job(tmp_path_factory.mktemp("undisturbed"))
-    fill(job)
+    fill_validation(job, 20)
     with serving() as server:
         result = job.validate(server.url, chunk_bytes=CHUNK)
         assert len(server.bodies) == REQUESTS
@@ -58,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def test_a_second_run_over_finished_files_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    fill(job)
+    fill_validation(job, 20)
     with serving() as server:
         details = job.validate(server.url, chunk_bytes=CHUNK).details
         expected = job.files()
@@ -164,7 +142,7 @@ def test_whatever_end_of_ledger_and_files_a_crash_leaves_the_reports_come_out_th
 ) -> None:
     expected, details = whole
     job = Job(tmp_path_factory.mktemp("job"))
-    fill(job)
+    fill_validation(job, 20)
     with serving() as server:
         for good, lost in rounds:
             until = len(server.bodies) + good
@@ -182,7 +160,7 @@ def test_whatever_end_of_ledger_and_files_a_crash_leaves_the_reports_come_out_th
 def test_parts_that_a_power_cut_left_shorter_than_the_ledger_says_are_begun_anew(whole: Whole, tmp_path: Path) -> None:
     expected, details = whole
     job = Job(tmp_path / "job")
-    fill(job)
+    fill_validation(job, 20)
     with serving(lambda number, _: Reply(403) if number == 18 else None) as server:
         with pytest.raises(SluiceError):
             job.validate(server.url, chunk_bytes=CHUNK, max_concurrent_requests=1)
@@ -192,52 +170,3 @@ def test_parts_that_a_power_cut_left_shorter_than_the_ledger_says_are_begun_anew
         result = job.validate(server.url, chunk_bytes=CHUNK)
     assert job.files() == expected
     assert result.details == details
-
-
-def start(job: Job, url: str) -> subprocess.Popen[str]:
-    return in_process(CLIENT, job.directory, url, CHUNK)
-
-
-def finish(job: Job, server: FakeService) -> dict[str, Any]:
-    server.script = None
-    process = start(job, server.url)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    details: dict[str, Any] = json.loads(out)["details"]
-    return details
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [0, 9, 20])
-def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
-    whole: Whole, tmp_path: Path, at: int
-) -> None:
-    expected, details = whole
-    job = Job(tmp_path / "job")
-    fill(job)
-    with serving() as server:
-        server.kill_at(at, lambda: start(job, server.url))
-        before = len(server.bodies)
-        assert finish(job, server) == details
-        # Answers that came in the last quarter of a second are lost with the process.
-        # Two more that were under way may have been counted after that, if the service took them up that late.
-        assert len(server.bodies) <= REQUESTS + before + 2
-    assert job.files() == expected
-
-
-@pytest.mark.campaign
-def test_kill_9_at_30_random_moments_ends_as_an_undisturbed_run(whole: Whole, tmp_path: Path) -> None:
-    expected, details = whole
-    chance = random.Random(20260302)
-    with serving(lambda *_: Reply(seconds=0.01)) as server:
-        for number in range(30):
-            job = Job(tmp_path / f"job{number}")
-            fill(job)
-            server.script = lambda *_: Reply(seconds=0.01)
-            for _ in range(1 + number % 2):
-                process = start(job, server.url)
-                time.sleep(chance.uniform(0.3, 1.6))
-                process.kill()
-                process.communicate(timeout=60)
-            assert finish(job, server) == details
-            assert job.files() == expected
