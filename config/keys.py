@@ -132,10 +132,10 @@ def suggest(key: str) -> str:
     with ``key`` first; then one of a like name elsewhere. Never a block that ``key`` is in: it is there already.
     """
     block, _, name = key.rpartition(".")
+    if spelled := meant(key):
+        return f"did you mean {spelled}?"
     known = [*keys_by_name(), *(path for path in blocks() if path)]
     siblings = {_name(path): path for path in known if path.rpartition(".")[0] == block}
-    if near := nearest(name, list(siblings)):
-        return f"did you mean {siblings[near]}?"
     elsewhere = [path for path in known if not f"{key}.".startswith(f"{path}.")]
     names = [name] if any(_name(path) == name for path in elsewhere) else [nearest(name, [*map(_name, elsewhere)])]
     like = [path for path in elsewhere if _name(path) in names]
@@ -145,6 +145,20 @@ def suggest(key: str) -> str:
         return f"did you mean {like[0]}?" if len(like) == 1 else f"{_name(like[0])} is a key of {_owners(like)}"
     top = dict.fromkeys(path.partition(".")[0] for path in known)
     return f"known here: {', '.join(siblings)}" if siblings else f"known at the top: {', '.join(top)}"
+
+
+def meant(key: str) -> str | None:
+    """Return the block or key that a misspelled path means, if each of its names is near to one that exists there."""
+    found = ""
+    for name in key.split("."):
+        names = {
+            _name(path): path for path in (*keys_by_name(), *blocks()) if path and path.rpartition(".")[0] == found
+        }
+        near = name if name in names else nearest(name, list(names))
+        if near is None:
+            return None
+        found = names[near]
+    return found
 
 
 def _name(path: str) -> str:

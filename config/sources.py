@@ -25,7 +25,7 @@ from config.deprecated import (
 from config.document import DocumentError, Mapping, Node, Scalar, Sequence, parse_document
 from config.fields import Kind
 from config.findings import ConfigError, Finding, about
-from config.keys import ENV_PREFIX, blocks, env_name, keys_by_name, suggest, suggest_variable
+from config.keys import ENV_PREFIX, blocks, env_name, keys_by_name, meant, suggest, suggest_variable
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Bytes. A configuration is a page of text; this keeps a data file named by mistake out of memory."""
@@ -308,6 +308,7 @@ def _leaves(
             layer.findings.append(given.finding("deprecated-key", path, message, hint, "warning"))
         else:
             layer.findings.append(_unknown(path, given))
+            layer.broken |= _below(meant(path) or path)  # no error for what a misspelled block may hold
 
 
 def _block(

@@ -118,6 +118,16 @@ def test_unknown_keys_are_errors_with_the_nearest_known_key(errors: Errors, text
     assert hint is None or finding.hint == hint
 
 
+def test_a_misspelled_block_is_one_error_and_each_name_of_a_path_may_be_misspelled(errors: Errors) -> None:
+    text = """
+services: {pseudonymiser: {url: 'http://a'}, sned: {send_as: s3_upload, s3: {bucket: b}}, local_import: {dir: d}}
+pipeline: {enabled_steps: [local_import, pseudonymizer, send]}
+"""
+    assert set(errors(text)) == {("unknown-key", "services.pseudonymiser"), ("unknown-key", "services.sned")}
+    found = errors(MINIMAL, overrides=["servces.sned.url=http://a"])
+    assert found["unknown-key", "servces.sned.url"].hint == "did you mean services.send.url?"
+
+
 @pytest.mark.parametrize("value", ["0815", "1.50", "2024-01-01", "1_000", "12:30"])
 def test_where_a_key_wants_text_a_number_is_taken_as_written(load: Load, value: Any) -> None:
     text = MINIMAL + f"services: {{send: {{transfer: {{project_identifier: {value}}}}}}}"
