@@ -6,7 +6,7 @@ Everything that is wrong is collected on the way and raised once (``4-product.md
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from config.deprecated import DEPRECATED, EXTRACTOR, OLDER_PREFIX, DeprecatedKey
-from config.fields import read_integer
+from config.fields import Kind, read_integer
 from config.findings import ConfigError, Finding, about
 from config.keys import blocks, describe_keys, keys_by_name, show
 from config.model import PipelineConfig, read_step
@@ -54,11 +54,35 @@ class LoadedConfig:
         return [
             Effective(
                 info.key,
-                _shown(self.config, info.key, secret=info.secret),
+                _shown(self._value(info.key), secret=info.secret),
                 self.sources.get(info.key, "default"),
             )
             for info in describe_keys()
         ]
+
+    def unreadable(self) -> Iterator[Finding]:
+        """Yield a finding for each file and directory that an enabled step reads and that cannot be read.
+
+        Only ``config check`` asks, since a job that is complete needs none. A missing directory is a warning, since
+        ``--dir`` may name another one.
+        """
+        enabled = set(self.config.pipeline.enabled_steps)
+        for info in describe_keys():
+            path = self._value(info.key) if info.kind is Kind.PATH and not enabled.isdisjoint(info.steps) else None
+            if path is None or os.access(path, os.R_OK):
+                continue
+            there = os.path.lexists(path)
+            reference = "file-unreadable" if there else "file-not-found"
+            message = about(info.key, f"names a path that {'cannot be read' if there else 'does not exist'}")
+            hint = "check its permissions" if there else "a relative path starts at the working directory"
+            level: Literal["error", "warning"] = "warning" if info.key.endswith(".dir") else "error"
+            yield Finding(reference, info.key, message, hint, level, where=self.sources.get(info.key))
+
+    def _value(self, key: str) -> Any:
+        value: Any = self.config
+        for name in key.split("."):
+            value = getattr(value, name)
+        return value
 
 
 def load_config(
@@ -312,8 +336,5 @@ def _step_or_none(name: Any) -> str | None:
         return None
 
 
-def _shown(config: PipelineConfig, key: str, *, secret: bool) -> str:
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
+def _shown(value: Any, *, secret: bool) -> str:
     return MASK if secret and value is not None else show(value)

@@ -20,11 +20,18 @@ def group() -> None:
 @config_argument
 @set_option
 def check(config: str, overrides: tuple[str, ...]) -> int:
-    """Report all findings of a configuration at once."""
+    """Report all findings of a configuration at once.
+
+    Also those about files and directories that it names.
+    """
+    from config import ConfigError
     from flows.jobs_dir import load
 
     loaded = load(config, overrides)
-    complain(loaded.warnings)
+    findings = [*loaded.unreadable(), *loaded.warnings]
+    if any(finding.level == "error" for finding in findings):
+        raise ConfigError(sorted(findings, key=lambda finding: finding.level))
+    complain(findings)
     say(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
     return 0
 

@@ -150,6 +150,25 @@ def test_config_check_reports_all_findings_at_once_and_exits_with_2(tmp_path):
     assert "error[unknown-key]" in ran.stderr
 
 
+def test_config_check_finds_files_and_directories_that_are_not_there(tmp_path):
+    (tmp_path / "c.yaml").write_text("""
+services:
+  local_import: {dir: gone}
+  pseudonymizer: {url: 'http://a.example', anonymization_config: rules.yaml}
+  flattening: {service_url: 'http://a.example', lookup_path: lookup.json}
+pipeline: {enabled_steps: [local_import, pseudonymizer, flattening]}
+""")
+    ran = run("config", "check", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.count("error[file-not-found]") == 2
+    assert "services.pseudonymizer.anonymization_config (file c.yaml:4)" in ran.stderr
+    for name in ("rules.yaml", "lookup.json"):
+        (tmp_path / name).write_text("{}")
+    ran = run("config", "check", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 0
+    assert "warning[file-not-found]: dir names a path that does not exist" in ran.stderr  # --dir may name another one
+
+
 def test_config_show_names_the_layer_of_each_value_and_masks_secrets(tmp_path):
     (tmp_path / "c.yaml").write_text(CONFIG + "retry: {max_attempts: 3}\n")
     env = {"APP_RETRY_MAX_BACKOFF_MS": "7", "APP_SERVICES_SEND_AUTH_PASSWORD": "hidden-word",
