@@ -13,10 +13,8 @@ import httpx
 
 from tasks.shared.errors import InputError, ServiceError, SluiceError, Stopped
 from tasks.shared.http import wire_log
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, place
-from tasks.shared.http.body import SILENCE, SLICE, Body, BodyStream, SlicedStream
-from tasks.shared.http.failures import error_without_answer
-from tasks.shared.http.packed import ENCODINGS, unpacked
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, error_without_answer, place
+from tasks.shared.http.body import ENCODINGS, SILENCE, SLICE, Body, BodyStream, SlicedStream, unpacked
 from tasks.shared.http.proxies import Proxy
 from tasks.shared.http.wire_log import LoggedRequest
 

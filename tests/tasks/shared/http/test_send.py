@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from config import AuthConfig
 from tasks.shared.errors import InputError, InternalError, NetworkError, ServiceBusyError, ServiceError, Stopped
+from tasks.shared.http.body import BrokenBodyError, unpacked
 from tasks.shared.http.call import Call, Hop
 from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
-from tasks.shared.http.packed import BrokenBodyError, unpacked
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
