@@ -6,7 +6,7 @@ from typing import Any
 
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.oauth import TokenCache
+from tasks.shared.http.credentials import TokenCache
 
 
 class Sleeps(list[float]):

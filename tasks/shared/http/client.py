@@ -44,8 +44,7 @@ from tasks.shared.errors import NetworkError, ServiceError, SluiceError, Transie
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import Call, Hop, Pairs, Target, merged, parse_target, user_agent
-from tasks.shared.http.credentials import Credentials
-from tasks.shared.http.oauth import TOKENS, TokenCache
+from tasks.shared.http.credentials import TOKENS, Credentials, TokenCache
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.sockets import Patience
 from tasks.shared.http.wire import Connections
@@ -340,7 +339,7 @@ class ServiceClient:
             raise hop.broken(httpx.ReadTimeout(""))
 
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
-        """A request to the OAuth issuer: ``oauth.Fetch``."""
+        """A request to the OAuth issuer: ``credentials.Fetch``."""
         timeout = min(self._timeout, 60.0)
         more = {"content": content, "accept": _ISSUER_ANSWERS, "credentials": False}
         call = self._call(method, url, TOKEN_OPERATION, timeout, headers, **more)
@@ -353,7 +352,7 @@ class ServiceClient:
         announce(self.meter, self.service, call.operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
 
-# What the issuer says about the client and its own configuration is for ``oauth.py`` to read.
+# What the issuer says about the client and its own configuration is for ``credentials.py`` to read.
 _ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 
 

@@ -19,7 +19,7 @@ from deployments.sandbox.common.oauth import Fault, IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.oauth import TokenCache
+from tasks.shared.http.credentials import TokenCache
 from tests.conftest import wait_until
 from tests.peers.client import Sleeps, client
 from tests.peers.lies import Lie
