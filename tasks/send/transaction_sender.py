@@ -209,7 +209,7 @@ def _conflict(verdict: Verdict, resources: Iterable[Resource], answer: Answer) -
         hint="is something else writing to this server? the same command goes on where this one stopped",
         operation=OPERATION,
         status=verdict.status,
-        retry_after=parse_retry_after(answer.headers.get("retry-after")),
     )
+    error.retry_after = parse_retry_after(answer.headers.get("retry-after"))
     error.answer = answer
     return error

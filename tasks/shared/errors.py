@@ -96,24 +96,10 @@ class NetworkError(TransientError):
 
 
 class ServiceBusyError(TransientError):
-    """The service answered that it cannot serve the call now.
+    """The service answered that it cannot serve the call now."""
 
-    ``retry_after`` is what its ``Retry-After`` header asks for, in seconds.
-    """
-
-    def __init__(
-        self,
-        reference: str,
-        message: str,
-        *,
-        context: str | None = None,
-        hint: str | None = None,
-        operation: str | None = None,
-        status: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(reference, message, context=context, hint=hint, operation=operation, status=status)
-        self.retry_after = retry_after
+    retry_after: float | None = None
+    """Seconds that its ``Retry-After`` header asks for."""
 
 
 class TerminalError(SluiceError):

@@ -37,7 +37,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import httpx
-import tenacity
 
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, TransientError
@@ -45,7 +44,7 @@ from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer,
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import Call, Hop, Pairs, Target, merged, parse_target, user_agent
 from tasks.shared.http.credentials import TOKENS, Credentials, TokenCache
-from tasks.shared.http.retry import announce, retrying
+from tasks.shared.http.retry import announcing, retrying
 from tasks.shared.http.sockets import Patience
 from tasks.shared.http.wire import Connections
 from tasks.shared.meter import Meter
@@ -112,11 +111,9 @@ class ServiceClient:
         self._credentials = Credentials(auth, service=service, fetch=self._fetch, warn=warn, tokens=tokens, clock=clock)
         self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
         self._base: Pairs = [(b"User-Agent", user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
-        self._max_attempts = retry.max_attempts
         wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
-        self._again = functools.partial(
-            retrying, retry, sleep=wait, before_wait=self._log_retry, seconds_left=self._seconds_left
-        )
+        told = announcing(self.meter, service, retry)
+        self._again = functools.partial(retrying, retry, sleep=wait, before_wait=told, seconds_left=self._seconds_left)
         self._retrying = self._again(retryable=_not_a_token)
         # A token is obtained inside an attempt and has a retry budget of its own.
         self._token_retrying = self._again()
@@ -344,12 +341,6 @@ class ServiceClient:
         more = {"content": content, "accept": _ISSUER_ANSWERS, "credentials": False}
         call = self._call(method, url, TOKEN_OPERATION, timeout, headers, **more)
         return self._token_retrying(self._attempt, call)
-
-    def _log_retry(self, state: tenacity.RetryCallState, seconds: float) -> None:
-        call: Call = state.args[0]
-        error = state.outcome.exception() if state.outcome else None
-        attempt, attempts = call.attempt, self._max_attempts
-        announce(self.meter, self.service, call.operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
 
 # What the issuer says about the client and its own configuration is for ``credentials.py`` to read.

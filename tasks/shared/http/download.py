@@ -32,8 +32,7 @@ from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.intake import FileFacts, Intake
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import wait_seconds
-from tasks.shared.log import logger
+from tasks.shared.http.retry import announce, wait_seconds
 from tasks.shared.meter import Meter
 from tasks.shared.publication import technical
 from tasks.shared.stop import Stop
@@ -134,7 +133,7 @@ class Downloader:
                     reached = transfer.furthest
                     if failures >= self._retry.max_attempts:
                         raise
-                    self._wait(transfer, stop, error, failures)
+                    self._wait(stop, error, failures)
             facts = transfer.commit(allow_empty, record)
         finally:
             transfer.intake.abort()
@@ -150,21 +149,13 @@ class Downloader:
         )
         return facts
 
-    def _wait(self, transfer: _Transfer, stop: Stop, error: TransientError, failures: int) -> None:
+    def _wait(self, stop: Stop, error: TransientError, failures: int) -> None:
         asked = error.retry_after if isinstance(error, ServiceBusyError) else None
         seconds = wait_seconds(self._retry, failures - 1, asked)
-        logger.warning(
-            "%s: %s after %d bytes, attempt %d of %d, next in %.1f s",
-            _OPERATION, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
+        announce(
+            self._meter, self._client.service, _OPERATION, error,
+            attempt=failures, attempts=self._retry.max_attempts, seconds=seconds,
         )  # fmt: skip
-        self._meter.retry(
-            self._client.service,
-            _OPERATION,
-            error,
-            attempt=failures,
-            attempts=self._retry.max_attempts,
-            seconds=seconds,
-        )
         self._client.meter.retried()
         sleep = stop.sleep if self._sleep is None else self._sleep
         sleep(seconds)

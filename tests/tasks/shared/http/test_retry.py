@@ -20,7 +20,9 @@ def rules(attempts: int = 5, initial: int = 1000, longest: int = 30000) -> Retry
 
 
 def busy(retry_after: float | None = None) -> ServiceBusyError:
-    return ServiceBusyError("service-busy", "busy", retry_after=retry_after)
+    error = ServiceBusyError("service-busy", "busy")
+    error.retry_after = retry_after
+    return error
 
 
 def test_wait_is_initial_times_two_to_the_attempt_up_to_max() -> None:
