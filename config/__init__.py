@@ -14,7 +14,6 @@ from config.model import (
     RetryConfig,
     TlsConfig,
 )
-from config.schema import json_schema
 from config.services import (
     AttributeToAdd,
     CreateGroup,
@@ -53,6 +52,5 @@ __all__ = [
     "describe_keys",
     "enrichment_rules",
     "has_role",
-    "json_schema",
     "load_config",
 ]

@@ -16,9 +16,8 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from config.fields import Block, Boolean, FilledText, problem
-from config.findings import ConfigError, Finding
+from config.findings import ConfigError, Finding, translate
 from config.services import AttributeToAdd, CreateGroup, CrtdlPreprocessingConfig, EnrichmentRule
-from config.translate import translate
 
 KEY = "services.crtdl_preprocessing.enrichments_path"
 

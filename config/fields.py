@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote_plus, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr
 from pydantic_core import PydanticCustomError
@@ -208,6 +208,27 @@ def _split_url(text: str) -> SplitResult:
     if not host or port == 0 or re.search(r"[\s\\<>\"]", text):
         raise problem("invalid-url", "is not a URL with a host", hint)
     return parts
+
+
+SECRET_PARAMETERS = frozenset({
+    "sig", "signature", "token", "access-token", "id-token", "refresh-token", "jwt", "api-key", "apikey", "key",
+    "password", "passwd", "pwd", "secret", "client-secret", "code", "auth", "authorization", "x-amz-signature",
+    "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
+})  # fmt: skip
+"""Query parameters that carry secrets, in lower case; ``_`` in a name counts as ``-``."""
+
+_SEPARATORS = re.compile(r"[?&;#]")
+
+
+def secret_parameters(url: str) -> Iterator[tuple[str, str]]:
+    """Name and value, both as written, of every parameter in the query or fragment of ``url`` that is a secret.
+
+    A parameter without a value is none. Works on any text and never raises: what is no URL, others say.
+    """
+    for parameter in _SEPARATORS.split(url)[1:]:
+        name, _, value = parameter.partition("=")
+        if value and unquote_plus(name).strip().lower().replace("_", "-") in SECRET_PARAMETERS:
+            yield name, value
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)

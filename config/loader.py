@@ -16,13 +16,12 @@ from pydantic_core import PydanticCustomError
 
 from config.deprecated import DEPRECATED, EXTRACTOR, OLDER_PREFIX, DeprecatedKey
 from config.fields import Kind, read_integer
-from config.findings import ConfigError, Finding, about
+from config.findings import ConfigError, Finding, about, translate
 from config.keys import blocks, describe_keys, keys_by_name, show
 from config.model import PipelineConfig, read_step
 from config.rules import RuleFacts, check
 from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
 from config.sources import GivenValue, Layer, read_environment, read_file, read_overrides
-from config.translate import translate
 from config.values import Reading, read_value
 
 MASK = "********"

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config.document import Mapping, Node, Scalar, Sequence, plain
-from config.fields import Kind
+from config.fields import Kind, secret_parameters
 from config.findings import Finding, about
 from config.keys import env_name
 from config.sources import GivenValue, kind_of, split_list
-from config.url_secrets import secret_parameters
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|(\$\{)")
 

@@ -94,7 +94,7 @@ def migrate(old: str, new: str | None, force: bool) -> int:
 @group.command()
 def schema() -> int:
     """Print the JSON Schema of the configuration file."""
-    from config import json_schema
+    from config.reference import json_schema
 
     say_json(json_schema())
     return 0

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
-from config.url_secrets import secret_parameters
+from config.fields import secret_parameters
 from flows.jobs_dir import load
 from flows.shell import command
 from tasks import declared

@@ -13,11 +13,10 @@ import trustme
 import yaml
 
 import config
-from config import STEPS, describe_keys, json_schema, load_config
+from config import STEPS, describe_keys, load_config
 from config.deprecated import DEPRECATED
 from config.keys import blocks
-from config.reference import render
-from config.schema import render_schema
+from config.reference import json_schema, render, render_schema
 from tests.config.conftest import MINIMAL, Load
 
 HERE = Path(config.__file__).parent

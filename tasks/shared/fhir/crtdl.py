@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from config.translate import path_of
+from config.findings import path_of
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query
 from tasks.shared.fhir.r4_search import has_parameter, is_type

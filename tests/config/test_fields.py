@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.url_secrets import SECRET_PARAMETERS, secret_parameters
+from config.fields import SECRET_PARAMETERS, secret_parameters
 
 
 @given(st.sampled_from(sorted(SECRET_PARAMETERS)), st.booleans(), st.sampled_from("?&;#"))
