@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tests.docs.pages import TESTS
+
 NOT_RUN = {
     # page, beginning of the block: why
     ("README.md", "   extraction server"): "a picture",
-    ("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e '.[dev]'"): (
-        "it is what runs these tests: .ci/run holds it to the letter, and a test compares"
-    ),
+    ("README.md", TESTS): ("it is what runs these tests: .ci/run holds it to the letter, and a test compares"),
     ("docs/development.md", "python3 -m venv fresh"): "installs from a package registry, and runs these tests",
     ("docs/development.md", "python3 tests/real/get.py"): (
         "downloads from package registries; a test of the page compares what the last line writes"

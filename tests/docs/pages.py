@@ -15,6 +15,15 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 PAGES = [README, ROOT / "CHANGELOG.md", *DOCS, *DECISIONS]
 
+CHECK_PYTHON = (
+    "python3 -c 'import sys; sys.version_info >= (3, 11) or "
+    """sys.exit("Sluice needs Python 3.11 or newer. This is " + sys.version.split()[0])'"""
+)
+_INSTALL = f"{CHECK_PYTHON} && python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e {{}}"
+DEMO = f"{_INSTALL.format('.')} && .venv/bin/python -m flows.run demo"
+TESTS = _INSTALL.format("'.[dev]'") + " && .venv/bin/python -m pytest"
+"""The two commands of the README."""
+
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.docs.not_run import ELSEWHERE, GENERATED, NOT_RUN, NOT_SPOKEN
-from tests.docs.pages import PAGES, Block, blocks, called, read, spoken
+from tests.docs.pages import DEMO, PAGES, Block, blocks, called, read, spoken
 from tests.docs.references import ROOT
 
 BLOCKS = [block for page in PAGES for block in blocks(page) if str(page.relative_to(ROOT)) not in GENERATED]
@@ -24,8 +24,9 @@ def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "example":
-                page, beginning = (ast.literal_eval(argument) for argument in node.args)
-                taken.add((page, beginning))
+                page, beginning = node.args
+                demo = isinstance(beginning, ast.Name) and beginning.id == "DEMO"
+                taken.add((ast.literal_eval(page), DEMO if demo else ast.literal_eval(beginning)))
     return frozenset(taken), frozenset(texts)
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from deployments.sandbox.configuration import STEPS
 from tests.conftest import ROOT
-from tests.docs.pages import README, blocks, example, read, section
+from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read, section
 from tests.docs.shown import assert_shown
 from tests.e2e.docs.place import Place
-
-INSTALL = "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e {} && .venv/bin/python -m {}"
-DEMO = INSTALL.format(".", "flows.run demo")
-TESTS = INSTALL.format("'.[dev]'", "pytest")
 
 
 def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
     commands = [line for block in blocks(README, "bash") for line in block.text.splitlines()]
     assert commands.index(DEMO) < commands.index(TESTS)
+
+
+@pytest.mark.parametrize(("version", "code"), [("2.7.18", 1), ("3.10.13", 1), ("3.11.0", 0), ("3.14.1", 0)])
+def test_an_old_python_gets_one_line_before_anything_is_installed(tmp_path: Path, version: str, code: int) -> None:
+    numbers = tuple(map(int, version.split(".")))
+    faked = f"import sys\nsys.version_info, sys.version = {numbers}, '{version} (main)'\n"
+    (tmp_path / "sitecustomize.py").write_text(faked)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(["bash", "-c", CHECK_PYTHON], env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == code
+    assert ran.stderr == (f"Sluice needs Python 3.11 or newer. This is {version}\n" if code else "")
 
 
 def test_every_package_of_the_project_is_pinned_to_one_version() -> None:
@@ -44,7 +53,7 @@ class TestDemo:
     @pytest.mark.e2e
     @pytest.mark.timeout(240)
     def test_it_runs_and_prints_what_the_readme_shows_and_the_paths_of_its_files(self, tmp_path: Path) -> None:
-        line = example("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e . &&")
+        line = example("README.md", DEMO)
         printed = Place(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
         assert_shown(example("README.md", "Sluice demo in").text, printed)
         head, *listed = printed.partition("\nfiles of job")[2].partition("\n\n")[0].splitlines()
