@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from flows.gate import rules
 from flows.gate.release_facts import delivery_of, facts_of, released
-from flows.gate.release_settings import settings_digest
 from flows.job.job import Job
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
@@ -101,7 +100,7 @@ def covers(shown: Shown | None, seen: str, job: Job) -> bool:
     """Whether a report is there that says what is there now."""
     if shown is None or shown.missing is not None or not seen or shown.seen != seen:
         return False
-    return shown.settings == settings_digest(job.config, inside=shown.inside)
+    return shown.settings == rules.settings_digest(job.config, inside=shown.inside)
 
 
 def check_before_sending(job: Job, position: int, sources: Sources) -> None:
@@ -239,7 +238,7 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
             missing=_said(problem_of(job, why)),
             inside=what.inside,
             seen=what.seen,
-            settings=settings_digest(job.config, inside=what.inside),
+            settings=rules.settings_digest(job.config, inside=what.inside),
         )
     if step is None or not declared(job.step_names[step - 1]).asks:
         job.presenter.reported(outcome, job.directory.path)
@@ -270,10 +269,10 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
     return Shown(
         sha256=sha256(made.in_house),
         seen=what.seen,
-        settings=settings_digest(job.config, inside=what.inside),
+        settings=rules.settings_digest(job.config, inside=what.inside),
         page=page.relative_to(job.directory.path).as_posix(),
         copied=str(copied) if copied is not None else None,
-        link=files.link(made.in_house, prefix) if prefix is not None and copied is not None else None,
+        link=f"{prefix.rstrip('/')}/{copied.name}" if prefix is not None and copied is not None else None,
         lines=tuple(short_form.lines(made.in_house)),
         files=tuple(short_form.file_lines(made.in_house)),
         types=tuple(short_form.types(made.in_house)),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from flows.gate.release_settings import destination, rules_of
+from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
 from flows.job.job import Job
 from flows.job.record import now
@@ -26,7 +26,7 @@ from tasks.release_report.measure.delivery import Delivery
 from tasks.release_report.measure.tables import PARQUET
 from tasks.release_report.page import files
 from tasks.release_report.report.document import Decided, ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Facts
+from tasks.release_report.report.facts import Corrected, Destination, Facts, destination_of
 from tasks.release_report.report.query import read_query
 from tasks.release_report.report.step_files import read_rules
 from tasks.shared.errors import SluiceError
@@ -52,7 +52,7 @@ def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> Facts
     rules, kept = rules_of(job.config)
     steps = [job.steps[position] for position in sorted(job.steps)]
     given = Path(job.inputs.crtdl) if job.inputs.crtdl else None
-    where = destination(job.config)
+    where = destination_of(job.config)
     if where is not None:
         where = replace(where, first_time=not _known(job, _host(where)))
     return Facts(
@@ -152,7 +152,7 @@ def _asked_patients(inputs: JobInputs) -> int | None:
 
 def released(job: Job) -> None:
     """Remember that this job's data have left. What cannot be written is as if it was the first time."""
-    where = destination(job.config)
+    where = destination_of(job.config)
     if where is None:
         return
     for key in (_host(where), _same(job, where)):
@@ -165,7 +165,7 @@ def released(job: Job) -> None:
 
 def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
     """The report of the job that released the data of this query to this destination last, or the recipient's copy."""
-    where = destination(job.config)
+    where = destination_of(job.config)
     key = _same(job, where) if where is not None else None
     if key is None:
         return None

@@ -6,10 +6,15 @@ Prefect UI, a command, and what the record of an earlier run says.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from config import PipelineConfig
 from flows.output import one_line
+from tasks import declared
 from tasks.shared.report import Approval, Shown
 
 WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
@@ -22,6 +27,31 @@ OTHER_THAN_SEEN = "the files are not those that the release report was made of"
 OLDER = "corrected files are there and will be read, and the release report is older than they are"
 NOT_MADE = "the release report could not be made"
 NO_REASON = "the release report says stop, and the decision gives no reason"
+
+_NOT_SHOWN: Final = {"enabled", "copy_to", "link"}
+"""Settings of ``report`` that change nothing in a report."""
+
+
+def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
+    """Return the SHA-256 over what a report rests on beside the files: its settings, where the data go, unless they
+    stay inside, the rules.
+    """
+    from tasks.release_report.report.facts import destination_of  # a status needs no words about destinations
+
+    rules, kept = rules_of(config)
+    where = None if inside else destination_of(config)
+    settings = config.report.model_dump(mode="json", exclude=_NOT_SHOWN)
+    given = {name: "" if value is None else value for name, value in settings.items()}
+    known = [given, asdict(where) if where else None, str(rules), sorted(kept)]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def rules_of(config: PipelineConfig) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the rules by which data are made pseudonymous, and the identifiers that are kept, where a step uses
+    them."""
+    takes = any("anonymization_config" in declared(name).takes for name in config.pipeline.enabled_steps)
+    service = config.services.pseudonymizer
+    return (service.anonymization_config, tuple(service.kept_identifiers)) if takes else (None, ())
 
 
 def stamped(decision: Approval, shown: Shown | None) -> Approval:
@@ -119,6 +149,4 @@ def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ..
 
 
 def _set_otherwise(shown: Shown, config: PipelineConfig) -> bool:
-    from flows.gate.release_settings import settings_digest  # a status needs no words about destinations
-
     return shown.settings != settings_digest(config, inside=shown.inside)

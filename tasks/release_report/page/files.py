@@ -45,12 +45,12 @@ def place(job: Path, step: int | None) -> Path:
 
 def page(job: Path, step: int | None, *, recipient: bool = False) -> Path:
     """Where the page is, whether it is there or not."""
-    return _file(job, step, "html", recipient=recipient)
+    return place(job, step) / f"{_NAME}{'.recipient' if recipient else ''}.html"
 
 
 def document(job: Path, step: int | None, *, recipient: bool = False) -> Path:
     """Where the same stands as JSON."""
-    return _file(job, step, "json", recipient=recipient)
+    return page(job, step, recipient=recipient).with_suffix(".json")
 
 
 def write(job: Path, report: ReleaseReport, recipient: ReleaseReport | None, files: Sequence[MeasuredFile]) -> Path:
@@ -121,7 +121,7 @@ def decided(job: Path, step: int | None, decisions: Sequence[Approval], *, copy_
             report = report.model_copy(update={"decisions": decisions_for(of_record, recipient=recipient)})
             texts |= _texts(job, report)
     _write(texts)
-    if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report)) > 0:
+    if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report.job, report.step)) > 0:
         copy(report, copy_to)
 
 
@@ -142,22 +142,19 @@ def remove_from(job: Path, first: int) -> None:
     """
     remove(job, None)
     for path in (job / DIRECTORY).glob(f"{_STEP}[0-9]*"):
-        if _is_step(path) and int(path.name.removeprefix(_STEP)) >= first:
-            remove(job, int(path.name.removeprefix(_STEP)))
+        step = path.name.removeprefix(_STEP)
+        if step.isascii() and step.isdecimal() and int(step) >= first:
+            remove(job, int(step))
 
 
 def remove_copy(directory: Path, job: str, step: int | None) -> None:
     """The same with the copy that the report of this job has in ``directory``. Raises ``StorageError``."""
     with storage_errors(directory), suppress(FileNotFoundError):
-        (directory / _name_of_copy(job, step)).unlink()
+        (directory / name_of_copy(job, step)).unlink()
 
 
-def name_of_copy(report: ReleaseReport) -> str:
-    """What the page is called where ``report.copy_to`` puts it: one for each decision of each job."""
-    return _name_of_copy(report.job, report.step)
-
-
-def _name_of_copy(job: str, step: int | None) -> str:
+def name_of_copy(job: str, step: int | None) -> str:
+    """Return what the page is called where ``report.copy_to`` puts it: one for each decision of each job."""
     return f"{_NAME}-{job}{'' if step is None else f'-{_STEP}{step}'}.html"
 
 
@@ -167,7 +164,7 @@ def copy(report: ReleaseReport, directory: Path) -> Path:
     Raises:
         StorageError: there is no such directory, it cannot be written, or its group is not one of this user's.
     """
-    final = directory / name_of_copy(report)
+    final = directory / name_of_copy(report.job, report.step)
     with storage_errors(directory):
         found = directory.stat()
         if not stat.S_ISDIR(found.st_mode):
@@ -184,15 +181,6 @@ def copy(report: ReleaseReport, directory: Path) -> Path:
         with storage_errors(final):
             part.path.chmod(0o640)
         return part.commit()
-
-
-def link(report: ReleaseReport, prefix: str) -> str:
-    """The address of that copy, where the site serves the directory under ``prefix`` (``report.link``)."""
-    return f"{prefix.rstrip('/')}/{name_of_copy(report)}"
-
-
-def _file(job: Path, step: int | None, ending: str, *, recipient: bool) -> Path:
-    return place(job, step) / f"{_NAME}{'.recipient' if recipient else ''}.{ending}"
 
 
 def _texts(job: Path, report: ReleaseReport) -> dict[Path, bytes]:
@@ -224,10 +212,6 @@ def _csv(files: Sequence[MeasuredFile]) -> bytes:
     for one in files:
         writer.writerow((as_text(one.name), one.bytes, one.content, one.lines, one.resources, one.sha256))
     return text.getvalue().encode(errors="backslashreplace")
-
-
-def _is_step(path: Path) -> bool:
-    return path.name.removeprefix(_STEP).isdecimal() and path.name.isascii()
 
 
 def _damaged(path: Path, why: str) -> DataError:
