@@ -56,13 +56,7 @@ class Leaving:
     place: Path
     found: Inventory
     seen: str
-    tables: bool
     inside: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """How much there is to read of it."""
-        return sum(entry.size for entry in self.found.entries)
 
 
 def before_waiting(wait: CurrentWait) -> None:
@@ -72,15 +66,14 @@ def before_waiting(wait: CurrentWait) -> None:
         Stopped: somebody asked.
     """
     job, position, sight = wait.job, wait.position, wait.sight
-    shown, newest = job.record().shown.get(position), wait.sources.newest
-    if not job.config.report.enabled or sight is None or newest is None:
+    shown = job.record().shown.get(position)
+    if not job.config.report.enabled or sight is None:
         if shown is not None:
             job.writer.set(**{f"shown__{position}": None})
         return
     leaving = wait.sources.leaving(position)
     place = sight.read(wait.there)
-    tables = newest.tables if leaving is None or place == sight.directory else leaving.tables
-    what = Leaving(place, wait.there.below(place.name), wait.there.digest, tables, inside=leaving is None)
+    what = Leaving(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
     if shown is not None:
         corrected = place == sight.directory
         why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
@@ -90,17 +83,10 @@ def before_waiting(wait: CurrentWait) -> None:
     publish(job, position, _shown(job, position, what))
 
 
-def publish(job: Job, position: int, shown: Shown) -> None:
-    """Record the report that was made for the step at ``position``, and publish its short form."""
-    job.writer.set(**{f"shown__{position}": shown, "progress": None})
+def publish(job: Job, position: int | None, shown: Shown) -> None:
+    """Record the report that was made for the step at ``position``, or at the end, and publish its short form."""
+    job.writer.set(**{f"shown__{position or AT_THE_END}": shown, "progress": None})
     short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
-
-
-def covers(shown: Shown | None, seen: str, job: Job) -> bool:
-    """Whether a report is there that says what is there now."""
-    if shown is None or shown.missing is not None or not seen or shown.seen != seen:
-        return False
-    return shown.settings == rules.settings_digest(job.config, inside=shown.inside)
 
 
 def check_before_sending(job: Job, position: int, sources: Sources) -> None:
@@ -130,11 +116,8 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
         return None
     what = _leaving(job, source)
     shown = job.record().shown.get(position)
-    if (
-        shown is None
-        or not covers(shown, what.seen, job)
-        or rules.gone(job.directory.path, position, shown, job.config) is not None
-    ):
+    why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config)
+    if shown is None or why is not None:
         shown = _shown(job, position, what)
         publish(job, position, shown)
     if not shown.open:
@@ -180,9 +163,7 @@ def at_the_end(job: Job, source: Source | None) -> None:
     except SluiceError as error:
         job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_said(problem_of(job, error)))})
         return
-    shown = _shown(job, None, what)
-    job.writer.set(**{f"shown__{AT_THE_END}": shown, "progress": None})
-    short_form.publish(job.short, job.directory.path, shown, None, job.config.report.language)
+    publish(job, None, _shown(job, None, what))
     if any(declared(name).delivers for name in job.step_names):
         with best_effort("that this job released data"):
             released(job)
@@ -203,7 +184,7 @@ def keep_decisions(job: Job, position: int) -> None:
 def _leaving(job: Job, source: Source) -> Leaving:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
     found = _inventory(job, source)
-    return Leaving(source.path, found, found.digest, source.tables)
+    return Leaving(source.path, found, found.digest)
 
 
 def _inventory(job: Job, source: Source) -> Inventory:
