@@ -6,7 +6,7 @@ table of contents; names of paths, files and hosts are shown as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible
-from tasks.release_report.report.document import Finding, Level, ReleaseReport, Value
+from tasks.release_report.report.document import Finding, Level, ReleaseReport
 from tasks.shared.publication import Count
 from tasks.shared.report import Shown
 
@@ -79,19 +79,14 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
 def file_lines(report: ReleaseReport, most: int = 20) -> list[str]:
     """The files that leave with their sizes, as section 2 has them: R1 and R7 hold."""
     words = Words.of_report(report)
-    rows = _rows(report, 2, "files")
+    rows = report.rows("files")
     shown = [f"{one_line(words.value(row[0]))}, {words.value(row[1], 'bytes')}" for row in rows[:most]]
     return [*shown, *([words("again_more", n=len(rows) - most)] if len(rows) > most else [])]
 
 
 def types(report: ReleaseReport) -> list[str]:
     """The types that section 6 names: those of fewer than k patients are "other types" there."""
-    return [str(row[0]) for row in _rows(report, 6, "types") if not str(row[0]).startswith("@")]
-
-
-def _rows(report: ReleaseReport, section: int, name: str) -> Sequence[Sequence[Value]]:
-    tables = (one for part in report.sections if part.number == section for one in part.tables if one.name == name)
-    return next((one.rows for one in tables), ())
+    return [str(row[0]) for row in report.rows("types") if not str(row[0]).startswith("@")]
 
 
 def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:

@@ -97,8 +97,7 @@ def is_as_made(job: Path, step: int | None, digest: str) -> bool:
 def _page_shows(path: Path, report: ReleaseReport) -> bool:
     """Whether the page is what ``html`` makes of the report. Another version may have rendered it differently: then
     only whether it is there."""
-    tables = [table for section in report.sections for table in section.tables if table.name == "versions"]
-    made_by = next((row[1] for table in tables for row in table.rows if row[0] == "sluice"), None)
+    made_by = next((row[1] for row in report.rows("versions") if row[0] == "sluice"), None)
     if made_by is not None and made_by != metadata.version("sluice"):
         return size_of(path) > 0
     try:

@@ -118,9 +118,8 @@ def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected",
         return "sent_despite" if report.tiles.stops else "sent"
     if any(not one.approved for one in report.decisions):
         return "rejected"
-    facts = [one for section in report.sections if section.number == _DECISION for one in section.facts]
-    needed = next((one.value for one in facts if one.name == "reviewers" and isinstance(one.value, int)), 1)
-    if len(report.decisions) < max(1, needed):
+    needed = report.fact("reviewers")
+    if len(report.decisions) < max(1, needed if isinstance(needed, int) else 1):
         return None
     return "despite" if report.tiles.stops else "released"
 

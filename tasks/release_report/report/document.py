@@ -154,6 +154,14 @@ class ReleaseReport(Part):
     """The digest over what will leave (``Inventory.digest``)."""
     seconds: float = 0.0
 
+    def fact(self, name: str) -> Value:
+        """Return the value of a fact, whichever section it is in; ``None`` where it is not there."""
+        return next((one.value for section in self.sections for one in section.facts if one.name == name), None)
+
+    def rows(self, name: str) -> tuple[tuple[Value, ...], ...]:
+        """Return the rows of a table, whichever section it is in; none where it is not there."""
+        return next((one.rows for section in self.sections for one in section.tables if one.name == name), ())
+
 
 _OF_THE_MOMENT: Final = {"decisions", "made", "seconds"}
 """What is not of the data: a report that is made again of the same files has the same hash."""

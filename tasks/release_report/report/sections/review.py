@@ -9,7 +9,7 @@ from config import Role, has_role
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Finding, ReleaseReport, Section, Value
+from tasks.release_report.report.document import Finding, Section, Value
 from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
@@ -153,16 +153,11 @@ def compared(facts: Facts, show: Disclosure, found: tuple[Finding, ...]) -> Part
     yield fact("last_made", last.made)
     yield fact("last_patients", count(patients, show.k) if isinstance(patients, int) else patients)
     yield fact("same_files", last.files == facts.files)
-    yield fact("same_rules", fact_of(last, "rules_sha256") == rules)
-    yield fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None))
+    yield fact("same_rules", last.fact("rules_sha256") == rules)
+    yield fact("same_query", last.fact("query_sha256") == (facts.query.sha256 if facts.query else None))
     yield fact("same_k", last.k == show.k)
-    yield fact("same_versions", versions_of(last) == dict(facts.versions))
+    yield fact("same_versions", {str(row[0]): str(row[1]) for row in last.rows("versions")} == dict(facts.versions))
     yield table("changes", rows)
-
-
-def fact_of(report: ReleaseReport, name: str) -> Value:
-    """The value of a fact in a report, whichever section it is in; ``None`` where it is not there."""
-    return next((one.value for section in report.sections for one in section.facts if one.name == name), None)
 
 
 def is_alike(facts: Facts) -> bool:
@@ -170,14 +165,8 @@ def is_alike(facts: Facts) -> bool:
     if facts.last is None:
         return False
     tables = any("tables-leave" in one.said for one in facts.last.sections)
-    compared_ = fact_of(facts.last, "compared_with_import")
+    compared_ = facts.last.fact("compared_with_import")
     return tables == facts.leaving.tables and compared_ == (facts.imported is not None)
-
-
-def versions_of(report: ReleaseReport) -> dict[str, str]:
-    """The versions that a report names."""
-    tables = [one for section in report.sections for one in section.tables if one.name == "versions"]
-    return {str(row[0]): str(row[1]) for one in tables for row in one.rows}
 
 
 def decision(facts: Facts, _: Disclosure) -> Parts:
