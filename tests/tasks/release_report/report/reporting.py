@@ -1,4 +1,4 @@
-"""A report of files on the disk: measured, and made in both copies."""
+"""A report of files on the disk, measured and made in both copies, and what tests look at in any report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
 from tasks.release_report.report.build import Copies, make
+from tasks.release_report.report.document import ReleaseReport, Section, Table, Value
 from tasks.release_report.report.facts import Destination, Facts
 from tasks.shared.stop import Stop
 
@@ -32,3 +33,20 @@ def report_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], **mo
     measured = measure_delivery(delivery)
     copies = make(facts, measured, job, Stop())
     return Reported(copies.in_house, copies.recipient, measured)
+
+
+def section_of(report: ReleaseReport, number: int) -> Section:
+    """Return the section with this number."""
+    [section] = [one for one in report.sections if one.number == number]
+    return section
+
+
+def table_of(report: ReleaseReport, name: str) -> Table:
+    """Return the only table of this name."""
+    [table] = [one for section in report.sections for one in section.tables if one.name == name]
+    return table
+
+
+def facts_in(report: ReleaseReport, number: int) -> dict[str, Value]:
+    """Return the facts of the section with this number."""
+    return {one.name: one.value for one in section_of(report, number).facts}

@@ -24,7 +24,7 @@ from tasks.release_report.report.document import ReleaseReport
 from tasks.release_report.report.facts import Corrected
 from tasks.release_report.report.step_files import read_rules
 from tasks.shared.report import StepReport
-from tests.tasks.release_report.report.reporting import Reported, report_of
+from tests.tasks.release_report.report.reporting import Reported, report_of, section_of
 
 Json = dict[str, Any]
 People = list[list[Json]]
@@ -161,7 +161,7 @@ def found(report: ReleaseReport, level: str = "stop") -> list[tuple[str, str]]:
 
 def said(report: ReleaseReport, name: str) -> dict[Any, Any]:
     """The rows of a table of section 7 by their first column."""
-    return {row[0]: row[1:] for part in report.sections for one in part.tables if one.name == name for row in one.rows}
+    return {row[0]: row[1:] for row in report.rows(name)}
 
 
 FORMS = pytest.mark.parametrize("form", ["bundles", "lines"])
@@ -354,7 +354,7 @@ def test_dates_of_resources_that_a_rule_removed_are_compared_as_a_set(tmp_path: 
         after[:] = [one for one in after if "occurrenceDateTime" not in one or int(one["id"].partition("-")[2]) in some]
     report = made(tmp_path, imported, leaving, rules=[*RULES, ("Immunization", "remove")]).in_house
     assert found(report) == ([("dates-raw", "Immunization.occurrenceDateTime")] if raw else [])
-    assert "content-uncompared" in next(one for one in report.sections if one.number == 14).said
+    assert "content-uncompared" in section_of(report, 14).said
 
 
 CHANGES: dict[str, list[Any]] = {

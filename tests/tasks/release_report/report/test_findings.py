@@ -31,6 +31,7 @@ from tasks.release_report.report.query import CONSENT, AskedAttribute, Criterion
 from tasks.shared.publication import ALL, SOME, Count
 from tasks.shared.report import StepReport
 from tests.tasks.release_report.report.population import QUERY, facts, population
+from tests.tasks.release_report.report.reporting import facts_in, section_of, table_of
 
 FEWER = Count(word="fewer", number=5)
 SIZE = 40
@@ -105,7 +106,7 @@ def test_places_that_no_rule_speaks_of_are_all_in_the_document_those_of_persons_
     rules = ("Resource.id", "nodesByType('Reference').reference", "nodesByName('family')", "nodesByType('date')")
     given = replace(leaving(given, paths=paths), rules=Rules("r", "0" * 64, tuple((path, "redact") for path in rules)))
     for k in (5, 11):
-        (table,) = [one for part in build(given, k=k).sections for one in part.tables if one.name == "unspoken"]
+        table = table_of(build(given, k=k), "unspoken")
         assert [row[0] for row in table.rows] == ["Patient.maritalStatus.coding.code", *sorted(many)]
         assert not table.withheld
     page = html(build(given, k=5)).replace("<wbr>", "")
@@ -124,16 +125,13 @@ def test_where_the_query_asks_for_no_consent_nobody_is_said_to_have_it(asks: boo
     query = replace(QUERY, criteria=(*QUERY.criteria, *consent))
     said = "@not-checked" if not asks else Count(word="none")
     for k in (5, 11):
-        sections = {one.number: one for one in build(replace(clean(), steps=(step,), query=query), k=k).sections}
-        rows = [row for one in sections[4].tables if one.name == "excluded" for row in one.rows]
-        assert ("@stage-consent", said) in rows
-        shown = {one.name: one.value for one in sections[5].facts}
+        report = build(replace(clean(), steps=(step,), query=query), k=k)
+        assert ("@stage-consent", said) in report.rows("excluded")
+        shown = facts_in(report, 5)
         assert (shown["patients_without_permit"], shown["resources_outside_permit"]) == (said, said)
     some = {"patient_exclusions": {"CONSENT": 10, "DIRECT_LOAD": 20}}  # a server that looks for it all the same
     step = step.model_copy(update={"details": some})
-    given = replace(clean(), steps=(step,), query=query, outside_patients=0)
-    sections = {one.number: one for one in build(given, k=5).sections}
-    shown = {one.name: one.value for one in sections[5].facts}
+    shown = facts_in(build(replace(clean(), steps=(step,), query=query, outside_patients=0), k=5), 5)
     assert shown["patients_without_permit"] == Count(word="about", number=10)
     assert "patients_outside_permit" not in shown  # no resources stand above it
 
@@ -144,8 +142,7 @@ def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language:
 
     def last(**more: Any) -> tuple[tuple[str, ...], dict[str, str]]:
         report = build(replace(clean(), **more), k=5)
-        (section,) = [one for one in report.sections if one.number == 17]
-        return section.said, {one.name: words.value(one.value) for one in section.facts}
+        return section_of(report, 17).said, {name: words.value(one) for name, one in facts_in(report, 17).items()}
 
     assert last(decides=True) == ((), {"reviewers": "1"})
     assert last(destination=None) == ((), {"reviewers": "1"})
@@ -192,15 +189,11 @@ def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> Non
 @pytest.mark.parametrize("region", ["", "04"])
 def test_rows_about_the_region_stand_where_there_is_one(region: str, counted: tuple[str, ...]) -> None:
     given = leaving(clean(), classes={("1950", "female", region): 20, ("1960", "male", ""): 20})
-    (section,) = [
-        one
-        for one in build(replace(given, settings=ReportConfig(quasi_identifiers=counted)), k=5).sections
-        if one.name == "apart"
-    ]
-    rows = {row[0] for row in section.tables[0].rows}
+    report = build(replace(given, settings=ReportConfig(quasi_identifiers=counted)), k=5)
+    rows = {row[0] for row in report.rows("apart")}
     there = bool(region) and len(counted) == 3
     assert ("@without-region" in rows) is ("@years-10-without-region" in rows) is there
-    assert ("region_prefix" in {one.name for one in section.facts}) is there
+    assert ("region_prefix" in facts_in(report, 8)) is there
     assert {"@as-it-is", "@years-5", "@years-10"} <= rows
 
 
@@ -240,16 +233,6 @@ def test_what_is_kept_on_purpose_is_looked_at() -> None:
     assert "kept-on-purpose" in codes(kept, "look")
 
 
-@pytest.mark.parametrize(("kind", "code"), [
-    ("text", "free-text"), ("device", "free-text"), ("address-part", "address-part"),
-    ("concept-text", "texts-beside-codes"), ("display", "texts-beside-codes"),
-])  # fmt: skip
-def test_what_may_identify_is_looked_at(kind: str, code: str) -> None:
-    given = with_path("Condition.note.text", Path(9, kind))
-    assert codes(given, "stop") == []
-    assert code in codes(given, "look")
-
-
 @pytest.mark.parametrize(("change", "code"), [
     ({"types": {"Claim": TypeCount(1, 1)}}, "type-not-asked"),
     ({"references": References(hosts={"hospital.example": 1})}, "foreign-reference"),
@@ -272,6 +255,10 @@ def test_each_is_a_stop(change: Mapping[str, Any], code: str) -> None:
     ({"dates": {"Condition.recordedDate": Dates(SIZE, future=1)}}, "future-date"),
     ({"dates": {"Condition.recordedDate": Dates(SIZE, before_birth=1)}}, "before-birth"),
     ({"numbers": {"Observation.valueQuantity": {"l|1": Numbers(SIZE, {"mg": 20, "g": 20})}}}, "several-units"),
+    *(({"paths": {"Condition.note.text": Path(9, kind)}}, "free-text") for kind in ("text", "device")),
+    ({"paths": {"Condition.note.text": Path(9, "concept-text")}}, "texts-beside-codes"),
+    ({"paths": {"Condition.note.text": Path(9, "display")}}, "texts-beside-codes"),
+    ({"paths": {"Condition.note.text": Path(9, "address-part")}}, "address-part"),
 ])  # fmt: skip
 def test_each_is_looked_at(change: Mapping[str, Any], code: str) -> None:
     given = leaving(clean(), **change)
@@ -312,19 +299,19 @@ def test_dates_that_were_the_same_for_everybody_tell_the_shift(
         assert "shift-told" not in codes(leaving(given, date_shifts=shifts), "look")
 
 
-@pytest.mark.parametrize("shifts", [{}, {0: 1}, {17: 1}, {0: 9, 17: 1}])
-def test_what_few_patients_tell_of_the_shift_is_said_of_nobody(shifts: dict[int, int]) -> None:
-    assert not {"dates-not-shifted", "one-shift"} & set(codes(leaving(clean(), date_shifts=shifts)))
+def dated(*paths: str, **found: int) -> dict[str, Any]:
+    return {"dates": {path: Dates(SIZE, **found) for path in paths}}
 
 
-def test_a_date_that_is_planned_may_lie_ahead() -> None:
-    ahead = {path: Dates(SIZE, future=1) for path in ("Goal.target.dueDate", "Condition.period.end", "Slot.start")}
-    assert "future-date" not in codes(leaving(clean(), dates=ahead), "look")
-
-
-def test_relatives_and_things_may_be_older_than_the_patient() -> None:
-    early = {path: Dates(SIZE, before_birth=1) for path in ("FamilyMemberHistory.bornDate", "Device.manufactureDate")}
-    assert "before-birth" not in codes(leaving(clean(), dates=early), "look")
+@pytest.mark.parametrize(("change", "names"), [
+    *(({"date_shifts": shifts}, {"dates-not-shifted", "one-shift"}) for shifts in ({}, {0: 1}, {17: 1}, {0: 9, 17: 1})),
+    (dated("Goal.target.dueDate", "Condition.period.end", "Slot.start", future=1), {"future-date"}),
+    (dated("FamilyMemberHistory.bornDate", "Device.manufactureDate", before_birth=1), {"before-birth"}),
+])  # fmt: skip
+def test_what_few_tell_of_the_shift_what_is_planned_and_what_is_older_is_no_look(
+    change: Mapping[str, Any], names: set[str]
+) -> None:
+    assert not names & set(codes(leaving(clean(), **change)))
 
 
 def test_patients_that_are_fewer_need_a_reason() -> None:
@@ -376,8 +363,7 @@ def test_a_thousand_resources_of_one_patient_are_one_patient() -> None:
     report = build(given, k=5)
     text = report.model_dump_json()
     assert '"s"' not in text
-    shown = [row for section in report.sections for one in section.tables if one.name == "types" for row in one.rows]
-    assert [row[0] for row in shown] == ["Provenance", "@other-types"]
+    assert [row[0] for row in report.rows("types")] == ["Provenance", "@other-types"]
     looks = [one.patients for one in report.findings if one.code == "free-text"]
     assert looks == [FEWER]
 
@@ -483,10 +469,9 @@ def test_r11_neither_a_share_nor_a_number_says_that_all_of_a_few_patients_have_a
         codes={"Observation.code": Codes(few, {"http://loinc.org|1-1": few, "http://loinc.org|2-2": few - 1})},
         numbers={"Observation.valueQuantity": {"http://loinc.org|1-1": Numbers(few - 1)}},
     )
-    (content,) = (one for one in build(given, k=5).sections if one.number == 10)
-    codes_, numbers = (next(one for one in content.tables if one.name == name) for name in ("codes", "numbers"))
-    assert {row[-1] for row in codes_.rows} == {None}
-    assert [row[-1] for row in numbers.rows] == [Count(word="some")]
+    report = build(given, k=5)
+    assert {row[-1] for row in report.rows("codes")} == {None}
+    assert [row[-1] for row in report.rows("numbers")] == [Count(word="some")]
 
 
 def test_an_original_of_nobodys_is_not_said_of_patients() -> None:
@@ -505,10 +490,10 @@ def test_r6_resources_lines_and_bytes_of_the_recipients_copy_do_not_tell_all_pat
     given = leaving(clean(), files=(file,), patients=patients, types=types, multiplicity={"Patient": (1.0, 1.0, 2.0)})
     report = build(given, k=5, recipient=recipient)
     sections = {one.number: one for one in report.sections}
-    figures = {one.name: one.value for one in sections[2].facts}
+    figures = facts_in(report, 2)
     assert [figures[name] for name in ("lines", "resources")] == [number, number]
     assert [figures[name] for name in ("stored_bytes", "content_bytes")] == [size, size]
-    assert sections[2].tables[0].rows[0][1:5] == (size, size, number, number)
+    assert report.rows("files")[0][1:5] == (size, size, number, number)
     assert (report.tiles.resources, report.tiles.bytes) == (number, size)
     # No figure per patient, and nothing that is compared.
     assert ("multiplicity" in {one.name for one in sections[10].tables}) is not recipient
@@ -529,8 +514,7 @@ def test_r6_the_number_of_files_is_rounded_where_that_of_patients_is(files: int)
 def test_r6_references_are_counted_in_patients() -> None:
     """Nearly each resource refers to its patient once: their number would be that of the resources."""
     given = leaving(clean(), references=References(90, 3, SIZE, 0), ids=Ids({"hashed": SIZE}, 2, 2))
-    (section,) = (one for one in build(given, k=5).sections if one.number == 12)
-    assert {one.name: one.value for one in section.facts} == {
+    assert facts_in(build(given, k=5), 12) == {
         "patients_inside": Count(word="all"), "patients_dangling": "@of-nobody", "patients_duplicates": FEWER,
     }  # fmt: skip
 
@@ -556,8 +540,8 @@ def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
     there = {"Medication.status": Path(0, nobody=7), "Medication.code.coding.code": Path(0, nobody=7)}
     assert given.imported is not None
     given = replace(given, imported=replace(given.imported, types=given.leaving.types, paths=there))
-    (section,) = (one for one in build(given, k=5).sections if one.number == 9)
-    assert [row[1:] for one in section.tables for row in one.rows] == [
+    report = build(given, k=5)
+    assert [row[1:] for row in (*report.rows("incomplete"), *report.rows("complete"))] == [
         ("Medication.code", "@required", "@of-nobody", Count(word="none"), "@removed"),
         ("Medication.status", "@optional", "@of-nobody", "@of-nobody", "@filled"),
     ]  # fmt: skip
@@ -577,8 +561,7 @@ def test_hosts_of_few_patients_are_one_stop_with_their_own_number(few: tuple[int
 
 def test_where_ids_are_those_of_the_hospital_section_7_does_not_say_that_nothing_was_found() -> None:
     for ids, said in ((Ids({"hashed": SIZE, "original": 1}), ()), (Ids(referred=1), ()), (Ids(), ("nothing-left",))):
-        (section,) = (one for one in build(leaving(clean(), ids=ids), k=5).sections if one.number == 7)
-        assert section.said == said
+        assert section_of(build(leaving(clean(), ids=ids), k=5), 7).said == said
 
 
 @pytest.mark.parametrize(("patients", "names"), [((3,), ["@all-files"]), ((20, 5, 3), ["a0", "@other-files"])])
@@ -586,10 +569,9 @@ def test_files_of_few_patients_are_added_up_and_their_number_is_no_hash(
     patients: tuple[int, ...], names: list[str]
 ) -> None:
     files = tuple(MeasuredFile(f"a{n}", 9 - n, 9, of, of, of, f"{n:064}") for n, of in enumerate(patients))
-    (section,) = (one for one in build(leaving(clean(), files=files), k=5).sections if one.number == 2)
-    (table,) = section.tables
-    assert [row[0] for row in table.rows] == names
-    assert table.rows[-1][-1] is None
+    rows = build(leaving(clean(), files=files), k=5).rows("files")
+    assert [row[0] for row in rows] == names
+    assert rows[-1][-1] is None
 
 
 def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_there() -> None:
@@ -603,32 +585,25 @@ def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_the
 def test_codes_about_resources_stand_behind_those_of_what_was_found() -> None:
     labels = {path: Codes(SIZE, {"s|c": SIZE}) for path in ("Bundle.meta.security", "Condition.meta.tag")}
     given = leaving(clean(), codes={**labels, "Condition.code": Codes(8, {"s|c": 8})})
-    (content,) = (one for one in build(given, k=5).sections if one.number == 10)
-    (table,) = (one for one in content.tables if one.name == "codes")
-    assert [row[0] for row in table.rows] == ["Condition.code", *labels]
+    assert [row[0] for row in build(given, k=5).rows("codes")] == ["Condition.code", *labels]
 
 
-def test_where_all_of_a_table_is_withheld_the_page_says_so() -> None:
-    few = Codes(SIZE, {f"s|{number}": 1 for number in range(SIZE)})
-    for given, number, name in (
-        (leaving(clean(), codes={"Condition.code": few}), 10, "codes"),
-        (leaving(clean(), extensions={"http://x.example": 1}), 7, "extensions"),
-        (leaving(clean(), attachments={"DocumentReference.content.attachment": {"image/x": 2}}), 7, "attachments"),
-        (leaving(clean(), dates={"Condition.recordedDate": Dates(1, precision={"day": 1})}), 7, "date_precision"),
-        (leaving(clean(), numbers={"Observation.valueQuantity": {"s|c": Numbers(4)}}), 10, "numbers"),
-        (leaving(clean(), codes={"Condition.code": Codes(SIZE, {}, systems={"s": 1})}), 10, "systems"),
-        (leaving(clean(), statuses={"Condition.status|rare": 3}), 10, "statuses"),
-    ):
-        sections = {one.number: one for one in build(given, k=5).sections}
-        (table,) = (one for one in sections[number].tables if one.name == name)
-        assert (table.rows, table.withheld) == ((), True)
-        assert {one.value for one in sections[18].facts if one.name == "withheld"} == {True}
+@pytest.mark.parametrize(("change", "name"), [
+    ({"codes": {"Condition.code": Codes(SIZE, {f"s|{number}": 1 for number in range(SIZE)})}}, "codes"),
+    ({"extensions": {"http://x.example": 1}}, "extensions"),
+    ({"attachments": {"DocumentReference.content.attachment": {"image/x": 2}}}, "attachments"),
+    ({"dates": {"Condition.recordedDate": Dates(1, precision={"day": 1})}}, "date_precision"),
+    ({"numbers": {"Observation.valueQuantity": {"s|c": Numbers(4)}}}, "numbers"),
+    ({"codes": {"Condition.code": Codes(SIZE, {}, systems={"s": 1})}}, "systems"),
+    ({"statuses": {"Condition.status|rare": 3}}, "statuses"),
+])  # fmt: skip
+def test_where_all_of_a_table_is_withheld_the_page_says_so(change: Mapping[str, Any], name: str) -> None:
+    report = build(leaving(clean(), **change), k=5)
+    table = table_of(report, name)
+    assert (table.rows, table.withheld, report.fact("withheld")) == ((), True, True)
 
 
 def test_r6_shares_of_the_recipients_copy_are_made_from_the_number_that_it_says() -> None:
     given = leaving(clean(), patients=57, codes={"Condition.code": Codes(57, {"s|c": 25})})
-    shares = []
-    for recipient in (False, True):
-        (content,) = (one for one in build(given, k=5, recipient=recipient).sections if one.number == 10)
-        shares += [row[-1] for one in content.tables if one.name == "codes" for row in one.rows]
-    assert shares == ["40 %", "50 %"]  # 25 of 57, and 25 of 55
+    rows = [row for recipient in (False, True) for row in build(given, k=5, recipient=recipient).rows("codes")]
+    assert [row[-1] for row in rows] == ["40 %", "50 %"]  # 25 of 57, and 25 of 55

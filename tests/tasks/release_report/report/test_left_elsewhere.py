@@ -112,9 +112,8 @@ def stops(measured: Measured) -> list[Finding]:
     paths = {**given.leaving.paths, **measured.paths}
     leaving = replace(given.leaving, paths=paths, undefined=measured.undefined, extensions=measured.extensions)
     report = build(replace(given, leaving=leaving), k=5)
-    rows = [row for one in report.sections for table in one.tables if table.name == "left" for row in table.rows]
     found = [one for one in report.findings if one.level == "stop"]
-    assert {one.about for one in found} == {row[0] for row in rows if row[5] == "@stop"}
+    assert {one.about for one in found} == {row[0] for row in report.rows("left") if row[5] == "@stop"}
     return found
 
 
@@ -339,8 +338,7 @@ def test_of_what_was_not_compared_the_column_does_not_say_none(tmp_path: Path) -
     measured = spread(tmp_path, same, same)
     given = clean()
     report = build(replace(given, leaving=replace(given.leaving, paths=measured.paths)), k=5)
-    rows = [row for one in report.sections for table in one.tables if table.name == "left" for row in table.rows]
-    assert [row[4] for row in rows if row[0] == f"{path}.display"] == [None]
+    assert [row[4] for row in report.rows("left") if row[0] == f"{path}.display"] == [None]
 
 
 @pytest.mark.parametrize("value", ["LANR-123456789", "12345"])

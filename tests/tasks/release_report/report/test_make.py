@@ -20,7 +20,7 @@ from tasks.release_report.report.step_files import read_rules
 from tasks.shared.publication import HIDDEN, Count
 from tasks.shared.report import StepReport
 from tests.peers import release_report as reports
-from tests.tasks.release_report.report.reporting import Reported, report_of
+from tests.tasks.release_report.report.reporting import Reported, facts_in, report_of, section_of, table_of
 
 MAIDEN = "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName"
 SIZE = 22
@@ -90,9 +90,7 @@ def test_of_a_decision_the_recipient_learns_who_and_when(tmp_path: Path) -> None
 
 def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
     """Section 16: what it says, and the findings that are new or gone."""
-    [section] = [one for one in report.sections if one.number == 16]
-    facts = {one.name: one.value for one in section.facts}
-    return facts, [row for one in section.tables for row in one.rows]
+    return facts_in(report, 16), [*report.rows("changes")]
 
 
 def test_the_last_release_is_compared_with_in_house_only(tmp_path: Path) -> None:
@@ -195,7 +193,7 @@ def test_names_of_tables_that_a_person_corrected_are_texts_from_the_data(tmp_pat
         assert "Kanarienvogel corrected" not in copy.model_dump_json()
         # What leaves are tables and what came in were resources: nothing is compared by path or by type.
         for name, column in (("left", "patients_before"), ("types", "patients_before"), ("types", "resources_before")):
-            (table,) = (one for section in copy.sections for one in section.tables if one.name == name)
+            table = table_of(copy, name)
             assert {row[table.columns.index(column)] for row in table.rows} == {None}
     assert "#1" in found.in_house.model_dump_json()
     by_query = made(tmp_path, leaving, imported, steps=(), changed=("csv_wait/Kanarienvogel corrected.csv",)).in_house
@@ -286,8 +284,7 @@ def validated(
 
 
 def rows_of(report: Any) -> list[Any]:
-    [section] = [one for one in report.sections if one.number == 13]
-    [table] = section.tables
+    table = table_of(report, "validation")
     assert table.columns == ("position", "severity", "type", "profile", "message", "patients")
     return [(*row[2:5], row[5].word, row[5].number) for row in table.rows] + [table.withheld]
 
@@ -398,8 +395,7 @@ def outside(tmp_path: Path, text: str, *, counted: int, asked: bool = True) -> A
         tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,), query=query and read_query(query)
     ).in_house
     assert "canary" not in found.model_dump_json()
-    [section] = [one for one in found.sections if one.number == 5]
-    return next((one.value for one in section.facts if one.name == "patients_outside_permit"), None)
+    return found.fact("patients_outside_permit")
 
 
 def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_path: Path) -> None:
@@ -422,4 +418,4 @@ def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_pa
 def test_that_dates_of_what_was_left_out_are_not_known_is_said(tmp_path: Path) -> None:
     query = asking_for_consent(tmp_path / "query.json")
     found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), query=read_query(query)).in_house
-    assert "consent-dates" in next(one for one in found.sections if one.number == 14).said
+    assert "consent-dates" in section_of(found, 14).said

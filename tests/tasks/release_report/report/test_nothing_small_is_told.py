@@ -27,6 +27,7 @@ from tasks.shared.publication import known as known_of
 from tasks.shared.publication_by_type import least_beside
 from tests.tasks.release_report.report.attacker import Puzzle
 from tests.tasks.release_report.report.population import ODD, SPANS, Population, facts, person, population, quarter_of
+from tests.tasks.release_report.report.reporting import section_of
 
 
 def tables(report: ReleaseReport, name: str) -> Iterable[Table]:
@@ -475,7 +476,7 @@ def test_alarms_of_section_7_are_those_of_now_however_alike_the_last_report_is()
     some = [False, "@days-raw", count(1, 5, of=40), "Condition.code.coding.code"]
     for first, second, expected in ((calm, alarming, some), (alarming, calm, none), (alarming, alarming, some)):
         report = build(replace(second, last=build(first, k=5)), k=5)
-        assert "figures-kept" in next(one.said for one in report.sections if one.number == 7)
+        assert "figures-kept" in section_of(report, 7).said
         assert alarms(report) == expected
     never = {name: replace(one, compared=0, same=0) for name, one in calm.leaving.dates.items()}
     last = build(replace(calm, leaving=replace(calm.leaving, dates=never)), k=5)

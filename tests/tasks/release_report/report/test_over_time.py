@@ -12,6 +12,7 @@ from tasks.release_report.report.build import build
 from tasks.release_report.report.document import Value
 from tasks.shared.publication import Count
 from tests.tasks.release_report.report.population import dates, facts, population
+from tests.tasks.release_report.report.reporting import section_of
 
 SIZE = 60
 WHOLE = ["2020-02"] * 30 + ["2020-05"] * 10 + ["2020-09"] * 20
@@ -28,7 +29,7 @@ def said(cell: Value) -> tuple[str, int | None] | None:
 def tables(by_path: Mapping[str, Dates], *, recipient: bool = False, size: int = SIZE) -> Found:
     """The columns and rows of the tables, by their periods."""
     given = facts(population(random.Random(1), SIZE), leaving=Measured(patients=size, dates=by_path))
-    [section] = [one for one in build(given, k=5, recipient=recipient).sections if one.number == 11]
+    section = section_of(build(given, k=5, recipient=recipient), 11)
     found = {}
     for one in section.tables:
         rows = [(row[0], *map(said, row[1:])) for row in one.rows]
@@ -93,6 +94,6 @@ def test_when_the_data_were_extracted_is_no_time_of_theirs_and_years_that_are_le
     given = facts(population(random.Random(1), SIZE))
     dated = {"Provenance.recorded": recorded, "Condition.recordedDate": each}
     given = replace(given, leaving=Measured(patients=SIZE, dates=dated))
-    [section] = [one for one in build(given, k=5).sections if one.number == 11]
+    section = section_of(build(given, k=5), 11)
     assert section.said == ()
     assert [(one.columns, one.rows, one.withheld) for one in section.tables] == [(("year", "Condition"), (), True)]
