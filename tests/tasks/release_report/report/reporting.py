@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -22,15 +23,31 @@ class Reported(Copies):
     measured: Measures
 
 
+def write_lines(path: Path, lines: Iterable[Any]) -> Path:
+    """Write an NDJSON file, with its directory."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def bundle(*resources: Any) -> dict[str, Any]:
+    """A Bundle of these resources."""
+    entries = [{"resource": resource} for resource in resources]
+    return {"resourceType": "Bundle", "type": "collection", "entry": entries}
+
+
+def measures_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], *, k: int = 5) -> Measures:
+    """Measure these files below the directory of a job."""
+    today = date(2026, 11, 23)
+    return measure_delivery(Delivery(base=job, leaving=leaving, imported=imported, k=k, today=today, stop=Stop()))
+
+
 def report_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], **more: Any) -> Reported:
     """Both copies of a report on these files below the directory of a job; ``more`` are other facts."""
     destination = Destination("s3_upload", "store.example", bucket="b", encrypted=True)
     known: dict[str, Any] = {"job": "j", "project": "p", "destination": destination, "made": "2026-01-01T00:00:00Z"}
     facts = Facts(**(known | more))
-    delivery = Delivery(
-        base=job, leaving=leaving, imported=imported, k=facts.settings.k, today=date(2026, 11, 23), stop=Stop()
-    )
-    measured = measure_delivery(delivery)
+    measured = measures_of(job, leaving, imported, k=facts.settings.k)
     copies = make(facts, measured, job, Stop())
     return Reported(copies.in_house, copies.recipient, measured)
 

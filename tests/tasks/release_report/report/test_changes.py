@@ -24,7 +24,7 @@ from tasks.release_report.report.document import ReleaseReport
 from tasks.release_report.report.facts import Corrected
 from tasks.release_report.report.step_files import read_rules
 from tasks.shared.report import StepReport
-from tests.tasks.release_report.report.reporting import Reported, report_of, section_of
+from tests.tasks.release_report.report.reporting import Reported, bundle, report_of, section_of
 
 Json = dict[str, Any]
 People = list[list[Json]]
@@ -133,8 +133,7 @@ def written(folder: Path, given: People, form: str) -> list[Path]:
     """The files: a Bundle a patient, or a resource a line."""
     folder.mkdir()
     if form == "bundles":
-        lines = {"a": [{"resourceType": "Bundle", "type": "collection", "entry": [{"resource": one} for one in some]}
-                       for some in given]}  # fmt: skip
+        lines = {"a": [bundle(*some) for some in given]}
     else:
         lines = {}
         for one in (one for some in given for one in some):

@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.release_report.measure.kinds import TABLE, named
-from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured
-from tasks.release_report.measure.originals import Originals, parts
+from tasks.release_report.measure.originals import parts
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import Finding
 from tasks.shared.publication import count
-from tasks.shared.stop import Stop
 from tests.tasks.release_report.measure.test_kinds import nested, split
+from tests.tasks.release_report.report.reporting import bundle, measures_of, write_lines
 from tests.tasks.release_report.report.test_findings import SIZE, clean
 
 ELSEWHERE = {
@@ -86,24 +84,15 @@ FORMS = {"long": "MRN-4711{:03}", "short": "47{:03}"}
 
 def spread(place: Path, imported: list[dict[str, Any]], leaving: list[dict[str, Any]]) -> Measured:
     """What is measured of data that leave, compared with those that came."""
-    (place / "import").mkdir()
-    for folder, data in ((place / "import", imported), (place, leaving)):
-        (folder / "a.ndjson").write_text("".join(json.dumps(line) + "\n" for line in data))
-    with Originals(place / "spool", 5) as originals:
-        for folder, collect in ((place / "import", True), (place, False)):
-            found = measure(
-                [folder / "a.ndjson"], base=folder, spool=place / "spool", stop=Stop(), k=5, today=date(2026, 1, 1),
-                originals=originals, collect=collect,
-            )  # fmt: skip
-    return found
+    came, leaves = write_lines(place / "import/a.ndjson", imported), write_lines(place / "out/a.ndjson", leaving)
+    return measures_of(place, [leaves], [came])[1]
 
 
 def numbered(form: str, own: str = "p") -> list[dict[str, Any]]:
-    return [
-        {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": {
-            "resourceType": "Patient", "id": f"{own}{n}", "identifier": [{"value": form.format(n)}]}}]}
-        for n in range(12)
-    ]  # fmt: skip
+    people = (
+        {"resourceType": "Patient", "id": f"{own}{n}", "identifier": [{"value": form.format(n)}]} for n in range(12)
+    )
+    return [*map(bundle, people)]
 
 
 def stops(measured: Measured) -> list[Finding]:

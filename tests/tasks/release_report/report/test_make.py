@@ -20,7 +20,15 @@ from tasks.release_report.report.step_files import read_rules
 from tasks.shared.publication import HIDDEN, Count
 from tasks.shared.report import StepReport
 from tests.peers import release_report as reports
-from tests.tasks.release_report.report.reporting import Reported, facts_in, report_of, section_of, table_of
+from tests.tasks.release_report.report.reporting import (
+    Reported,
+    bundle,
+    facts_in,
+    report_of,
+    section_of,
+    table_of,
+    write_lines,
+)
 
 MAIDEN = "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName"
 SIZE = 22
@@ -32,7 +40,6 @@ def maiden(number: int) -> dict[str, Any]:
 
 def write(folder: Path, *more: dict[str, Any]) -> list[Path]:
     """Bundles, a line each: a Patient and a Condition; ``more`` is of the patients in turn."""
-    folder.mkdir(exist_ok=True)
     lines = []
     for number in range(SIZE):
         added = more[number] if number < len(more) else {}
@@ -40,12 +47,8 @@ def write(folder: Path, *more: dict[str, Any]) -> list[Path]:
         code = {"coding": [{"system": "http://icd.example", "code": "I10"}]}
         about = {"reference": f"Patient/{person['id']}"}
         found = {"resourceType": "Condition", "id": f"{folder.name}c{number:03}", "code": code, "subject": about}
-        lines.append(
-            {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": person}, {"resource": found}]}
-        )
-    path = folder / "batch.ndjson"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return [path]
+        lines.append(bundle(person, found))
+    return [write_lines(folder / "batch.ndjson", lines)]
 
 
 def made(tmp_path: Path, leaving: list[Path], imported: list[Path], **more: Any) -> Reported:
@@ -163,13 +166,13 @@ def test_promise_3_of_strings_that_k_patients_share_only_names_of_kinds_of_thing
             resource["id"] = (
                 f"{folder}{number:03}" if resource["resourceType"] == "Patient" else f"{folder}{number}-{at}"
             )
-        return {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": each} for each in resources]}
+        return bundle(*resources)
 
-    for folder in ("import", "out"):
-        (tmp_path / folder).mkdir()
-        lines = [json.dumps(one(folder, number)) for number in range(SIZE)]
-        (tmp_path / folder / "a.ndjson").write_text("\n".join(lines) + "\n")
-    found = made(tmp_path, [tmp_path / "out/a.ndjson"], [tmp_path / "import/a.ndjson"])
+    out, came = (
+        write_lines(tmp_path / folder / "a.ndjson", (one(folder, number) for number in range(SIZE)))
+        for folder in ("out", "import")
+    )
+    found = made(tmp_path, [out], [came])
     for copy in (found.in_house, found.recipient):
         heard = set(re.findall(r"Kanarienvogel-(\w*)-", copy.model_dump_json() + html(copy) + short(copy, where="/")))
         assert heard <= (said if patients >= copy.k else set())
