@@ -52,7 +52,6 @@ for _name in ("boto3", "botocore"):
 CONNECTIONS: Final = 4
 """Requests at once (document 3 §7: 4 files at once)."""
 
-_SLICE: Final = 256 * 1024  # bytes of a body between two looks at the stop
 _MOST: Final = 16 * 1024 * 1024  # bytes of an answer: a page of a list has less than one MiB
 _TIDYING: Final = 3.0
 """Seconds for tidying up, also after a stop."""
@@ -334,24 +333,7 @@ def _text(value: Any) -> str:
 
 def _content(request: AWSPreparedRequest) -> bytes | Body | None:
     body = request.body
-    if body is None or isinstance(body, bytes):
-        return body
-    if hasattr(body, "read"):
-        return _Content(body, int(request.headers["Content-Length"]))
-    return body.encode() if isinstance(body, str) else bytes(body)
-
-
-class _Content:
-    """The body of a signed request, a file object, for the one attempt that it was signed for."""
-
-    def __init__(self, file: Any, length: int) -> None:
-        self._file = file
-        self.length = length
-
-    def pieces(self) -> Iterator[bytes]:
-        """All of it, in slices."""
-        while data := self._file.read(_SLICE):
-            yield data
+    return body.encode() if isinstance(body, str) else body
 
 
 class _Answer(io.BytesIO):

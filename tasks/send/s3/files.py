@@ -95,7 +95,7 @@ class OpenFile:
 
 
 class Section:
-    """Some bytes of an open file as the file object that botocore reads, measures and rewinds.
+    """Some bytes of an open file: the file object that botocore measures and signs, and the ``Body`` of the request.
 
     It is as long as it was said to be: a file that has shrunk is an error, not a short body. ``check`` raises when the
     work is to end; it is called for every read.
@@ -104,7 +104,7 @@ class Section:
     def __init__(self, file: OpenFile, start: int, size: int, check: Callable[[], None]) -> None:
         self._file = file
         self._start = start
-        self._size = size
+        self.length = size
         self._check = check
         self._at = 0
 
@@ -112,7 +112,7 @@ class Section:
     def md5(self) -> bytes:
         """The MD5 digest of all of it."""
         digest = hashlib.md5(usedforsecurity=False)
-        for piece in self._pieces():
+        for piece in self.pieces():
             digest.update(piece)
         return digest.digest()
 
@@ -120,7 +120,7 @@ class Section:
     def crc32(self) -> bytes:
         """The CRC-32 of all of it, as S3 writes it: big-endian."""
         value = 0
-        for piece in self._pieces():
+        for piece in self.pieces():
             value = zlib.crc32(piece, value)
         return value.to_bytes(4, "big")
 
@@ -130,13 +130,13 @@ class Section:
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As for any file object."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.length}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def read(self, count: int | None = None) -> bytes:
         """Up to ``count`` bytes, all that are left without one; ``b""`` at the end."""
-        left = max(0, self._size - self._at)
+        left = max(0, self.length - self._at)
         wanted = left if count is None or count < 0 else min(count, left)
         if not wanted:
             return b""
@@ -145,7 +145,8 @@ class Section:
         self._at += len(data)
         return data
 
-    def _pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
+        """All of it from its start, in pieces."""
         self.seek(0)
         while piece := self.read(_BUFFER):
             yield piece
