@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -77,20 +76,6 @@ def load_journal(directory: Path, *, target: str, contents: str, date: str) -> J
     return known
 
 
-def save_journal(directory: Path, journal: Journal) -> None:
-    """Replace the journal; durable when this returns."""
-    write_file(directory / JOURNAL, msgspec.json.format(msgspec.json.encode(journal), indent=2) + b"\n")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the commit found and did. ``removed`` counts Binaries, ``warnings`` quote no data."""
-
-    document: str
-    removed: int
-    warnings: tuple[str, ...]
-
-
 def run(
     context: StepContext,
     compared: Compared,
@@ -149,9 +134,31 @@ class _Sending:
         self._store.find(self._transfer)
         uploaded = self._upload(contents)
         archive = self._archive(contents)
-        outcome = self._commit(archive)
+        document, removed, warnings = self._commit(archive)
         self._remove_zip()
-        return self._result(contents, archive, outcome, uploaded=uploaded)
+        if archive.size > MAX_SIZE:
+            warnings.append(
+                "the zip is larger than attachment.size can say (2 GiB); the DocumentReference leaves it out"
+            )
+        for text in warnings:
+            log.warning("send: %s", text)
+        return StepReport(
+            files=len(contents.members),
+            resources_in=contents.resources,
+            resources_out=contents.resources,
+            lines_in=contents.lines,
+            bytes_in=stored_bytes(contents.paths),
+            bytes_out=archive.size,
+            warnings=tuple(warnings),
+            details={
+                "document": document,
+                "binary": f"Binary/{self._transfer.binary_id(archive)}",
+                "zip_sha256": archive.sha256,
+                "already_there": not uploaded,
+                "removed_binaries": removed,
+                "requests": self._context.meter.requests,
+            },
+        )
 
     # The zip
 
@@ -207,7 +214,7 @@ class _Sending:
         if not self._has_zip(archive):
             archive = self._pack(contents)
         identity = self._transfer.binary_id(archive)
-        self._note(leftovers=_with(self._journal.leftovers, [identity]), uploaded=False)
+        self._note(leftovers=[*self._journal.leftovers, identity], uploaded=False)
         progress = self._context.meter
         progress.begin("uploads the zip")
         progress.expect(bytes=archive.size)
@@ -223,8 +230,10 @@ class _Sending:
         self._note(uploaded=True)
         return True
 
-    def _commit(self, archive: Archive) -> Outcome:
-        """Let the DocumentReference point to the Binary, then remove what it pointed to before."""
+    def _commit(self, archive: Archive) -> tuple[str, int, list[str]]:
+        """Let the DocumentReference point to the Binary, then remove what it pointed to before. Return its place, how
+        many Binaries are gone, and warnings, which quote no data.
+        """
         hits, _ = self._store.find(self._transfer)
         first = hits[0] if hits else None
         identity = first.id if first is not None else self._transfer.document_id
@@ -232,7 +241,7 @@ class _Sending:
         current = self._transfer.binary_id(archive)
         if first is None or not self._transfer.stands(first, archive):
             if first is not None and self._transfer.owns(first):
-                self._note(leftovers=_with(self._journal.leftovers, first.binaries(self._store.base)))
+                self._note(leftovers=[*self._journal.leftovers, *first.binaries(self._store.base)])
             self._store.put_document(identity, self._transfer.document(identity, archive, self._journal.date))
             self._read_back(identity, archive)
         kept = {current, *(one for hit in hits[1:] for one in hit.binaries(self._store.base))}
@@ -240,8 +249,8 @@ class _Sending:
         if left:
             text = "{} zips of earlier sends could not be removed from the server; nothing points to them any more"
             warnings.append(text.format(len(left)))
-        self._note(leftovers=tuple(left))
-        return Outcome(identity, removed, tuple(warnings))
+        self._note(leftovers=left)
+        return f"DocumentReference/{identity}", removed, warnings
 
     def _read_back(self, identity: str, archive: Archive) -> None:
         """Search as the receiving process does: what it gets must be what was put."""
@@ -278,39 +287,9 @@ class _Sending:
             )
         return warnings
 
-    # Reporting
-
     def _note(self, **changes: Any) -> None:
-        self._journal = msgspec.structs.replace(self._journal, **changes)
-        save_journal(self._directory, self._journal)
-
-    def _result(self, contents: Contents, archive: Archive, outcome: Outcome, *, uploaded: bool) -> StepReport:
-        warnings = list(outcome.warnings)
-        if archive.size > MAX_SIZE:
-            warnings.append(
-                "the zip is larger than attachment.size can say (2 GiB); the DocumentReference leaves it out"
-            )
-        for text in warnings:
-            log.warning("send: %s", text)
-        return StepReport(
-            files=len(contents.members),
-            resources_in=contents.resources,
-            resources_out=contents.resources,
-            lines_in=contents.lines,
-            bytes_in=stored_bytes(contents.paths),
-            bytes_out=archive.size,
-            warnings=tuple(warnings),
-            details={
-                "document": f"DocumentReference/{outcome.document}",
-                "binary": f"Binary/{self._transfer.binary_id(archive)}",
-                "zip_sha256": archive.sha256,
-                "already_there": not uploaded,
-                "removed_binaries": outcome.removed,
-                "requests": self._context.meter.requests,
-            },
-        )
-
-
-def _with(known: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Both, each once, in order."""
-    return tuple(dict.fromkeys((*known, *more)))
+        """Write the journal with these changes, each of the ``leftovers`` once; durable when this returns."""
+        leftovers = changes.pop("leftovers", self._journal.leftovers)
+        self._journal = msgspec.structs.replace(self._journal, leftovers=tuple(dict.fromkeys(leftovers)), **changes)
+        text = msgspec.json.format(msgspec.json.encode(self._journal), indent=2)
+        write_file(self._directory / JOURNAL, text + b"\n")
