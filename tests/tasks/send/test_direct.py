@@ -17,7 +17,7 @@ import zstandard
 from tasks.send.direct import Bounds
 from tasks.send.failures import RefusedResourcesError
 from tasks.send.order import patient_of
-from tasks.shared.errors import DataError, TerminalError
+from tasks.shared.errors import TerminalError
 from tasks.shared.fhir.bundle import cut
 from tests.peers.fhir import (
     FakeFhir,
@@ -616,12 +616,6 @@ def test_counts_types_and_bytes_are_reported(job: Job) -> None:
     assert result.details["requests"] == 2
     snapshot = job.context.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
-
-
-def test_nothing_to_send_is_an_error(job: Job) -> None:
-    with pytest.raises(DataError) as caught:
-        job.send("http://127.0.0.1:1")
-    assert caught.value.reference == "send-no-input"
 
 
 @pytest.mark.slow

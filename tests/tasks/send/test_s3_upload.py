@@ -13,7 +13,7 @@ import pytest
 from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_object_store
 from tasks.send.s3.upload import MIB, findings
 from tasks.send.step import run
-from tasks.shared.errors import DataError, InputError, SluiceError
+from tasks.shared.errors import InputError, SluiceError
 from tests.peers.s3 import SMALL, S3Job, configuration, sha256
 
 NO_DATA = ("NOTES.txt", "README.md", "Thumbs.db", ".DS_Store", "desktop.ini", "a.ndjson~", "#a.ndjson#", "csv/~$b.xlsx")
@@ -180,12 +180,6 @@ def test_sources_are_only_read(store: ObjectStoreChild, job: S3Job) -> None:
         before.st_ino,
     )
     assert list(job.input.iterdir()) == [path]
-
-
-def test_nothing_to_send_is_an_error(store: ObjectStoreChild, job: S3Job) -> None:
-    with pytest.raises(DataError) as caught:
-        job.send(store.url)
-    assert caught.value.reference == "send-no-input"
 
 
 def test_a_key_that_no_store_takes_is_found_before_anything_is_sent(store: ObjectStoreChild, job: S3Job) -> None:

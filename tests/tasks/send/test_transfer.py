@@ -12,7 +12,6 @@ import pytest
 
 from tasks.send.step import run
 from tasks.send.transfer.store import Bounds
-from tasks.shared.errors import DataError, InputError
 from tasks.shared.step import reconcile
 from tests.peers.transfer import NOON, ORGANIZATION, PROJECT, SYSTEM, TransferJob, serving
 
@@ -243,43 +242,8 @@ def test_afterwards_only_the_journal_lies_in_the_job_directory_readable_by_nobod
     assert stat.S_IMODE((job.directory / "send").stat().st_mode) == 0o700
 
 
-def test_nothing_to_send_is_an_error_before_any_request(job: TransferJob) -> None:
-    job.write(".hidden", b"x")
-    job.write("a.ndjson.part", b"{}")
-    with serving() as store:
-        with pytest.raises(DataError) as caught:
-            job.send(store.url)
-        assert store.requests() == []
-    assert caught.value.reference == "send-no-input"
-
-
 def test_the_send_step_runs_it(job: TransferJob) -> None:
     files = job.fill()
     with serving() as store:
         run(job.make_context(store.url))
         assert store.receive().files == files
-
-
-@pytest.mark.parametrize(
-    ("change", "reference"),
-    [
-        ({"url": None}, "send-url"),
-        ({"transfer": {"organization_identifier": "o"}}, "transfer-identifier"),
-        ({"transfer": {"project_identifier": "p"}}, "transfer-identifier"),
-    ],
-)
-def test_a_missing_url_or_identifier_is_an_error_of_the_configuration(
-    job: TransferJob, change: dict[str, object], reference: str
-) -> None:
-    from dataclasses import replace
-
-    from config import PipelineConfig
-
-    job.fill()
-    context = job.make_context("http://127.0.0.1:9")
-    send = context.config.services.send.model_dump(exclude_unset=True, mode="json") | change
-    config = PipelineConfig.model_validate({"services": {"send": send}})
-    with pytest.raises(InputError) as caught:
-        run(replace(context, config=config))
-    assert caught.value.reference == reference
-    assert caught.value.exit_code == 2
