@@ -25,7 +25,6 @@ from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, root_url, said
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
-from deployments.sandbox.extraction.crtdl import read_cohort
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.engine import (
     Engine,
@@ -35,11 +34,11 @@ from deployments.sandbox.extraction.engine import (
     UnknownJobError,
 )
 from deployments.sandbox.extraction.files import OUTPUT, ResultFiles, ResultUrls, UrlStyle
-from deployments.sandbox.extraction.findings import QueryError
 from deployments.sandbox.extraction.index import BadLines, Index
 from deployments.sandbox.extraction.job import Job, JobStatus
 from deployments.sandbox.extraction.kickoff import MAX_BODY, read_kickoff
 from deployments.sandbox.extraction.openapi import description, page
+from deployments.sandbox.extraction.query import QueryError, read_cohort
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.store import JobStore
 from deployments.sandbox.extraction.task import (

@@ -8,15 +8,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
+from decimal import Decimal
 
 from deployments.sandbox.common.r4 import LITERAL
-from deployments.sandbox.extraction.ccdl import AttributeFilter, Cohort, Criterion, FilterKind, ValueFilter
-from deployments.sandbox.extraction.contexts import Attribute
-from deployments.sandbox.extraction.dates import age, days_of
+from deployments.sandbox.extraction.contexts import ATTRIBUTES, CONTEXTS, GENDER, CriterionAttribute
+from deployments.sandbox.extraction.dates import Days, age, days_of
+from deployments.sandbox.extraction.query import codes_of, days_between
 from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
-from deployments.sandbox.extraction.types import CODES, DATES
+from deployments.sandbox.extraction.types import CODES, DATES, PATIENT
+from tasks.shared.fhir.crtdl_model import AttributeFilter, CohortCriterion, CohortDefinition, CriterionFilter
 
 _COMPARE: dict[str, Callable[..., bool]] = {
     "gt": operator.gt,
@@ -37,25 +39,25 @@ class CohortQuery:
         self._today = today
         self._check = check
 
-    def patients(self, cohort: Cohort) -> list[str]:
+    def patients(self, cohort: CohortDefinition) -> list[str]:
         """Ids of the patients, sorted."""
         selected = set(self._reader.patients())
-        for alternatives in cohort.inclusion:
+        for alternatives in cohort.inclusion_criteria:
             selected &= set[str]().union(*(self._meeting(criterion) for criterion in alternatives))
-        for conditions in cohort.exclusion:
+        for conditions in cohort.exclusion_criteria or ():
             excluded = [self._meeting(criterion) for criterion in conditions]
             selected -= excluded[0].intersection(*excluded[1:])
         return sorted(selected)
 
-    def _meeting(self, criterion: Criterion) -> set[str]:
+    def _meeting(self, criterion: CohortCriterion) -> set[str]:
         self._check()
-        if criterion.context.type == "Patient":
+        if _type(criterion) == PATIENT:
             return self._persons(criterion)
         met: set[str] = set()
         for place in self._candidates(criterion):
             if place.patient is None or place.patient in met:
                 continue
-            if criterion.value is None and not criterion.attributes:
+            if criterion.value_filter is None and not criterion.attribute_filters:
                 met.add(place.patient)
                 continue
             self._check()
@@ -63,48 +65,50 @@ class CohortQuery:
                 met.add(place.patient)
         return met
 
-    def _candidates(self, criterion: Criterion) -> Iterator[Place]:
-        kind = criterion.context.type
-        codes = list(criterion.codes)
+    def _candidates(self, criterion: CohortCriterion) -> Iterator[Place]:
+        kind, codes = _type(criterion), [*codes_of(criterion.term_codes)]
         if CODES[kind].reference is not None:
-            codes += [(REFERS, place.id) for place in self._reader.with_codes("Medication", criterion.codes)]
-        return self._reader.with_codes(kind, codes, criterion.time)
+            codes += [(REFERS, place.id) for place in self._reader.with_codes("Medication", codes)]
+        return self._reader.with_codes(kind, codes, _time(criterion))
 
-    def _persons(self, criterion: Criterion) -> set[str]:
+    def _persons(self, criterion: CohortCriterion) -> set[str]:
         met = set()
-        for place in self._reader.of_type("Patient"):
+        wanted = self._has_gender if codes_of(criterion.term_codes) == (GENDER,) else self._has_age
+        for place in self._reader.of_type(PATIENT):
             self._check()
-            node = self._reader.load(place)
-            if self._has_gender(node, criterion) if criterion.is_gender else self._has_age(node, criterion):
+            if wanted(self._reader.load(place), criterion.value_filter):
                 met.add(place.id)
         return met
 
     @staticmethod
-    def _has_gender(node: Node, criterion: Criterion) -> bool:
+    def _has_gender(node: Node, wanted: CriterionFilter | None) -> bool:
         gender = node.get("gender")
-        if not isinstance(gender, str) or criterion.value is None:
+        if not isinstance(gender, str) or wanted is None:
             return isinstance(gender, str)
-        return (_ADMINISTRATIVE_GENDER, gender) in criterion.value.concepts
+        return (_ADMINISTRATIVE_GENDER, gender) in codes_of(wanted.selected_concepts)
 
-    def _has_age(self, node: Node, criterion: Criterion) -> bool:
+    def _has_age(self, node: Node, wanted: CriterionFilter | None) -> bool:
         born = days_of(node.get("birthDate"))
-        if born is None or criterion.value is None:
+        if born is None or wanted is None:
             return born is not None
-        years = age(date.fromordinal(born.first), self._today, criterion.value.unit or "a")
-        return _within(criterion.value, years)
+        years = age(date.fromordinal(born.first), self._today, wanted.unit.code if wanted.unit else "a")
+        return _within(wanted, Decimal(years))
 
-    def _passes(self, node: Node, criterion: Criterion) -> bool:
-        if criterion.value is not None and not _has_value(values(node, ("value[x]",)), criterion.value):
+    def _passes(self, node: Node, criterion: CohortCriterion) -> bool:
+        if criterion.value_filter is not None and not _has_value(values(node, ("value[x]",)), criterion.value_filter):
             return False
-        return all(self._has_attribute(node, condition) for condition in criterion.attributes)
+        known = ATTRIBUTES.get(_type(criterion), {})
+        return all(
+            self._has_attribute(_elements(node, known[condition.attribute_code.code]), condition)
+            for condition in criterion.attribute_filters or ()
+        )
 
-    def _has_attribute(self, node: Node, condition: AttributeFilter) -> bool:
-        found = _elements(node, condition.attribute)
-        if condition.value is not None:
-            return _has_value(found, condition.value)
+    def _has_attribute(self, found: Iterable[object], condition: AttributeFilter) -> bool:
+        if condition.type != "reference":
+            return _has_value(found, condition)
         return any(self._leads_to(value, condition.criteria) for value in found)
 
-    def _leads_to(self, value: object, criteria: Iterable[Criterion]) -> bool:
+    def _leads_to(self, value: object, criteria: Iterable[CohortCriterion]) -> bool:
         reference = value.get("reference") if isinstance(value, dict) else None
         match = LITERAL.fullmatch(reference) if isinstance(reference, str) else None
         place = self._reader.find(match[1], match[2]) if match else None
@@ -113,19 +117,19 @@ class CohortQuery:
         node = self._reader.load(place)
         return any(self._is_met_by(place, node, criterion) for criterion in criteria)
 
-    def _is_met_by(self, place: Place, node: Node, criterion: Criterion) -> bool:
-        kind = criterion.context.type
+    def _is_met_by(self, place: Place, node: Node, criterion: CohortCriterion) -> bool:
+        kind, time = _type(criterion), _time(criterion)
         if place.type != kind or not self._has_criterion_code(node, criterion):
             return False
-        if criterion.time is not None:
+        if time is not None:
             days = (days_of(value) for value in values(node, DATES[kind][0]))
-            if not any(found is not None and found.overlaps(criterion.time) for found in days):
+            if not any(found is not None and found.overlaps(time) for found in days):
                 return False
         return self._passes(node, criterion)
 
-    def _has_criterion_code(self, node: Node, criterion: Criterion) -> bool:
-        where = CODES[criterion.context.type]
-        if any(set(codings(value)) & set(criterion.codes) for value in values(node, where.path)):
+    def _has_criterion_code(self, node: Node, criterion: CohortCriterion) -> bool:
+        where, codes = CODES[_type(criterion)], set(codes_of(criterion.term_codes))
+        if any(codes.intersection(codings(value)) for value in values(node, where.path)):
             return True
         for value in values(node, where.reference) if where.reference else ():
             reference = value.get("reference") if isinstance(value, dict) else None
@@ -134,12 +138,21 @@ class CohortQuery:
             if place is None:
                 continue
             medication = self._reader.load(place)
-            if any(set(codings(code)) & set(criterion.codes) for code in values(medication, ("code",))):
+            if any(codes.intersection(codings(code)) for code in values(medication, ("code",))):
                 return True
         return False
 
 
-def _elements(node: Node, attribute: Attribute) -> Iterator[object]:
+def _type(criterion: CohortCriterion) -> str:
+    return CONTEXTS[criterion.context.code].type
+
+
+def _time(criterion: CohortCriterion) -> Days | None:
+    limits = criterion.time_restriction
+    return None if limits is None else days_between(limits.after_date, limits.before_date)
+
+
+def _elements(node: Node, attribute: CriterionAttribute) -> Iterator[object]:
     for value in values(node, attribute.path):
         if attribute.extension is None:
             yield value
@@ -147,23 +160,25 @@ def _elements(node: Node, attribute: Attribute) -> Iterator[object]:
             yield from values(value, ("value[x]",))
 
 
-def _has_value(found: Iterable[object], wanted: ValueFilter) -> bool:
-    if wanted.kind is FilterKind.CONCEPT:
-        return any(has_code(value, wanted.concepts) for value in found)
+def _has_value(found: Iterable[object], wanted: CriterionFilter) -> bool:
+    if wanted.type == "concept":
+        concepts = codes_of(wanted.selected_concepts)
+        return any(has_code(value, concepts) for value in found)
     return any(_has_quantity(value, wanted) for value in found)
 
 
-def _has_quantity(value: object, wanted: ValueFilter) -> bool:
+def _has_quantity(value: object, wanted: CriterionFilter) -> bool:
     # "< 5" is no number to compare with.
     if not isinstance(value, dict) or value.get("comparator") is not None:
         return False
-    if wanted.unit is not None and wanted.unit != (value.get("code") or value.get("unit")):
+    if wanted.unit is not None and wanted.unit.code != (value.get("code") or value.get("unit")):
         return False
     amount = number(value.get("value"))
     return amount is not None and _within(wanted, amount)
 
 
-def _within(wanted: ValueFilter, amount: object) -> bool:
-    if wanted.kind is FilterKind.RANGE:
-        return bool(_COMPARE["ge"](amount, wanted.low) and _COMPARE["le"](amount, wanted.high))
-    return _COMPARE[wanted.comparator](amount, wanted.low)
+def _within(wanted: CriterionFilter, amount: Decimal) -> bool:
+    # The shortest text of a float is the decimal that the query had.
+    if wanted.type == "quantity-range":
+        return Decimal(repr(wanted.min_value)) <= amount <= Decimal(repr(wanted.max_value))
+    return _COMPARE[wanted.comparator](amount, Decimal(repr(wanted.value)))

@@ -45,7 +45,7 @@ CONTEXTS: dict[str, Context] = {
 
 
 @dataclass(frozen=True)
-class Attribute:
+class CriterionAttribute:
     """An element that attribute filters can name."""
 
     name: str
@@ -58,17 +58,17 @@ class Attribute:
 BIOBANK_DIAGNOSIS = "https://www.medizininformatik-initiative.de/fhir/ext/modul-biobank/StructureDefinition/Diagnose"
 
 
-def _plain(*names: str) -> dict[str, Attribute]:
-    return {name: Attribute(name, tuple(name.split("."))) for name in names}
+def _plain(*names: str) -> dict[str, CriterionAttribute]:
+    return {name: CriterionAttribute(name, tuple(name.split("."))) for name in names}
 
 
-def _references(*names: str) -> dict[str, Attribute]:
-    return {name: Attribute(name, tuple(name.split(".")), is_reference=True) for name in names}
+def _references(*names: str) -> dict[str, CriterionAttribute]:
+    return {name: CriterionAttribute(name, tuple(name.split(".")), is_reference=True) for name in names}
 
 
 _MEDICATION = _plain("status", "category") | _references("encounter", "context")
 
-ATTRIBUTES: dict[str, dict[str, Attribute]] = {
+ATTRIBUTES: dict[str, dict[str, CriterionAttribute]] = {
     "Condition": _plain("clinicalStatus", "verificationStatus", "category", "severity", "bodySite")
     | _references("encounter"),
     "Observation": _plain("status", "category", "interpretation", "method", "bodySite")
@@ -79,7 +79,7 @@ ATTRIBUTES: dict[str, dict[str, Attribute]] = {
     "MedicationStatement": _MEDICATION,
     "Specimen": _plain("status", "collection.bodySite", "collection.method")
     | {
-        "festgestellteDiagnose": Attribute(
+        "festgestellteDiagnose": CriterionAttribute(
             "festgestellteDiagnose", ("extension",), is_reference=True, extension=BIOBANK_DIAGNOSIS
         )
     },

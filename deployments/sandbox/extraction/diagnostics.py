@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from deployments.sandbox.extraction.crtdl import Group
+from deployments.sandbox.extraction.query import Group
 
 
 class Reason(StrEnum):

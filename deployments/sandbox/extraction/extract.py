@@ -17,8 +17,8 @@ from typing import IO
 
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
-from deployments.sandbox.extraction.crtdl import Group, Query
 from deployments.sandbox.extraction.diagnostics import Counts, Events, Nothing, PatientStage, Stage
+from deployments.sandbox.extraction.query import Extraction, Group
 from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.redact import Wanted, redact, wanted
 from deployments.sandbox.extraction.result import Origin, whole_file, write_bundle
@@ -35,7 +35,7 @@ Enter = Callable[[Stage], None]
 class Work:
     """What a batch, or the core pass, is made from."""
 
-    query: Query
+    query: Extraction
     reader: Reader
     directory: Path
     """The job's directory of results."""
@@ -184,7 +184,7 @@ class _Batch:
 
     def _fetch_consents(self, patients: Sequence[str]) -> dict[str, Permission | None]:
         """Who consents, with the days they permit; writes the audit file when there is something to audit."""
-        if not self._work.query.cohort.needs_consent:
+        if not self._work.query.needs_consent:
             return dict.fromkeys(patients)
         allowed: dict[str, Permission | None] = {}
         with ExitStack() as stack:

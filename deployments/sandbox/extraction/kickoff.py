@@ -11,8 +11,7 @@ import msgspec
 
 from deployments.sandbox.common.r4 import ID
 from deployments.sandbox.common.request import FhirProblem
-from deployments.sandbox.extraction.crtdl import read_query
-from deployments.sandbox.extraction.findings import QueryError, quoted
+from deployments.sandbox.extraction.query import QueryError, quoted, read_query
 
 MAX_BODY = 2 * 1024 * 1024
 """Bytes."""

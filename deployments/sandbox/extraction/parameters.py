@@ -65,14 +65,11 @@ def found_by(looks: Looks, node: Node) -> Iterator[Any]:
 def matches(value: object, codes: Iterable[tuple[str, str]]) -> bool:
     """Whether a value has one of the codes (FHIR R4, search, "token").
 
-    A bare value, such as a code or a boolean, has no system to compare; a code without a system compares none.
+    A bare value, such as a code or a boolean, has no system to compare.
     """
     known = set(_tokens(value))
     bare = not isinstance(value, dict)
-    return any(
-        (system, code) in known or ((bare or not system) and any(code == other for _, other in known))
-        for system, code in codes
-    )
+    return any((system, code) in known or (bare and any(code == other for _, other in known)) for system, code in codes)
 
 
 def _tokens(value: object) -> Iterator[tuple[str, str]]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from deployments.sandbox.common.r4 import LITERAL
 from deployments.sandbox.extraction.consent import Permission
-from deployments.sandbox.extraction.crtdl import Attribute, Group, Query
 from deployments.sandbox.extraction.dates import days_of
 from deployments.sandbox.extraction.diagnostics import Events, Reason
 from deployments.sandbox.extraction.parameters import found_by, matches
+from deployments.sandbox.extraction.query import Element, Extraction, Group
 from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.tree import Node, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 class Link:
     """A reference attribute of a pair: what it names, and the pairs that this leads to."""
 
-    attribute: Attribute
+    attribute: Element
     keys: list[str]
     targets: list[Pair] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class Evaluator:
     What a batch meets of the core file's own business is reported by the core pass (``core``), not by every batch.
     """
 
-    def __init__(self, query: Query, reader: Reader, events: Events, *, core: bool = False) -> None:
+    def __init__(self, query: Extraction, reader: Reader, events: Events, *, core: bool = False) -> None:
         self.query = query
         self.reader = reader
         self._events = events
@@ -216,7 +216,7 @@ class Selection:
         self.places[place.key] = place
         return True
 
-    def _targets(self, group: Group, attribute: Attribute, key: str) -> list[Pair]:
+    def _targets(self, group: Group, attribute: Element, key: str) -> list[Pair]:
         kind, _, identity = key.partition("/")
         place = self.places.get(key) or self._of.reader.find(kind, identity, self._patient)
         if place is None:

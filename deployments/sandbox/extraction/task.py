@@ -12,8 +12,8 @@ import msgspec
 from deployments.sandbox.common.request import FhirProblem, FhirRequest
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.diagnostics import Stage
-from deployments.sandbox.extraction.findings import quoted
 from deployments.sandbox.extraction.job import Job, JobStatus, Priority
+from deployments.sandbox.extraction.query import quoted
 
 EXTENSION_BASE = "https://sandbox.example/fhir"
 """{extension_base} of document 2."""

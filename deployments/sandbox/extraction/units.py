@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 from deployments.sandbox.extraction.cohort import CohortQuery
-from deployments.sandbox.extraction.crtdl import read_query
 from deployments.sandbox.extraction.diagnostics import (
     PATIENT_COLUMNS,
     RESOURCE_COLUMNS,
@@ -29,6 +28,7 @@ from deployments.sandbox.extraction.extract import (
 )
 from deployments.sandbox.extraction.index import Index
 from deployments.sandbox.extraction.job import Job
+from deployments.sandbox.extraction.query import read_query
 from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.result import Origin, whole_file, write_json
 from deployments.sandbox.extraction.selection import Pair

@@ -21,8 +21,8 @@ import msgspec
 
 from deployments.sandbox.extraction.board import Board
 from deployments.sandbox.extraction.extract import Outcome
-from deployments.sandbox.extraction.findings import QueryError
 from deployments.sandbox.extraction.job import TRIES, Job, JobStatus, Priority, Severity, Unit, UnitState
+from deployments.sandbox.extraction.query import QueryError
 from deployments.sandbox.extraction.units import Aborted, Control, Units
 
 logger = logging.getLogger("sandbox.extraction")

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_camel
 
-from config.findings import path_of
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query
+from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query, model_findings
 from tasks.shared.fhir.r4_search import has_parameter, is_type
 from tasks.shared.json_file import JsonFile, strict_json
 
@@ -35,18 +33,6 @@ _REMEMBERED = 4 * 1024 * 1024
 """Bytes of a document that is kept in memory, parsed."""
 
 _FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input of a run is a directory")
-
-_MESSAGES = {
-    "missing": "is missing",
-    "model_type": "must be an object",
-    "dataclass_type": "must be an object",
-    "tuple_type": "must be a list",
-    "string_type": "must be text that is not empty",
-    "predicate_failed": "must be text that is not empty",
-    "bool_type": "must be true or false",
-    "float_type": "must be a number",
-    "recursion_loop": "is nested too deeply",
-}
 
 
 @dataclass(frozen=True)
@@ -143,7 +129,8 @@ def _read(document: Any, path: Path, *, whole: bool = True) -> tuple[tuple[Attri
     try:
         groups = Query.model_validate(document).data_extraction.attribute_groups
     except ValidationError as error:
-        return (), [*_translated(error, path), *disagreements]
+        wrong = [_finding(reference, message, path, place) for reference, message, place in model_findings(error)]
+        return (), [*wrong, *disagreements]
     if whole and not disagreements:
         disagreements += _patient_group_findings(groups, path)
     return groups, disagreements
@@ -168,23 +155,6 @@ def _no_crtdl(document: Any, path: Path) -> InputError | None:
     if "inclusionCriteria" in document:
         hint = "this looks like a bare CCDL: put it under cohortDefinition, and what to extract under dataExtraction"
     return InputError("crtdl-keys", f"the key {' and '.join(missing)} is missing", context=str(path), hint=hint)
-
-
-def _translated(error: ValidationError, path: Path) -> Iterator[InputError]:
-    """pydantic's errors as findings: the key paths of the file, our words, and no value."""
-    for detail in error.errors(include_url=False):
-        place = tuple(part if isinstance(part, int) else to_camel(part) for part in detail["loc"])
-        context, reference = detail.get("ctx", {}), SCHEMA_REFERENCE
-        message = _MESSAGES.get(detail["type"], "has a value of the wrong kind")
-        if context.get("above"):
-            reference, message, place = detail["type"], context["message"], place[:-1]
-        elif detail["input"] is None and isinstance(place[-1], str):
-            message = _MESSAGES["missing"]
-        elif "message" in context:
-            reference, message = detail["type"], context["message"]
-        elif detail["type"] == "literal_error":
-            message = "must be one of " + context["expected"].replace("'", "").replace(" or ", ", ")
-        yield _finding(reference, message, path, path_of(place))
 
 
 def _finding(reference: str, message: str, path: Path, place: str, hint: str | None = None) -> InputError:

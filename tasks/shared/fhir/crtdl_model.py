@@ -7,7 +7,7 @@ the server to say. Unknown keys are left alone, and null counts as absent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -23,6 +23,7 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictStr,
+    ValidationError,
     ValidationInfo,
     WrapValidator,
 )
@@ -30,6 +31,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from config.fields import problem
+from config.findings import path_of
 from tasks.shared.fhir.r4_search import type_of_profile
 
 SCHEMA_REFERENCE = "crtdl-schema"
@@ -117,20 +119,24 @@ _Text = Annotated[StrictStr, Predicate(lambda text: bool(text.strip()))]
 _Date = Annotated[str | None, PlainValidator(_read_date)]
 
 
-class _Coding(_Part):
+class QueryCoding(_Part):
+    """A code of a query."""
+
     system: _Text
     code: _Text
     display: StrictStr | None = None
 
 
-_Codings = Annotated[tuple[_Coding, ...], _NOT_EMPTY]
+_Codings = Annotated[tuple[QueryCoding, ...], _NOT_EMPTY]
 
 
 class _Unit(_Part):
     code: _Text
 
 
-class _CriterionFilter(_Part):
+class CriterionFilter(_Part):
+    """A condition on a value: one of some concepts, or a quantity within limits."""
+
     type: str
     selected_concepts: Annotated[_Codings, _only("concept")] = _ABSENT
     comparator: Annotated[Literal["gt", "ge", "lt", "le", "eq"], _only("quantity-comparator")] = _ABSENT
@@ -140,14 +146,16 @@ class _CriterionFilter(_Part):
     unit: Annotated[_Unit | None, _only("quantity-comparator", "quantity-range")] = None
 
 
-class _ValueFilter(_CriterionFilter):
+class _ValueFilter(CriterionFilter):
     type: Literal["concept", "quantity-comparator", "quantity-range"]
 
 
-class _AttributeFilter(_CriterionFilter):
+class AttributeFilter(CriterionFilter):
+    """A condition on another element of the resource, or on a resource that it refers to."""
+
     type: Literal["concept", "quantity-comparator", "quantity-range", "reference"]
-    attribute_code: _Coding
-    criteria: Annotated[tuple[_Criterion, ...], _NOT_EMPTY, _only("reference")] = _ABSENT
+    attribute_code: QueryCoding
+    criteria: Annotated[tuple[CohortCriterion, ...], _NOT_EMPTY, _only("reference")] = _ABSENT
 
 
 class _TimeRestriction(_Part):
@@ -155,18 +163,22 @@ class _TimeRestriction(_Part):
     before_date: Annotated[_Date, _until("after_date")] = None
 
 
-class _Criterion(_Part):
-    context: _Coding
+class CohortCriterion(_Part):
+    """A criterion of a cohort: what one resource of a patient must be."""
+
+    context: QueryCoding
     term_codes: _Codings
     value_filter: _ValueFilter | None = None
-    attribute_filters: tuple[_AttributeFilter, ...] | None = None
+    attribute_filters: tuple[AttributeFilter, ...] | None = None
     time_restriction: _TimeRestriction | None = None
 
 
-_Row = Annotated[tuple[_Criterion, ...], _NOT_EMPTY, BeforeValidator(_list_of_criteria)]
+_Row = Annotated[tuple[CohortCriterion, ...], _NOT_EMPTY, BeforeValidator(_list_of_criteria)]
 
 
-class _Cohort(_Part):
+class CohortDefinition(_Part):
+    """A cohort query, the CCDL."""
+
     version: Annotated[Any, _version("2")]
     inclusion_criteria: Annotated[tuple[_Row, ...], _NOT_EMPTY]
     exclusion_criteria: tuple[_Row, ...] | None = None
@@ -183,7 +195,9 @@ class Attribute:
     ] = ()
 
 
-class _GroupFilter(_Part):
+class GroupFilter(_Part):
+    """A condition on the resources of a group."""
+
     type: Literal["token", "date"]
     name: _Text
     codes: Annotated[_Codings, _only("token")] = _ABSENT
@@ -200,7 +214,7 @@ class AttributeGroup:
     reference: Annotated[_Text, Field(alias="groupReference")]
     attributes: tuple[Attribute, ...]
     reference_only: Annotated[StrictBool | None, Field(alias="includeReferenceOnly")] = None
-    filter: tuple[_GroupFilter, ...] | None = None
+    filter: tuple[GroupFilter, ...] | None = None
 
     @property
     def resource_type(self) -> str:
@@ -219,10 +233,40 @@ class Query(_Part):
 
     version: Annotated[Any, _version("1")]
     display: StrictStr | None = None
-    cohort_definition: _Cohort
+    cohort_definition: CohortDefinition
     data_extraction: _Extraction
 
 
 def type_of(attribute_ref: str) -> str:
     """The resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
     return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
+
+
+_MESSAGES = {
+    "missing": "is missing",
+    "model_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "tuple_type": "must be a list",
+    "string_type": "must be text that is not empty",
+    "predicate_failed": "must be text that is not empty",
+    "bool_type": "must be true or false",
+    "float_type": "must be a number",
+    "recursion_loop": "is nested too deeply",
+}
+
+
+def model_findings(error: ValidationError) -> Iterator[tuple[str, str, str]]:
+    """Return pydantic's errors as reference, message and key path of the document, without its values."""
+    for detail in error.errors(include_url=False):
+        place = tuple(part if isinstance(part, int) else to_camel(part) for part in detail["loc"])
+        context, reference = detail.get("ctx", {}), SCHEMA_REFERENCE
+        message = _MESSAGES.get(detail["type"], "has a value of the wrong kind")
+        if context.get("above"):
+            reference, message, place = detail["type"], context["message"], place[:-1]
+        elif detail["input"] is None and isinstance(place[-1], str):
+            message = _MESSAGES["missing"]
+        elif "message" in context:
+            reference, message = detail["type"], context["message"]
+        elif detail["type"] == "literal_error":
+            message = "must be one of " + context["expected"].replace("'", "").replace(" or ", ", ")
+        yield reference, message, path_of(place)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DEMO_CRTDL
-from deployments.sandbox.extraction.crtdl import read_query
-from deployments.sandbox.extraction.findings import QueryError
+from deployments.sandbox.extraction.query import QueryError, read_query
 from tests.deployments.sandbox.extraction.conftest import (
     AGE,
     BASE,
@@ -83,49 +82,56 @@ def test_what_is_no_json_object_is_a_finding(content: bytes) -> None:
 
 
 G = "dataExtraction.attributeGroups"
+STAY = criterion("Fall", code("s", "1"))
 C = "cohortDefinition.inclusionCriteria.0.0"
 CASES: list[tuple[str, Any, str]] = [
-    ("version", "del", "version: a text is expected"),
-    ("version", "3", "version: 3 is not supported"),
-    ("cohortDefinition", "del", "cohortDefinition: an object is expected"),
-    ("cohortDefinition.version", "1", "cohortDefinition.version: 1 is not supported"),
-    ("cohortDefinition.inclusionCriteria", "del", "inclusionCriteria: at least one entry"),
-    ("cohortDefinition.inclusionCriteria", [], "inclusionCriteria: at least one entry"),
-    ("cohortDefinition.inclusionCriteria", [[]], "inclusionCriteria[0]: a list with at least one criterion"),
-    ("cohortDefinition.inclusionCriteria", [{}], "inclusionCriteria[0]: a list with at least one criterion"),
-    ("cohortDefinition.exclusionCriteria", [[]], "exclusionCriteria[0]: a list with at least one criterion"),
-    (f"{C}.context", "del", "[0][0].context: an object is expected"),
+    ("version", "del", "version: is missing"),
+    ("version", "3", 'version: must be "1", or the URL of a schema'),
+    ("cohortDefinition", "del", "cohortDefinition: is missing"),
+    ("cohortDefinition.version", "1", 'cohortDefinition.version: must be "2", or the URL'),
+    ("cohortDefinition.inclusionCriteria", "del", "inclusionCriteria: is missing"),
+    ("cohortDefinition.inclusionCriteria", [], "inclusionCriteria: must have at least 1 entry"),
+    ("cohortDefinition.inclusionCriteria", [[]], "inclusionCriteria[0]: must have at least 1 entry"),
+    ("cohortDefinition.inclusionCriteria", [{}], "inclusionCriteria[0]: must be a list of criteria"),
+    ("cohortDefinition.exclusionCriteria", [[]], "exclusionCriteria[0]: must have at least 1 entry"),
+    (f"{C}.context", "del", "[0][0].context: is missing"),
     (f"{C}.context.code", "Bioprobe", "Bioprobe is not supported; known are Patient, Diagnose"),
     (f"{C}.context.system", "x", "context.system: fdpg.mii.cds is expected"),
-    (f"{C}.termCodes", [], "termCodes: at least one entry"),
+    (f"{C}.termCodes", [], "termCodes: must have at least 1 entry"),
     (f"{C}.termCodes.0.display", "del", "termCodes[0].display: a text is expected"),
-    (f"{C}.termCodes.0.system", "del", "termCodes[0].system: a text is expected"),
-    (f"{C}.timeRestriction", {}, "timeRestriction: afterDate or beforeDate is expected"),
-    (f"{C}.timeRestriction.afterDate", "01.01.2025", "afterDate: a date as YYYY-MM-DD"),
-    (f"{C}.timeRestriction.afterDate", "2025-02-30", "afterDate: a date as YYYY-MM-DD"),
+    (f"{C}.termCodes.0.system", "del", "termCodes[0].system: is missing"),
+    (f"{C}.timeRestriction", {}, "timeRestriction: needs afterDate, beforeDate or both"),
+    (f"{C}.timeRestriction.afterDate", "01.01.2025", "afterDate: must be a date like 2021-06-30"),
+    (f"{C}.timeRestriction.afterDate", "2025-02-30", "afterDate: must be a date like 2021-06-30"),
     (f"{C}.timeRestriction.beforeDate", "2024-12-31", "timeRestriction: beforeDate is before afterDate"),
     (f"{C}.timeRestriction.during", "2024", "during: the sandbox does not know this key"),
     (f"{C}.valueFilter", {"type": "concept", "selectedConcepts": [code("s", "1")]}, "Diagnose has no value to filter"),
     (f"{C}.valueFilters", [], "valueFilters: the sandbox does not know this key"),
-    (f"{C}.attributeFilters", [{"type": "concept"}], "attributeCode: an object is expected"),
+    (f"{C}.attributeFilters", [{"type": "concept"}], "attributeCode: is missing"),
     (
         f"{C}.attributeFilters",
         [{"type": "concept", "attributeCode": code("s", "colour"), "selectedConcepts": [code("s", "1")]}],
-        "colour is not supported for Diagnose; known are",
+        "colour is not supported for Condition; known are",
     ),
     (
         f"{C}.attributeFilters",
-        [{"type": "reference", "attributeCode": code("s", "severity"), "criteria": []}],
+        [
+            {
+                "type": "reference",
+                "attributeCode": code("s", "severity"),
+                "criteria": [criterion("Fall", code("s", "1"))],
+            }
+        ],
         "severity is no reference",
     ),
-    ("dataExtraction", "del", "dataExtraction: an object is expected"),
-    (G, [], "attributeGroups: at least one entry"),
+    ("dataExtraction", "del", "dataExtraction: is missing"),
+    (G, [], "attributeGroups: must have at least 1 entry"),
     (f"{G}.0", "del", "exactly one Patient group is expected, 0 found"),
     (f"{G}.1.id", "pat", "attributeGroups[1].id: pat is used twice"),
-    (f"{G}.1.id", "del", "attributeGroups[1].id: a text is expected"),
-    (f"{G}.1.groupReference", "del", "attributeGroups[1].groupReference: a text is expected"),
+    (f"{G}.1.id", "del", "attributeGroups[1].id: is missing"),
+    (f"{G}.1.groupReference", "del", "attributeGroups[1].groupReference: is missing"),
     (f"{G}.1.groupReference", f"{BASE}Observation", "groupReference: is the profile of another type"),
-    (f"{G}.1.attributes.0.mustHave", "del", "attributes[0].mustHave: true or false"),
+    (f"{G}.1.attributes.0.mustHave", "del", "attributes[0].mustHave: is missing"),
     (f"{G}.1.attributes.0.attributeRef", "Condition", "Condition is no element of a resource type"),
     (f"{G}.1.attributes.0.attributeRef", "Diagnosis.code", "Diagnosis.code is no element of a resource type"),
     (f"{G}.1.attributes.0.attributeRef", "Condition.a b", "Condition.a b is no element path"),
@@ -133,15 +139,15 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{G}.1.attributes.0.attributeRef", "Condition.onset[x]:onsetWhenever", "names a slice"),
     (f"{G}.1.attributes.0.attributeRef", "Observation.code", "are of several types: Condition, Observation"),
     (f"{G}.1.attributes.0.linkedGroups", ["nowhere"], "links to the group nowhere, which does not exist"),
-    (f"{G}.1.attributes.0.linkedGroups", [7], "linkedGroups[0]: the id of a group is expected"),
+    (f"{G}.1.attributes.0.linkedGroups", [7], "linkedGroups[0]: must be text that is not empty"),
     (f"{G}.0.includeReferenceOnly", True, "the Patient group cannot be includeReferenceOnly"),
-    (f"{G}.1.includeReferenceOnly", "yes", "includeReferenceOnly: true or false"),
+    (f"{G}.1.includeReferenceOnly", "yes", "includeReferenceOnly: must be true or false"),
     (f"{G}.1.filter.0.name", "colour", "filter[0].name: R4 gives Condition no token search parameter colour"),
     (f"{G}.1.filter.0.name", "onset-date", "R4 gives Condition no token search parameter onset-date"),
-    (f"{G}.1.filter.0.type", "string", "filter[0].type: token or date is expected"),
-    (f"{G}.1.filter.0.codes", [], "filter[0].codes: at least one entry"),
+    (f"{G}.1.filter.0.type", "string", "filter[0].type: must be one of token, date"),
+    (f"{G}.1.filter.0.codes", [], "filter[0].codes: must have at least 1 entry"),
     (f"{G}.1.filter.0.modifier", "not", "modifier: the sandbox does not know this key"),
-    (f"{G}.1.filter.0", {"type": "date", "name": "recorded-date"}, "filter[0]: start or end is expected"),
+    (f"{G}.1.filter.0", {"type": "date", "name": "recorded-date"}, "filter[0]: needs start, end or both"),
     (
         f"{G}.1.filter.0",
         {"type": "date", "name": "recorded-date", "start": "2025-01-02", "end": "2025-01-01"},
@@ -178,19 +184,19 @@ PERSON: list[tuple[dict[str, Any], str]] = [
         criterion(
             "Laboruntersuchung", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "ne", "value": 1}
         ),
-        "ne is none of gt, ge, lt, le, eq",
+        "comparator: must be one of gt, ge, lt, le, eq",
     ),
     (
         criterion(
             "Laboruntersuchung", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": "1"}
         ),
-        "value: a number is expected",
+        "value: must be a number",
     ),
     (
         criterion("Laboruntersuchung", GENDER, valueFilter={"type": "quantity-range", "minValue": 2, "maxValue": 1}),
-        "maxValue: is less than minValue",
+        "valueFilter: maxValue is below minValue",
     ),
-    (criterion("Laboruntersuchung", GENDER, valueFilter={"type": "text"}), "text is none of concept"),
+    (criterion("Laboruntersuchung", GENDER, valueFilter={"type": "text"}), "type: must be one of concept"),
     (criterion("Einwilligung", code("fdpg.consent.combined", "yes-yes")), "combined consent codes are not supported"),
 ]
 
@@ -212,13 +218,13 @@ def test_criteria_do_not_refer_to_criteria_without_end() -> None:
 
 
 def test_all_findings_come_in_one_answer(start: Start, hospital: Path) -> None:
-    query = changed("version", "9")
-    query["cohortDefinition"]["inclusionCriteria"][0][0]["context"]["code"] = "Nothing"
+    query = changed(f"{C}.context.code", "Nothing")
+    query["dataExtraction"]["attributeGroups"][1]["filter"][0]["name"] = "colour"
     query["dataExtraction"]["attributeGroups"][1]["attributes"][0]["linkedGroups"] = ["nowhere"]
     found = start(hospital).findings(query)
     assert len(found) == 3
-    assert found[0].startswith("version: ")
-    assert found[1].startswith("cohortDefinition.inclusionCriteria[0][0].context: ")
+    assert found[0].startswith("cohortDefinition.inclusionCriteria[0][0].context: ")
+    assert found[1].startswith("dataExtraction.attributeGroups[1].filter[0].name: ")
     assert found[2].startswith("dataExtraction.attributeGroups[1]: ")
 
 

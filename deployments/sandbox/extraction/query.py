@@ -1,0 +1,367 @@
+"""Reads a query with the client's models, and refuses what the sandbox cannot honour (document 3 §3).
+
+The sandbox has no profiles, so it knows an element by its path only: type slices of choice elements
+(``value[x]:valueQuantity``) are honoured, other slices are refused. It has no terminology server either: a code matches
+when system and code are equal, and does not stand for those below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
+
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
+from deployments.sandbox.extraction.contexts import AGE, ATTRIBUTES, CONTEXT_SYSTEM, CONTEXTS, GENDER, UNITS_OF_AGE
+from deployments.sandbox.extraction.dates import Days, days_of
+from deployments.sandbox.extraction.parameters import Looks, looks_at
+from deployments.sandbox.extraction.tree import CHOICES
+from deployments.sandbox.extraction.types import PATIENT, ElementPath, is_patients
+from tasks.shared.fhir.crtdl_model import (
+    Attribute,
+    AttributeFilter,
+    AttributeGroup,
+    CohortCriterion,
+    CohortDefinition,
+    Query,
+    QueryCoding,
+    model_findings,
+    type_of,
+)
+
+BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
+MAX_DEPTH = 10
+"""How deep criteria may refer to criteria."""
+ONE_LINE = 120
+"""The longest piece of a query that a finding quotes."""
+_STEP = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
+_HARMLESS = frozenset({"display", "name", "id", "comment", "version"})
+"""Keys that do not narrow a query."""
+
+Model = TypeVar("Model", bound=BaseModel)
+Code = tuple[str, str]
+"""System and code."""
+
+
+class QueryError(Exception):
+    """A CRTDL or CCDL that the sandbox cannot honour; ``findings`` say where and what."""
+
+    def __init__(self, findings: Iterable[str]) -> None:
+        self.findings = tuple(findings)
+        super().__init__(f"{len(self.findings)} findings")
+
+
+@dataclass(frozen=True)
+class TokenFilter:
+    """What the search parameter looks at must have one of the codes."""
+
+    looks: Looks
+    codes: frozenset[Code]
+
+
+@dataclass(frozen=True)
+class DateFilter:
+    """The days of what the search parameter looks at and these must overlap."""
+
+    looks: Looks
+    days: Days
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element to extract; ``linked`` are the ids of the groups that its references may lead to."""
+
+    ref: str
+    path: ElementPath
+    must_have: bool
+    linked: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """An attribute group: which resources, and what of them."""
+
+    id: str
+    label: str
+    """Its name in reports: the group's name, or its id where it has none or shares it with another group."""
+    type: str
+    profile: str
+    """Without a version."""
+    attributes: tuple[Element, ...]
+    reference_only: bool = False
+    tokens: tuple[TokenFilter, ...] = ()
+    date: DateFilter | None = None
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the profile is the base profile of the type, which every resource conforms to."""
+        return self.profile == BASE_PROFILE + self.type
+
+    @property
+    def of_patients(self) -> bool:
+        """Whether its resources belong to patients."""
+        return is_patients(self.type)
+
+    @property
+    def must_have(self) -> bool:
+        """Whether any attribute must be there."""
+        return any(attribute.must_have for attribute in self.attributes)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A CRTDL that the sandbox can honour."""
+
+    cohort: CohortDefinition
+    groups: tuple[Group, ...]
+    by_id: dict[str, Group]
+
+    @property
+    def needs_consent(self) -> bool:
+        """Whether consent decides about the extraction: an Einwilligung criterion includes people."""
+        rows = self.cohort.inclusion_criteria
+        return any(CONTEXTS[criterion.context.code].type == "Consent" for row in rows for criterion in row)
+
+
+def read_query(body: bytes) -> Extraction:
+    """Read a CRTDL. Raises ``QueryError`` with everything that is wrong with its form, or cannot be honoured."""
+    document = _document(body)
+    query = _read(Query, document, "")
+    checks = _Checks()
+    checks.cohort(query.cohort_definition, document["cohortDefinition"], "cohortDefinition")
+    groups = checks.groups(query.data_extraction.attribute_groups, document["dataExtraction"]["attributeGroups"])
+    checks.finish()
+    return Extraction(query.cohort_definition, groups, {group.id: group for group in groups})
+
+
+def read_cohort(body: bytes) -> CohortDefinition:
+    """Read the cohort of a CRTDL, or a bare CCDL (document 2, ``$evaluate-cohort``). Raises ``QueryError``."""
+    document = _document(body)
+    if "cohortDefinition" in document:
+        document, place = document["cohortDefinition"], "cohortDefinition"
+    elif "inclusionCriteria" in document:
+        place = ""
+    else:
+        raise QueryError(["neither a CRTDL (cohortDefinition) nor a CCDL (inclusionCriteria)"])
+    cohort = _read(CohortDefinition, document, place)
+    checks = _Checks()
+    checks.cohort(cohort, document, place)
+    checks.finish()
+    return cohort
+
+
+def codes_of(codings: Iterable[QueryCoding]) -> tuple[Code, ...]:
+    """Return system and code of each, once."""
+    return tuple(dict.fromkeys((coding.system, coding.code) for coding in codings))
+
+
+def days_between(first: str | None, last: str | None) -> Days:
+    """Return the days from one date to another, both inclusive."""
+    return days_of({"start": first, "end": last}) or Days()
+
+
+def quoted(text: object) -> str:
+    """Return a piece of the query on one line, cut where it is long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= ONE_LINE else line[: ONE_LINE - 1] + "…"
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise QueryError(["the query is no JSON object"]) from None
+
+
+def _read(model: type[Model], document: Any, place: str) -> Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        found = [(_join(place, at), message) for _, message, at in model_findings(error)]
+        raise QueryError(f"{at}: {message}" for at, message in found) from None
+
+
+def _join(place: str, key: str) -> str:
+    return f"{place}.{key}" if place and key else place or key
+
+
+class _Checks:
+    """Collects what is well formed and cannot be honoured, each finding with its place."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def add(self, place: str, text: str) -> None:
+        self._found.append(f"{place}: {text}")
+
+    def finish(self) -> None:
+        """Raise ``QueryError`` when anything was found."""
+        if self._found:
+            raise QueryError(self._found)
+
+    def cohort(self, cohort: CohortDefinition, document: dict[str, Any], place: str) -> None:
+        self._known(cohort, document, place)
+        for key, rows in (
+            ("inclusionCriteria", cohort.inclusion_criteria),
+            ("exclusionCriteria", cohort.exclusion_criteria or ()),
+        ):
+            for number, row in enumerate(rows):
+                for at, criterion in enumerate(row):
+                    self._criterion(criterion, _join(place, f"{key}[{number}][{at}]"), 0)
+
+    def _known(self, part: Any, document: Any, place: str) -> None:
+        """Refuse keys that could narrow the query in a way the sandbox would miss."""
+        if isinstance(part, tuple):
+            for number, (one, item) in enumerate(zip(part, document, strict=True)):
+                self._known(one, item, f"{place}[{number}]")
+        elif isinstance(part, BaseModel):
+            fields = {to_camel(name): name for name in type(part).model_fields}
+            for key, value in document.items():
+                if key in fields:
+                    self._known(getattr(part, fields[key]), value, _join(place, key))
+                elif key not in _HARMLESS:
+                    self.add(_join(place, quoted(key)), "the sandbox does not know this key and cannot honour it")
+
+    def _criterion(self, criterion: CohortCriterion, place: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.add(place, f"criteria refer to criteria more than {MAX_DEPTH} deep")
+            return
+        for number, coding in enumerate(criterion.term_codes):
+            if not (coding.display or "").strip():
+                self.add(f"{place}.termCodes[{number}].display", "a text is expected")
+            if criterion.context.code == "Einwilligung" and coding.system.startswith("fdpg.consent"):
+                text = "combined consent codes are not supported; name the provisions' codes"
+                self.add(f"{place}.termCodes", text)
+        if criterion.context.system != CONTEXT_SYSTEM:
+            self.add(f"{place}.context.system", f"{CONTEXT_SYSTEM} is expected")
+        context = CONTEXTS.get(criterion.context.code)
+        if context is None:
+            known = ", ".join(CONTEXTS)
+            self.add(f"{place}.context", f"{quoted(criterion.context.code)} is not supported; known are {known}")
+        elif context.type == PATIENT:
+            self._person(criterion, place)
+        else:
+            if criterion.value_filter is not None and not context.has_value:
+                self.add(f"{place}.valueFilter", f"{context.name} has no value to filter by")
+            for number, condition in enumerate(criterion.attribute_filters or ()):
+                self._attribute(condition, context.type, f"{place}.attributeFilters[{number}]", depth)
+
+    def _person(self, criterion: CohortCriterion, place: str) -> None:
+        codes, value = codes_of(criterion.term_codes), criterion.value_filter
+        for key, given in (
+            ("attributeFilters", criterion.attribute_filters),
+            ("timeRestriction", criterion.time_restriction),
+        ):
+            if given:
+                self.add(f"{place}.{key}", "is not supported for the context Patient")
+        if codes not in ((GENDER,), (AGE,)):
+            text = "the context Patient knows one code: SNOMED CT 263495000 or 424144002"
+            self.add(f"{place}.termCodes", text)
+        elif value is not None and (value.type == "concept") != (codes == (GENDER,)):
+            wanted = "a concept filter" if codes == (GENDER,) else "a quantity filter"
+            self.add(f"{place}.valueFilter", f"{wanted} is expected here")
+        elif value is not None and codes == (AGE,) and (value.unit is None or value.unit.code not in UNITS_OF_AGE):
+            self.add(f"{place}.valueFilter.unit", f"an age has one of the units {', '.join(UNITS_OF_AGE)}")
+
+    def _attribute(self, condition: AttributeFilter, kind: str, place: str, depth: int) -> None:
+        code, criteria = condition.attribute_code.code, condition.criteria
+        known = ATTRIBUTES.get(kind, {})
+        attribute = known.get(code)
+        if attribute is None:
+            text = f"{quoted(code)} is not supported for {kind}; known are {', '.join(sorted(known))}"
+            self.add(f"{place}.attributeCode", text)
+        elif attribute.is_reference != (condition.type == "reference"):
+            wanted = "a reference: a filter of type reference is expected" if attribute.is_reference else "no reference"
+            self.add(place, f"{attribute.name} is {wanted}")
+        for number, criterion in enumerate(criteria or ()):
+            if criterion.context.code == PATIENT:
+                self.add(f"{place}.criteria", "the context Patient cannot be referred to")
+            self._criterion(criterion, f"{place}.criteria[{number}]", depth + 1)
+
+    def groups(self, groups: tuple[AttributeGroup, ...], documents: list[dict[str, Any]]) -> tuple[Group, ...]:
+        place = "dataExtraction.attributeGroups"
+        names = [group.name for group in groups]
+        ids = [group.id for group in groups]
+        read: list[Group] = []
+        for number, (group, document) in enumerate(zip(groups, documents, strict=True)):
+            where = f"{place}[{number}]"
+            if ids.index(group.id) != number:
+                self.add(f"{where}.id", f"{quoted(group.id)} is used twice")
+            self._known(group.filter, document.get("filter"), f"{where}.filter")
+            label = group.name if group.name and names.count(group.name) == 1 else group.id
+            read.append(self._group(group, label, where))
+            for attribute in group.attributes:
+                for linked in attribute.linked_groups:
+                    if linked not in ids:
+                        text = f"{quoted(attribute.ref)} links to the group {quoted(linked)}, which does not exist"
+                        self.add(where, text)
+        patients = [group for group in read if group.type == PATIENT]
+        if len(patients) != 1:
+            self.add(place, f"exactly one Patient group is expected, {len(patients)} found")
+        if any(group.reference_only for group in patients):
+            self.add(place, "the Patient group cannot be includeReferenceOnly")
+        return tuple(read)
+
+    def _group(self, group: AttributeGroup, label: str, place: str) -> Group:
+        kinds = sorted({type_of(attribute.ref) for attribute in group.attributes}) or [group.resource_type]
+        kind, profile = kinds[0], group.reference.partition("|")[0]
+        if not group.attributes and profile.removeprefix(BASE_PROFILE) not in RESOURCE_TYPES:
+            why = "the sandbox has no profiles, and takes a group without attributes for a base profile only"
+            self.add(f"{place}.attributes", f"at least one entry is expected to know the group's type: {why}")
+        if len(kinds) > 1:
+            self.add(f"{place}.attributes", f"are of several types: {', '.join(kinds)}")
+        elif profile.startswith(BASE_PROFILE) and profile.removeprefix(BASE_PROFILE) in RESOURCE_TYPES - {kind}:
+            self.add(f"{place}.groupReference", f"is the profile of another type than the attributes' {kind}")
+        tokens, dates = self._filters(group, kind, place)
+        return Group(
+            id=group.id,
+            label=label,
+            type=kind,
+            profile=profile,
+            attributes=tuple(
+                self._element(attribute, f"{place}.attributes[{number}].attributeRef")
+                for number, attribute in enumerate(group.attributes)
+            ),
+            reference_only=bool(group.reference_only),
+            tokens=() if kind == PATIENT else tuple(tokens),
+            date=dates[0] if dates and kind != PATIENT else None,
+        )
+
+    def _element(self, attribute: Attribute, place: str) -> Element:
+        kind, *steps = attribute.ref.split(".")
+        path: list[str] = []
+        if kind not in RESOURCE_TYPES or not steps:
+            self.add(place, f"{quoted(attribute.ref)} is no element of a resource type")
+        elif not all(_STEP.fullmatch(step) for step in steps):
+            self.add(place, f"{quoted(attribute.ref)} is no element path")
+        else:
+            for step in steps:
+                name, _, slice_name = step.partition(":")
+                if slice_name and not (
+                    name.endswith("[x]") and slice_name in {name[:-3] + choice for choice in CHOICES}
+                ):
+                    text = "names a slice; the sandbox has no profiles to look it up"
+                    self.add(place, f"{quoted(attribute.ref)} {text}")
+                path.append(slice_name or name)
+        return Element(attribute.ref, tuple(path), attribute.must_have, attribute.linked_groups)
+
+    def _filters(self, group: AttributeGroup, kind: str, place: str) -> tuple[list[TokenFilter], list[DateFilter]]:
+        tokens: list[TokenFilter] = []
+        dates: list[DateFilter] = []
+        for number, one in enumerate(group.filter or ()):
+            looks = looks_at(kind, one.type, one.name)
+            if not looks and kind != PATIENT and kind in RESOURCE_TYPES:
+                text = f"R4 gives {kind} no {one.type} search parameter {quoted(one.name)}"
+                self.add(f"{place}.filter[{number}].name", text)
+            if one.type == "token":
+                tokens.append(TokenFilter(looks, frozenset(codes_of(one.codes))))
+            else:
+                dates.append(DateFilter(looks, days_between(one.start, one.end)))
+        if len(dates) > 1:
+            self.add(f"{place}.filter", "at most one date filter is allowed")
+        return tokens, dates
