@@ -130,11 +130,7 @@ ROWS: Final = (
         "server", "prefect.server.events.services.event_persister", "write_events",
         "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server_app:keep_events",
     ),
-    Row(
-        "server", "prefect.server.models.block_registration", "run_block_auto_registration", "fills the page Blocks",
-        "session",
-    ),
-    Row("server", "prefect.server.database", "provide_database_interface", "the same, and migrates a new database", ""),
+    Row("server", "prefect.server.database", "provide_database_interface", "migrates a new database", ""),
     Row(
         "server", "prefect", "server/database/_migrations/versions/sqlite/*.py",
         "says whether a database is of a newer version",

@@ -28,14 +28,7 @@ import msgspec
 from flows.engine.api_address import QUIET, ApiAddress
 from flows.engine.server_database import MIGRATE, check_database, prepare_database
 from flows.engine.server_file import NAME, Announced, announce, announced
-from flows.engine.server_proof import (
-    PROOF_SECONDS,
-    NotProvedError,
-    State,
-    make_secret,
-    prove,
-    read_secret,
-)
+from flows.engine.server_proof import PROOF_SECONDS, NotProvedError, make_secret, prove, read_secret
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, say
 from tasks.shared.errors import InputError, NetworkError, StorageError, storage_error
@@ -73,15 +66,12 @@ SERVER = QUIET | {
 }
 """What every server of ours is set to, that of ``deployments/`` too."""
 
-SPARED = {
-    # The catalogue of the page Blocks, which no job needs, is a quarter of a first start: server_child.py has it later.
+NO_BLOCKS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     # What was not done must not be noted as done.
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
-    # A library of Prefect's queue would compile checks of types into itself at each import.
-    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
 }
-"""What the embedded server does not do while it starts."""
+"""Without the catalogue of the UI's page Blocks, a quarter of a first start; no job needs it."""
 
 
 def lingering(asked: timedelta | None) -> timedelta:
@@ -114,16 +104,8 @@ class EmbeddedServer:
         self._telling = ExitStack()
 
     def running(self) -> ApiAddress | None:
-        """The server's address if one answers that proves itself; takes no share.
-
-        Raises:
-            NetworkError: a server of this jobs directory lives and does not answer.
-        """
-        found = find(self.home)
-        if found is None:
-            return None
-        wait_until_up(found[0], None)
-        return found[0]
+        """Return the server's address if one answers that proves itself; takes no share. Raises as ``find``."""
+        return find(self.home)
 
     def kept(self) -> ApiAddress | None:
         """As ``running``, but only of a server that ``server start`` keeps: others end by themselves."""
@@ -158,11 +140,10 @@ class EmbeddedServer:
         with open_private(self.home / "start.lock", "r+b") as starting:
             locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
             locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
-            found = find(self.home)
-            if found is None:
+            self._address = find(self.home, wait=False)
+            if self._address is None:
                 self._child, self._address = spawn(self.home, linger=self._linger)
                 return
-            self._address = found[0]
             said = announced(self.home)
             if said is not None and (self._linger or said.until):
                 wanted = max(self._linger, said.linger)
@@ -248,33 +229,48 @@ def is_alive(home: Path) -> bool:
     Raises:
         StorageError: the kernel does not say, for want of file descriptors for example.
     """
+    return _state(home) is not None
+
+
+def _state(home: Path) -> bytes | None:
+    """Return what the server that lives has written into its lock file, ``STARTED`` or nothing; ``None`` without one.
+
+    Raises as ``is_alive``.
+    """
     try:
         with open_private(home / "server.lock") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return handle.read()
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None
     except OSError as error:
         raise storage_error(error, home / "server.lock") from None
-    return False
+    return None
 
 
-def find(home: Path, *, wait: bool = False) -> tuple[ApiAddress, State] | None:
-    """The server of this jobs directory: where it is, proved by itself, and how far it is; ``None`` when none lives.
+def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
+    """Return the address of this jobs directory's server when it has proved itself; ``None`` when none lives.
+
+    One that still starts is waited for; without ``wait`` its address is returned at once, and not proved.
 
     Raises:
-        NetworkError: one lives, and what its files name has not proved itself in ``PROOF_SECONDS``.
+        NetworkError: one lives and has not proved itself, ``PROOF_SECONDS`` long or, while it starts,
+            ``START_TIMEOUT``.
     """
-    deadline = time.monotonic() + PROOF_SECONDS
+    starts = _state(home) == b""
+    deadline = time.monotonic() + (START_TIMEOUT if starts and wait else PROOF_SECONDS)
     while is_alive(home):
         try:
             address = _announced(home)
-            left = max(0.1, deadline - time.monotonic())
-            return address, prove(address.secret or "", address.port, seconds=left, wait=wait)
+            if wait or not starts:
+                prove(address.secret or "", address.port, seconds=max(0.1, deadline - time.monotonic()))
         except NotProvedError as error:
             if time.monotonic() > deadline - 0.1:
                 raise _silent(home, str(error)) from None
+        else:
+            return address
         time.sleep(0.05)
     return None
 
@@ -338,7 +334,10 @@ def spawn(
         ) from None
     address = ApiAddress.local(home, listener.getsockname()[1], secret)
     environment = {key: value for key, value in os.environ.items() if key not in _OURS_ALONE}
-    environment |= SERVER | SPARED | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    environment |= SERVER | ({} if stay else NO_BLOCKS)
+    # A library of Prefect's queue would compile checks of types into itself at each import.
+    environment["PY_KEY_VALUE_DISABLE_BEARTYPE"] = "true"
+    environment |= {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
     if current:  # Prefect would read all its migrations to find that there is nothing to do
         environment[MIGRATE] = "false"
     command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
@@ -348,6 +347,7 @@ def spawn(
         # Locked before the server is born: there is no moment in which it lives and looks dead.
         lock = stack.enter_context(open_private(home / "server.lock", "r+b"))
         locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
+        lock.truncate(0)
         child = subprocess.Popen(  # noqa: S603 - our own module
             [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
             env=environment,
@@ -377,21 +377,12 @@ def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) ->
         NetworkError: it ended, or did not prove itself in time, or had not started within ``START_TIMEOUT``.
     """
     home = address.home or Path()
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline:
-        try:
-            # Our own child may take longer to its first word on a busy machine; there is nobody else at its socket.
-            if child is None:
-                found = find(home, wait=True)
-            else:
-                found = address, prove(address.secret or "", address.port, wait=True)
-        except NotProvedError:
-            found = None
-        if found == (address, "ready"):
+    try:
+        if find(home) == address:
             return
-        if (child is not None and child.poll() is not None) or not is_alive(home):
-            break
-        time.sleep(0.05)
+    except NetworkError:
+        if child is None:
+            raise
     check_database(home, thoroughly=True)
     raise NetworkError(
         "prefect-server", "the embedded Prefect server did not start",

@@ -54,12 +54,3 @@ async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) ->
 def makes_a_task_run(event: ReceivedEvent) -> bool:
     """Whether Prefect's recorder of task runs takes the event: with the same words as there (``task_run_recorder``)."""
     return event.event.startswith("prefect.task-run") and event.resource.get("prefect.orchestration") == "client"
-
-
-async def offer_blocks() -> None:
-    """Put Prefect's kinds of blocks into the database, for the UI's page of them; those that are there are renewed."""
-    from prefect.server.database import provide_database_interface
-    from prefect.server.models.block_registration import run_block_auto_registration
-
-    async with await provide_database_interface().session() as session:
-        await run_block_auto_registration(session=session)

@@ -104,7 +104,7 @@ class RequestGuard:
             status, reason = refusal
             await _reply(send, status, _JSON, json.dumps({"exception_message": reason}).encode())
         elif scope["path"] == PROOF_PATH:
-            proof = answer(self._secret, self._port, scope["query_string"].decode("latin-1"), lambda _: "ready")
+            proof = answer(self._secret, self._port, scope["query_string"].decode("latin-1"))
             await _reply(send, 200 if proof else 400, _JSON, proof or b"{}")
         elif scope["path"] == SIGN_IN_PATH:
             await _reply(send, 200, _SIGN_IN_HEADERS, _SIGN_IN.encode())

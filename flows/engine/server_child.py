@@ -7,15 +7,14 @@ it stays, a thread of the server waits for the exclusive lock, and having it mea
 asked for it (``Announced.linger``), the server lingers then, for the commands that come next.
 
 ``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends. ``HOME/server.lock`` is
-locked by the server as long as it lives: that is how others tell one that died from one that does not answer. Whoever
-asks is answered the challenge of ``server_proof.py`` from the first moment on, so that a server that starts is no
-silent socket. When its directory is removed, the server ends at once and writes nothing more.
+locked by the server as long as it lives: that is how others tell one that died from one that does not answer. The
+server writes into it when it has started; requests that come before wait in the queue of its socket. When its directory
+is removed, the server ends at once and writes nothing more.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import fcntl
 import gc
 import itertools
@@ -26,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -37,8 +35,8 @@ from flows.engine.patches import UnfitPrefectError
 from flows.engine.ready_database import make
 from flows.engine.server_auth import RequestGuard
 from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made
-from flows.engine.server_file import announce, announced, withdraw
-from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
+from flows.engine.server_file import STARTED, announce, announced, withdraw
+from flows.engine.server_proof import read_secret
 from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 
@@ -138,58 +136,6 @@ def collect_apart(every: float = COLLECT_EVERY) -> None:
     threading.Thread(target=collect, daemon=True).start()
 
 
-class Starting(ThreadingHTTPServer):
-    """Answers on ``listener`` while Prefect is being imported: proofs, and 503 to everything else."""
-
-    daemon_threads = True
-
-    def __init__(self, listener: socket.socket, secret: str) -> None:
-        address = listener.getsockname()
-        self._opened = threading.Event()
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 5
-
-            def do_GET(handler) -> None:  # noqa: N805 - self is the server
-                path, _, query = handler.path.partition("?")
-                proof = answer(secret, address[1], query, self._state) if path == PROOF_PATH else None
-                handler.send_response(200 if proof else 503)
-                handler.send_header("Content-Length", str(len(proof or b"")))
-                handler.end_headers()
-                handler.wfile.write(proof or b"")
-
-            do_POST = do_PATCH = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the library's names
-
-            def log_message(handler, format: str, *args: object) -> None:  # noqa: A002, N805 - the library's name
-                """Say nothing."""
-
-        super().__init__(address, Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener.dup()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def _state(self, wait: bool) -> State:
-        # Also when it has just started: only the server itself says that it is ready, when it has begun to work.
-        # Prefect takes seconds to stop again when it is asked to in the moment before.
-        self._opened.wait(HELD_SECONDS if wait else 0)
-        return "starting"
-
-    def give_way(self) -> None:
-        """Answer no more; who connects from now on waits for the server, and who waited here may ask it now."""
-        self._opened.set()
-        self.shutdown()
-        self.server_close()
-
-
-async def offer_blocks_when_it_stays(home: Path) -> None:
-    """A person may open the page Blocks of a server that stays; one for a command needs no catalogue of them."""
-    from flows.engine.server_app import offer_blocks
-
-    while not stays(home):
-        await asyncio.sleep(1)
-    await offer_blocks()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until asked to stop."""
     parser = argparse.ArgumentParser(prog="flows.engine.server_child")
@@ -205,7 +151,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if secret is None:
         sys.stderr.write(f"{home} holds no secret that only this user knows\n")
         return 1
-    starting = Starting(listener, secret)
     # Here, not in the environment that the process was started with: Prefect's own check, behind ours.
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
 
@@ -227,11 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnfitPrefectError as unfit:
         sys.stderr.write(f"{unfit.render()}\n")
         return unfit.exit_code
-    background: set[asyncio.Task[None]] = set()
 
     def opened() -> None:
-        starting.give_way()
-        background.add(asyncio.get_running_loop().create_task(offer_blocks_when_it_stays(home)))
+        # Not before: Prefect takes seconds to stop again when it is asked to in the moment before.
+        os.pwrite(args.lock, STARTED, 0)
 
     guard = RequestGuard(app, port=listener.getsockname()[1], secret=secret, opened=opened)
     config = uvicorn.Config(

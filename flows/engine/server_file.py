@@ -14,6 +14,9 @@ from tasks.shared.files.private_file import read_file
 
 NAME = "server.json"
 
+STARTED = b"started"
+"""The content of ``HOME/server.lock`` from the moment on when the server that holds it answers."""
+
 
 class Announced(msgspec.Struct, frozen=True):
     """A server: its address, its process, and what becomes of it without users.

@@ -18,9 +18,7 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from tasks.shared.files.out_file import write_file
 
@@ -29,14 +27,8 @@ PROOF_PATH = "/sluice/proof"
 PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 
-HELD_SECONDS = 3.0
-"""How long a server that starts may hold an answer back, for whoever only wants to know when it is ready."""
-
-State = Literal["starting", "ready"]
-"""Of a server that has proved itself: Prefect is being imported, or answers."""
-
 _FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
-_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})(&wait)?")
+_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})")
 _LARGEST = 4096
 
 
@@ -70,45 +62,39 @@ def basic(secret: str) -> str:
     return base64.b64encode(secret.encode()).decode()
 
 
-def proof_of(secret: str, port: int, nonce: str, state: State) -> str:
-    """What only a server that knows the secret and listens on ``port`` answers to ``nonce``; hex."""
-    text = f"sluice prefect server\n127.0.0.1:{port}\n{nonce}\n{state}"
+def proof_of(secret: str, port: int, nonce: str) -> str:
+    """Return in hex what only a server that knows the secret and listens on ``port`` can answer to ``nonce``."""
+    text = f"sluice prefect server\n127.0.0.1:{port}\n{nonce}\nready"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def answer(secret: str, port: int, query: str, state: Callable[[bool], State]) -> bytes | None:
-    """The server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge.
+def answer(secret: str, port: int, query: str) -> bytes | None:
+    """Return the server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge.
 
-    ``state`` is asked for with whether it may take its time.
+    ``state`` is there for commands of an earlier version, which expect it.
     """
     challenge = _CHALLENGE.fullmatch(query)
     if challenge is None:
         return None
-    said = state(challenge[2] is not None)
-    return json.dumps({"state": said, "proof": proof_of(secret, port, challenge[1], said)}).encode()
+    return json.dumps({"state": "ready", "proof": proof_of(secret, port, challenge[1])}).encode()
 
 
-def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS, wait: bool = False) -> State:
-    """Challenge whoever listens on ``port`` of 127.0.0.1; how far the server is when it has proved itself.
-
-    With ``wait`` a server that starts answers when it is about to be ready, or after ``HELD_SECONDS``.
+def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
+    """Challenge the server that listens on ``port`` of 127.0.0.1. One that still starts answers when it has started.
 
     Raises:
         NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
     """
     nonce = secrets.token_hex(32)
-    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}{'&wait' if wait else ''}", time.monotonic() + seconds)
+    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)
     try:
-        document = json.loads(body)
-        state, proof = document["state"], document["proof"]
-    except (ValueError, KeyError, TypeError):
-        raise NotProvedError("it answers as another server would") from None
-    if state not in {"starting", "ready"} or not isinstance(proof, str):
+        proof = json.loads(body)["proof"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        proof = None
+    if not isinstance(proof, str):
         raise NotProvedError("it answers as another server would")
-    if not hmac.compare_digest(proof.encode(), proof_of(secret, port, nonce, state).encode()):
+    if not hmac.compare_digest(proof.encode(), proof_of(secret, port, nonce).encode()):
         raise NotProvedError("it does not know the secret of this jobs directory")
-    found: State = state
-    return found
 
 
 def _ask(port: int, path: str, deadline: float) -> bytes:
