@@ -71,6 +71,9 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
     class Worker(ProcessWorker):
         """Prefect's process worker. An exception in one of its tasks would end it, and every run it has."""
 
+        get_and_submit_flow_runs = outlasting(ProcessWorker.get_and_submit_flow_runs)
+        _sync_and_initialize = outlasting(ProcessWorker._sync_and_initialize)  # noqa: SLF001 - as above
+
         async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
             # One that was resumed, or continued, while its last process here still ends waits for the next look:
             # Prefect's worker would not find its place free, and end.

@@ -53,7 +53,6 @@ class Row:
 _LOOP: Final = "workload interval memory consecutive backoff printer run_once jitter_range"
 
 ROWS: Final = (
-    # --- each process that runs flows or serves -----------------------------------------------------------------
     # --- a run --------------------------------------------------------------------------------------------------
     Row(
         "run", "prefect.client.base", "PrefectHttpxSyncClient._send_with_retry",
@@ -63,7 +62,8 @@ ROWS: Final = (
     Row(
         "run", "prefect.flow_engine", "maintain_concurrency_lease",
         "renews the slot of a deployment's limit without ending the run when the API is away",
-        "lease_id lease_duration raise_on_lease_renewal_failure suppress_warnings", "flows.engine.slots:kept",
+        "lease_id lease_duration raise_on_lease_renewal_failure suppress_warnings",
+        "flows.engine.patient_client:keep_slot",
     ),
     Row(
         "run", "rich.console", "Console.on_broken_pipe", "lets a run live on when nobody reads its lines any more",
@@ -74,7 +74,6 @@ ROWS: Final = (
         "flow flow_run parameters wait_for return_type error_logger context",
     ),
     Row("run", "prefect.context", "SyncClientContext.get_or_create", "one client for a whole command", ""),
-    Row("run", "prefect.context", "SettingsContext", "runs a flow without a heartbeat thread", "profile settings"),
     Row("run", "prefect.context", "FlowRunContext.result_store", "keeps the results in jobs_dir"),
     Row("run", "prefect.filesystems", "LocalFileSystem._resolve_path", "StepResults overrides it", "self path"),
     Row("run", "prefect.filesystems", "LocalFileSystem.read_path", "StepResults overrides it", "self path"),
@@ -99,10 +98,8 @@ ROWS: Final = (
         "loops", "prefect.runner._scheduled_run_poller", "critical_service_loop",
         "looks for runs of serve, however long the API is away", _LOOP, "flows.engine.outlast:loop",
     ),
-    Row(
-        "worker", "prefect.workers.base", "critical_service_loop",
-        "looks for runs of a worker, however long the API is away", _LOOP, "flows.engine.outlast:loop",
-    ),
+    Row("worker", "prefect.workers.base", "BaseWorker.get_and_submit_flow_runs", "Worker overrides it", "self"),
+    Row("worker", "prefect.workers.base", "BaseWorker._sync_and_initialize", "Worker overrides it", "self"),
     Row(
         "worker", "prefect.workers.process", "ProcessWorker._submit_scheduled_flow_runs", "Worker overrides it",
         "self flow_run_response",

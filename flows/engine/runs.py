@@ -22,14 +22,18 @@ from prefect import Flow
 from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, SettingsContext, SyncClientContext, get_settings_context
+from prefect.context import FlowRunContext, SyncClientContext
 from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
 from prefect.filesystems import LocalFileSystem
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
 from prefect.results import get_result_store
-from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
+    temporary_settings,
+)
 from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
 from pydantic import create_model
@@ -95,7 +99,8 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
         NetworkError: the Prefect API went away.
     """
     with (
-        without_heartbeat(),
+        # A sync flow would join a heartbeat thread for more than a second at its end.
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         bridging(address.url) if address.home is None else nullcontext(),
         translated(),
         get_client(sync_client=True) as client,
@@ -122,19 +127,6 @@ def one_client() -> Iterator[None]:
     with ExitStack() as stack:
         with translated():
             stack.enter_context(SyncClientContext.get_or_create())
-        yield
-
-
-@contextmanager
-def without_heartbeat() -> Iterator[None]:
-    """A sync flow would join a heartbeat thread for more than a second at its end.
-
-    ``temporary_settings`` reads all settings again from everywhere.
-    """
-    context = get_settings_context()
-    settings = context.settings
-    flows = settings.flows.model_copy(update={"heartbeat_frequency": None})
-    with SettingsContext(profile=context.profile, settings=settings.model_copy(update={"flows": flows})):
         yield
 
 

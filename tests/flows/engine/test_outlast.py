@@ -1,9 +1,8 @@
-"""Prefect's worker and its runs while their server is away: looks that fail are repeated, slots are kept."""
+"""Prefect's worker while its server is away: looks that fail are repeated."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +11,7 @@ import httpx
 import pytest
 from prefect.workers.process import ProcessWorker
 
-from flows.engine.api_address import ApiAddress
 from flows.engine.outlast import Worker, loop
-from flows.engine.slots import renew
-from tests.peers.server import Loopback, Reply
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1")
 
@@ -78,13 +74,3 @@ def test_a_run_whose_last_process_still_ends_here_waits_for_the_next_look_and_en
     monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
     asyncio.run(looks())
     assert submitted == ["new", "resumed"]
-
-
-def test_a_slot_is_renewed_until_somebody_else_has_it_and_that_is_no_error() -> None:
-    answers = [Reply(204), Reply(204), Reply(410)]
-    with_server = Loopback(answers)
-    try:
-        renew(ApiAddress(f"{with_server.url}/api"), "a-lease", 0.05, threading.Event())
-    finally:
-        with_server.close()
-    assert [seen.target for seen in with_server.seen] == ["/api/v2/concurrency_limits/leases/a-lease/renew"] * 3

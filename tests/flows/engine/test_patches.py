@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import queue
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -30,7 +32,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.results import ResultStore
 from prefect.runner._scheduled_run_poller import ScheduledRunPoller
 from prefect.server.api import collections
-from prefect.settings import PREFECT_WORKER_ENABLE_CANCELLATION, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_WORKER_ENABLE_CANCELLATION, temporary_settings
 from prefect.states import Running
 from prefect.workers.base import BaseWorker
 from prefect.workers.process import ProcessWorker
@@ -79,9 +81,15 @@ def a_client_sends(_: Path, __: pytest.MonkeyPatch) -> None:
         client.get("/x")
 
 
-def a_run_with_a_slot_begins(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.engine.slots.renew", lambda *_: None)
-    monkeypatch.setattr("flows.engine.slots.current_api", lambda: None)
+def a_run_with_a_slot_begins(__: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: queue.Queue[None] = queue.Queue()
+
+    def given_away(*_: Any, **__: Any) -> None:
+        refused.put(None)
+        raise RuntimeError("the slot is another run's")
+
+    monkeypatch.setattr(SyncPrefectClient, "renew_concurrency_lease", given_away)
+    monkeypatch.setattr("prefect.concurrency._leases.exponential_backoff_with_jitter", lambda *_: 0.0)
 
     @flow
     def empty() -> None:
@@ -91,8 +99,11 @@ def a_run_with_a_slot_begins(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = FlowRun(flow_id=uuid4(), state=Running(state_details=details))
     engine: Any = FlowRunEngine(flow=empty, flow_run=run, parameters={})
     monkeypatch.setattr(SyncPrefectClient, "read_flow_run", lambda *_: run)
-    with SyncPrefectClient("http://127.0.0.1:9/api") as client, engine.setup_run_context(client=client):
-        pass
+    here = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
+    with here, SyncPrefectClient("http://127.0.0.1:9/api") as client, engine.setup_run_context(client=client):
+        for _ in range(3):
+            refused.get(timeout=30)
+        time.sleep(0.2)  # Prefect would end the run here
 
 
 def a_line_is_not_read(_: Path, __: pytest.MonkeyPatch) -> None:
@@ -158,7 +169,10 @@ def a_worker_starts(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessWorker, "__aenter__", entered)
     monkeypatch.setattr(ProcessWorker, "__aexit__", nothing)
     monkeypatch.setattr(BaseWorker, "_emit_worker_started_event", nothing)
-    asyncio.run(BaseWorker.start(worker()))
+    for name in ("get_and_submit_flow_runs", "_sync_and_initialize"):
+        if getattr(Worker, name).__name__ == "look":  # the other one of the two
+            monkeypatch.setattr(Worker, name, nothing)
+    asyncio.run(BaseWorker.start(worker(), run_once=True))
 
 
 def a_worker_finds_runs(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +234,8 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.filesystems.LocalFileSystem.write_path": a_result_is_kept_and_read,
     "prefect._internal.observers.critical_service_loop": the_websocket_of_cancels_fails,
     "prefect.runner._scheduled_run_poller.critical_service_loop": serve_looks_for_runs,
-    "prefect.workers.base.critical_service_loop": a_worker_starts,
+    "prefect.workers.base.BaseWorker.get_and_submit_flow_runs": a_worker_starts,
+    "prefect.workers.base.BaseWorker._sync_and_initialize": a_worker_starts,
     "prefect.workers.process.ProcessWorker._submit_scheduled_flow_runs": a_worker_finds_runs,
     "prefect.workers.process.ProcessWorker._submit_run": a_worker_takes_up_a_run,
     "prefect.workers.process.ProcessWorker._cancel_run": a_worker_is_told_of_a_cancel,
