@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,42 +35,27 @@ class Completeness:
 
     group: str
     ref: str
-    type: str
     required: bool
     before: int | None
     after: int
     state: str
-    nobodys: bool = False
+    nobodys: bool
 
 
-def attributes(facts: Facts) -> list[Completeness]:
-    """All attributes of the query; none for tables, whose columns are others."""
-    if facts.query is None or facts.leaving.tables:
-        return []
-    found = []
+def attributes(facts: Facts) -> Iterator[Completeness]:
+    """Yield all attributes of the query; none for tables, whose columns are others."""
+    imported, leaving = facts.imported, facts.leaving
+    if facts.query is None or leaving.tables:
+        return
     for group in facts.query.groups:
         for attribute in group.attributes:
-            element = element_of(attribute.ref)
-            after = patients_with(facts.leaving, element)
-            before = patients_with(facts.imported, element) if facts.imported is not None else None
-            nobodys = not before and not after and _is_nobodys(facts, group.type)
-            if nobodys:
-                after = _resources_with(facts.leaving, element)
-                before = _resources_with(facts.imported, element) if facts.imported is not None else None
-            masked = _masked(facts.leaving, element)
-            found.append(
-                Completeness(
-                    group=group.name,
-                    ref=attribute.ref,
-                    type=group.type,
-                    required=attribute.required,
-                    before=before,
-                    after=after,
-                    state=_state(before, after, masked=masked),
-                    nobodys=nobodys,
-                )
-            )
-    return found
+            element, count = element_of(attribute.ref), patients_with
+            if not count(leaving, element) and not (imported and count(imported, element)):
+                count = _resources_with if _is_nobodys(facts, group.type) else patients_with
+            before, after = count(imported, element) if imported is not None else None, count(leaving, element)
+            state = _state(before, after, masked=_masked(leaving, element))
+            nobodys = count is _resources_with
+            yield Completeness(group.name, attribute.ref, attribute.required, before, after, state, nobodys)
 
 
 def patients_with(measured: Measured, element: str) -> int:

@@ -25,7 +25,7 @@ _NO_TIMES: Final = TECHNICAL | {"Patient"}
 
 def completeness(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 9: per attribute of the query, before and after."""
-    found = attributes(facts)
+    found = [*attributes(facts)]
     if not found:
         yield "no-attributes"
         return
