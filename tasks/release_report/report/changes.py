@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tasks.release_report.measure.measured import Dates, Path
+from tasks.release_report.measure.measured import Dates
 from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Finding, Table
@@ -15,7 +15,8 @@ from tasks.release_report.report.outline import finding, table
 def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
     """Yield what the comparison with ``import/`` found. ``is_kept`` says which paths the configuration keeps."""
     leaving = facts.leaving
-    left = {path: patients for path, patients in leaving.births.items() if not _is_original(leaving.paths.get(path))}
+    originals = {path for path, at in leaving.paths.items() if at.original > 0}  # stops already
+    left = {path: patients for path, patients in leaving.births.items() if path not in originals}
     raw = {path: dates.raw for path, dates in leaving.dates.items() if dates.raw}
     for code, paths in {"dates-raw": raw, "birthday-left": left, "birthday-event": leaving.birth_events}.items():
         seen: set[str] = set()
@@ -59,11 +60,6 @@ def uncompared(facts: Facts) -> Iterator[str]:
         yield "content-uncompared"
 
 
-def _is_original(at: Path | None) -> bool:
-    """Return whether a path is a stop already, because of its original values."""
-    return at is not None and at.original > 0
-
-
 def _state(dates: Dates, k: int) -> str:
     """Return the word for what became of a path's days."""
     if dates.raw:
@@ -75,14 +71,15 @@ def _state(dates: Dates, k: int) -> str:
 
 def _changed(facts: Facts, show: Disclosure) -> list[str]:
     """Return the paths with other contents than in ``import/`` that no rule changes, each as it may be shown."""
-    found = facts.leaving.changed
-    if not found:
-        return []
-    rules = [path for path, method in facts.rules.paths if method != "keep"] if facts.rules is not None else []
-    touched = Spoken(rules)
+    found, touched = facts.leaving.changed, _touched(facts)
     sure = facts.rules is not None and touched.complete
     paths = [path for path in found if not touched.of(path) and (sure or _is_clinical(facts, path))]
     return list(dict.fromkeys(show.path(path, found[path]) for path in paths))
+
+
+def _touched(facts: Facts) -> Spoken:
+    """Return what the rules change."""
+    return Spoken(path for path, method in (facts.rules.paths if facts.rules is not None else ()) if method != "keep")
 
 
 def _is_clinical(facts: Facts, path: str) -> bool:
@@ -100,5 +97,4 @@ def _why_unsure(facts: Facts) -> str:
         return "@changed-by-person"
     if facts.rules is None:
         return "@changed-by-service"
-    spoken = Spoken(path for path, method in facts.rules.paths if method != "keep")
-    return "" if spoken.complete else "@changed-by-unread-rule"
+    return "" if _touched(facts).complete else "@changed-by-unread-rule"
