@@ -153,7 +153,9 @@ def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str
     if options.ready_file is not None:
         ready = {"configuration": str(path), "urls": urls, "pid": os.getpid()}
         _write(options.ready_file, json.dumps(ready) + "\n")
-    sys.stdout.write(f"configuration: {path}\n")
+    # Scripts read the first line.
+    lines = [f"configuration: {path}", *(f"  {name:17}{url}" for name, url in urls.items()), "Ctrl-C ends the sandbox."]
+    sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
 

@@ -23,9 +23,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     """The sandbox, started as the page says in a clone of the repository."""
     (tmp_path / "deployments").symlink_to(ROOT / "deployments")
     place = Place(tmp_path, None)
-    with place.running(example("docs/sandbox.md", "python -m deployments.sandbox").text, "configuration: ") as log:
+    with place.running(example("docs/sandbox.md", "python -m deployments.sandbox").text, "Ctrl-C ends") as log:
         assert_shown(example("docs/sandbox.md", "configuration: ").text, log.read_text())
-        place.known["sandbox"] = log.read_text().removeprefix("configuration: ").rstrip("\n")
+        place.known["sandbox"] = log.read_text().partition("\n")[0].removeprefix("configuration: ")
         services = yaml.safe_load(Path(place.known["sandbox"]).read_text(encoding="utf-8"))["services"]
         place.known |= {"extraction": services["extractor"]["base_url"], "fhir": services["send"]["url"]}
         yield place
@@ -82,5 +82,5 @@ def test_a_service_is_served_in_a_test_as_shown() -> None:
 
 @pytest.mark.campaign
 def test_sluice_sandbox_is_the_same(tmp_path: Path) -> None:
-    with Place(tmp_path, None).running("sluice sandbox", "configuration: "):
+    with Place(tmp_path, None).running("sluice sandbox", "Ctrl-C ends the sandbox."):
         pass
