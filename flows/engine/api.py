@@ -144,7 +144,8 @@ class PrefectApi:
         limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
         begun = time.monotonic()
         # What a watcher does beside a step is not told: it asks every two seconds.
-        told = wire_log.begins(method, f"{self.address.url}{path}") if seconds is None else None
+        listening = seconds is None and wire_log.listener is not None
+        told = wire_log.LoggedRequest(method, f"{self.address.url}{path}") if listening else None
         try:
             answer = self._client.request(method, path, json=body, timeout=limit)
         except httpx.HTTPError as error:

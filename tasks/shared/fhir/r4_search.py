@@ -26,8 +26,9 @@ def _types() -> dict[str, _Parameters]:
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, _Parameters])
 
 
+@functools.lru_cache(maxsize=512)
 def is_type(name: str) -> bool:
-    """Whether R4 has resources of this type."""
+    """Return whether R4 has resources of this type."""
     return name in _types() and name not in _ABSTRACT
 
 

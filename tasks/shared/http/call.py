@@ -143,7 +143,8 @@ class Hop:
 
     def send(self, transport: httpx.BaseTransport, secrets: Pairs) -> httpx.Response:
         """Make the request and return the response, its body not read yet. Raises our errors."""
-        self.logged = wire_log.begins(self.call.method, self.target.text, self.call.size)
+        if wire_log.listener is not None:
+            self.logged = LoggedRequest(self.call.method, self.target.text, self.call.size)
         try:
             response = transport.handle_request(self._request(secrets))
             # A new one: a test's transport may give one whose body is read.

@@ -307,11 +307,12 @@ class ServiceClient:
         """The response to one request, its body not read yet."""
         if self._stop is not None:
             self._stop.before_request()
-        hop = Hop(call, target, self._connections.proxy(*target.origin), self._clock())
+        proxy, transport = self._connections.route(target.origin)
+        hop = Hop(call, target, proxy, self._clock())
         # What goes out again, or is an error, is nothing done (``Snapshot.still``).
         hop.check = functools.partial(self._check, call.attempt <= 1)
         try:
-            return hop, hop.send(self._connections.transport(target.origin[0], hop.proxy), secrets)
+            return hop, hop.send(transport, secrets)
         finally:
             self.meter.request(self._clock() - hop.started, repeated=call.attempt > 1)
 

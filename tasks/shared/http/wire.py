@@ -20,6 +20,7 @@ from tasks.shared.http.tls import ssl_context
 # Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
 # closing half-way is lost, which hurts when it must not be repeated.
 _KEEP_ALIVE = 4.0
+_MOST_ROUTES = 64  # of origins that are remembered: downloads may name any number
 _POOL: Errors = (httpcore.PoolTimeout, httpcore.ConnectError)
 
 
@@ -50,6 +51,7 @@ class _Direct:
 
 
 Connection = _Direct | httpcore.HTTPProxy
+Route = tuple[Proxy | None, httpx.BaseTransport]
 
 
 class _Parts(httpx.SyncByteStream):
@@ -217,17 +219,18 @@ class Connections:
         eager = tls.ca_cert_path is not None or tls.insecure_skip_verify
         self._ssl_context = ssl_context(tls) if eager else None
         self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
+        self._routes: dict[tuple[str, str, int], Route] = {}
         self._lock = threading.Lock()
 
-    def proxy(self, scheme: str, host: str, port: int) -> Proxy | None:
-        """Return the proxy for an origin."""
-        return None if self._given is not None else self._proxies.select(scheme, host, port)
+    def route(self, origin: tuple[str, str, int]) -> Route:
+        """Return the transport for an origin (scheme, host, port), and the proxy it goes through."""
+        return self._routes.get(origin) or self._new_route(origin)
 
-    def transport(self, scheme: str, proxy: Proxy | None) -> httpx.BaseTransport:
-        """Return the transport for URLs of this scheme."""
+    def _new_route(self, origin: tuple[str, str, int]) -> Route:
         if self._given is not None:
-            return self._given
-        secure = scheme == "https" or (proxy is not None and proxy.scheme == "https")
+            return None, self._given
+        proxy = self._proxies.select(*origin)
+        secure = origin[0] == "https" or (proxy is not None and proxy.scheme == "https")
         with self._lock:
             transport = self._transports.get((proxy, secure))
             if transport is None:
@@ -236,12 +239,15 @@ class Connections:
                 transport = self._transports[proxy, secure] = PoolTransport(
                     self._ssl_context, self._patience, max_connections=self._max_connections, proxy=proxy
                 )
-        return transport
+            if len(self._routes) < _MOST_ROUTES:
+                self._routes[origin] = proxy, transport
+        return proxy, transport
 
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
             transports = [*self._transports.values()]
             self._transports.clear()
+            self._routes.clear()
         for transport in transports:
             transport.close()

@@ -18,13 +18,14 @@ _TYPE = re.compile(r"[A-Z][A-Za-z]+|patients?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_.:-]*", re.ASCII)
 _MASKED = "…"
 
-_listener: Callable[[str], None] | None = None
+listener: Callable[[str], None] | None = None
+"""Gets the line of each request of this process, where somebody listens."""
 
 
-def listen(listener: Callable[[str], None] | None) -> None:
-    """Tell ``listener`` every request of this process from now on; ``None``: nobody."""
-    global _listener
-    _listener = listener
+def listen(new: Callable[[str], None] | None) -> None:
+    """Set the listener; ``None`` removes it."""
+    global listener
+    listener = new
 
 
 def shown(url: str) -> str:
@@ -66,11 +67,6 @@ class LoggedRequest:
         self._tell(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
 
     def _tell(self, what: str) -> None:
-        if _listener is not None:
+        if listener is not None:
             seconds = time.monotonic() - self.begun
-            _listener(f"{self.method} {shown(self.url)}: {what}, {human_duration(seconds)}")
-
-
-def begins(method: str, url: str, sent: int = 0) -> LoggedRequest | None:
-    """A request that begins, where somebody listens."""
-    return None if _listener is None else LoggedRequest(method, url, sent)
+            listener(f"{self.method} {shown(self.url)}: {what}, {human_duration(seconds)}")
