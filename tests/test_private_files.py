@@ -27,9 +27,8 @@ ELSEWHERE = {
     "tasks/release_report/report/disclosure.py": "a table of ours",
     "tasks/release_report/page/words.py": "a table of ours",
     "tasks/shared/fhir/r4_search.py": "a table of ours",
-    "tasks/shared/files/named_file.py": "what the configuration or the command line names",
+    "tasks/shared/files/named_file.py": "what the configuration or the command line names, and the job's CRTDL",
     "tasks/shared/files/out_file.py": "a directory, to sync it; files are opened with O_NOFOLLOW",
-    "tasks/shared/json_file.py": "what the configuration or the command line names, and the job's copy of the CRTDL",
 }
 """Who opens a file without the helpers, and which one: nothing below the jobs directory that decides or is sent."""
 

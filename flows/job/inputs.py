@@ -22,8 +22,8 @@ from tasks import declared
 from tasks.shared.errors import InputError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.fhir.crtdl import KEYS, parse_document
+from tasks.shared.files.named_file import LARGEST_FILE
 from tasks.shared.http.url_names import is_url
-from tasks.shared.json_file import LARGEST_FILE
 from tasks.shared.step import Given
 from tasks.shared.units import human_bytes
 

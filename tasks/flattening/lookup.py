@@ -26,7 +26,7 @@ from tasks.flattening.hierarchy import Disagreement, Hierarchy, Relations
 from tasks.flattening.lookup_model import SCHEMA_REFERENCE, TOO_DEEP, LookupTable, known_keys
 from tasks.flattening.r4_paths import oddities
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.json_file import JsonFile, strict_json
+from tasks.shared.files.named_file import JsonFile, strict_json
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 """What SQL on FHIR takes as the name of a view or a column."""
