@@ -213,7 +213,7 @@ def test_every_reference_on_the_page_exists() -> None:
 def test_every_reference_of_an_answer_that_services_share_is_on_the_page() -> None:
     shared = {
         reference
-        for name in ("answer", "client", "failures", "oauth", "download")
+        for name in ("answer", "client", "credentials", "download")
         for node in ast.walk(tree(ROOT / f"tasks/shared/http/{name}.py"))
         if isinstance(node, ast.Constant) and node.value in references()
         for reference in [str(node.value)]
