@@ -1,6 +1,7 @@
 """The seam around the FHIRPath library: its grammar, its tables of FHIR R4, and what its syntax trees are made of.
 
-Which functions and variables an expression may use, and what its result means, is each service's own affair.
+Which functions and variables an expression may use, and what its result means, is each service's own affair. An
+expression that the library does not fully know is refused when it is read.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from typing import Any
 
 from antlr4 import CommonTokenStream, InputStream, ParseTreeWalker  # type: ignore[import-untyped]
 from antlr4.error.ErrorListener import ErrorListener  # type: ignore[import-untyped]
-from fhirpathpy import apply_parsed_path
+from fhirpathpy.engine import do_eval
 from fhirpathpy.engine.invocations import invocation_registry
-from fhirpathpy.engine.nodes import ResourceNode, TypeInfo
+from fhirpathpy.engine.invocations.constants import constants
+from fhirpathpy.engine.nodes import FP_Quantity, FP_TimeBase, ResourceNode, TypeInfo
 from fhirpathpy.models import models
 from fhirpathpy.parser.ASTPathListener import ASTPathListener
 from fhirpathpy.parser.generated.FHIRPathLexer import FHIRPathLexer
 from fhirpathpy.parser.generated.FHIRPathParser import FHIRPathParser
+
+from deployments.sandbox.common.json_text import JsonValue
 
 Node = dict[str, Any]
 """A node of the library's syntax tree: ``type``, ``text``, ``terminalNodeText``, ``children``."""
@@ -31,7 +35,8 @@ FUNCTIONS: Mapping[str, Any] = invocation_registry
 
 element: Callable[[Any, str | None], Item] = ResourceNode
 """An element as the library knows it: data, and its type or path."""
-_apply: Callable[[Item, Node, Mapping[str, Any], Node, Node], list[Any]] = apply_parsed_path
+_do_eval: Callable[[Node, list[Item], Node], list[Item]] = do_eval
+_reset_clock: Callable[[], None] = constants.reset
 _listener: Callable[[], Any] = ASTPathListener
 _parser: Callable[[object], Any] = FHIRPathParser
 _AROUND_ONE = frozenset({"TermExpression", "InvocationTerm", "ParenthesizedTerm", "LiteralTerm"})
@@ -109,6 +114,61 @@ def name_of(identifier: Node) -> str:
     return str(identifier["text"]).strip("`")
 
 
-def values(tree: Node, start: Item, variables: Mapping[str, Any], own: Mapping[str, Any]) -> list[Any]:
-    """What an expression gives, as plain data. Raises whatever the library raises."""
-    return _apply(start, {"children": [tree]}, variables, R4, {"userInvocationTable": own})
+def variable(node: Node) -> str:
+    """The name in an ``ExternalConstantTerm``, without ``%``."""
+    (constant,) = node["children"]
+    return name_of(constant["children"][0])
+
+
+def evaluate(tree: Node, starts: list[Item], variables: Mapping[str, Any], own: Mapping[str, Any]) -> list[Item]:
+    """Evaluate an expression on one element: an object with ``resourceType``, or a ``ResourceNode``.
+
+    A primitive may have its companion beside it. ``own`` are the functions of the service. Raises ``EvaluationError``.
+    """
+    _reset_clock()
+    context: Node = {
+        "dataRoot": starts,
+        "$this": starts,
+        "vars": {"context": starts[0] if starts else None, "ucum": "http://unitsofmeasure.org", **variables},
+        "model": R4,
+        "userInvocationTable": own,
+    }
+    try:
+        found = _do_eval(context, starts, tree)
+    except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+        raise EvaluationError(type(error).__name__) from None
+    return [item for item in found if not is_nothing(item)]
+
+
+def data_of(item: Item) -> JsonValue:
+    """What an item is in JSON."""
+    if isinstance(item, ResourceNode):
+        item = item.data
+    if isinstance(item, FP_TimeBase):
+        return item.asStr  # type: ignore[attr-defined]
+    if isinstance(item, FP_Quantity):
+        return {"value": item.value, "unit": str(item.unit).strip("'")}
+    return item
+
+
+def path_of(item: Item) -> str:
+    """Type or path of an item; empty for what was computed."""
+    path = item.path if isinstance(item, ResourceNode) else None
+    return path if isinstance(path, str) else ""
+
+
+def is_nothing(item: Item) -> bool:
+    """Whether an item is the companion of a primitive (``_birthDate``), or a null in a list."""
+    if not isinstance(item, ResourceNode):
+        return item is None
+    return item.data is None or (isinstance(item.data, dict) and _is_primitive(item.path))
+
+
+def _is_primitive(path: str | None) -> bool:
+    """Whether a path of the library is a primitive type."""
+    return path is not None and (path.startswith("System.") or ("." not in path and path[:1].islower()))
+
+
+def has_value(_context: Node, items: list[Item]) -> list[Item]:
+    """Return whether there is one primitive with a value: ``hasValue()`` of FHIR, which the library lacks."""
+    return [sum(not isinstance(data_of(item), dict | list) for item in items) == 1]

@@ -10,14 +10,17 @@ from deployments.sandbox.common.fhirpath import (
     ExpressionError,
     Item,
     Node,
+    data_of,
     element,
+    evaluate,
     name_of,
     nodes,
+    path_of,
     read,
 )
 from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.flattening.constant import PER_ELEMENT
-from deployments.sandbox.flattening.fhirpath import check, data_of, evaluate, path_of
+from deployments.sandbox.flattening.functions import OWN, check
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.resource import Dressed, Focus, Resource
 
@@ -61,7 +64,6 @@ class Expression:
         start = data if is_resource else element(data, focus.path)
         variables = {
             **self._constants,
-            "context": start,
             "resource": root,
             "rootResource": root,
             "rowIndex": focus.index,
@@ -70,7 +72,7 @@ class Expression:
         if self._with_companions and isinstance(data, Dressed):
             starts.append(element(data.companion, focus.path))  # as the library has them
         try:
-            return evaluate(self._tree, starts, variables)
+            return evaluate(self._tree, starts, variables, OWN)
         except EvaluationError as error:
             raise ResourceError(f"the expression {self.text!r} cannot be evaluated: {error}") from None
 

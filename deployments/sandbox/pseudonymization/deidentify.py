@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, encode
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
-from deployments.sandbox.pseudonymization.fhirpath import Expression
 from deployments.sandbox.pseudonymization.methods import method_of
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.methods.keys import keys_of
@@ -20,7 +19,17 @@ from deployments.sandbox.pseudonymization.methods.method import Method, Reach
 from deployments.sandbox.pseudonymization.methods.substitute import Substitute
 from deployments.sandbox.pseudonymization.model import Kind, applies_to, is_a
 from deployments.sandbox.pseudonymization.node import JsonObject, Node, ResourceNode, read_resource
-from deployments.sandbox.pseudonymization.path import ByName, ByType, Chain, Member, OfType, RulePath, Where, read_path
+from deployments.sandbox.pseudonymization.path import (
+    ByName,
+    ByType,
+    Chain,
+    Expression,
+    Member,
+    OfType,
+    RulePath,
+    Where,
+    read_path,
+)
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
     ProcessingFailureError,

@@ -12,7 +12,8 @@
 ====================================  ==================================================================================
 
 Everything else of FHIRPath (``[0]``, ``first()``, ``descendants()`` …) is refused where a path navigates, and welcome
-in a criterion.
+in a criterion. Where a path leads is found here and in ``node``, which know places; whatever decides or computes (the
+argument of ``where``, the cases of ``generalize``) is the work of the FHIRPath library.
 """
 
 from __future__ import annotations
@@ -20,13 +21,90 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import chain, product
+from typing import Any
 
-from deployments.sandbox.common.fhirpath import Node, function, name_of
-from deployments.sandbox.pseudonymization.fhirpath import Expression, literal, read
+from deployments.sandbox.common import fhirpath
+from deployments.sandbox.common.fhirpath import (
+    EvaluationError,
+    ExpressionError,
+    Node,
+    check_calls,
+    data_of,
+    element,
+    evaluate,
+    function,
+    name_of,
+    nodes,
+)
+from deployments.sandbox.common.json_text import JsonValue, plain
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 
 _PATH = re.compile(r"(?P<type>[A-Z][a-zA-Z]*)?\.?(?P<expression>.*)", re.DOTALL)
 """How the deployed service cuts the resource type off a path."""
+_REFUSED_NODES = {"IndexInvocation": "$index", "TotalInvocation": "$total", "ExternalConstantTerm": "% variables"}
+_REFUSED_FUNCTIONS = frozenset({"trace", "now", "today", "timeOfDay"})
+"""Known to the library, but without sense in a rule: one writes to the console, the others change with the day."""
+
+
+def _read(text: str) -> Node:
+    """The syntax tree of an expression. Raises ``RuleFileError``."""
+    try:
+        return fhirpath.read(text)
+    except ExpressionError as error:
+        raise RuleFileError(str(error)) from None
+
+
+def _literal(node: Node) -> str | None:
+    """The text of a node that is a string literal; None for anything else."""
+    return str(evaluate(node, [], {}, {})[0]) if node["type"] == "StringLiteral" else None
+
+
+class Expression:
+    """A computation on one element."""
+
+    def __init__(self, node: Node, text: str) -> None:
+        """Take a syntax tree; ``text`` is for messages. Raises ``RuleFileError`` for what the library lacks."""
+        _check(node, text)
+        self._where = _call("where", node)
+        self._select = _call("select", node)
+        self._text = text
+
+    @classmethod
+    def of(cls, text: str) -> Expression:
+        """The expression of a text. Raises ``RuleFileError``."""
+        return cls(_read(text), text)
+
+    def holds(self, value: JsonValue, path: str) -> bool:
+        """Whether it is true for a value of that type; empty is not true. Raises ``EvaluationError``."""
+        return bool(self._evaluate(self._where, value, path))
+
+    def value(self, value: JsonValue, path: str) -> JsonValue:
+        """The first of its results, None without any. Raises ``EvaluationError``."""
+        found = self._evaluate(self._select, value, path)
+        return found[0] if found else None
+
+    def _evaluate(self, tree: Node, value: JsonValue, path: str) -> list[Any]:
+        try:
+            return [data_of(item) for item in evaluate(tree, [element(plain(value), path)], {}, {})]
+        except EvaluationError:
+            raise EvaluationError(self._text) from None
+
+
+def _call(name: str, argument: Node) -> Node:
+    called = {"type": "Identifier", "text": name, "terminalNodeText": [name]}
+    parameters = {"type": "ParamList", "text": None, "terminalNodeText": [], "children": [argument]}
+    functn = {"type": "Functn", "text": None, "terminalNodeText": ["(", ")"], "children": [called, parameters]}
+    return {"type": "FunctionInvocation", "terminalNodeText": [], "children": [functn]}
+
+
+def _check(tree: Node, text: str) -> None:
+    for node in nodes(tree):
+        if node["type"] in _REFUSED_NODES:
+            raise RuleFileError(f"{_REFUSED_NODES[node['type']]} in {text!r} is not supported")
+    try:
+        check_calls(tree, text, {}, _REFUSED_FUNCTIONS, " here")
+    except ExpressionError as error:
+        raise RuleFileError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +163,7 @@ def read_path(text: str) -> RulePath:
         raise RuleFileError("a path is empty")
     if cut["type"] == text.strip():
         return RulePath(cut["type"], ((),))
-    return RulePath(cut["type"], _chains(read(cut["expression"]), text))
+    return RulePath(cut["type"], _chains(_read(cut["expression"]), text))
 
 
 def _chains(node: Node, text: str) -> tuple[Chain, ...]:
@@ -111,13 +189,13 @@ def _chains(node: Node, text: str) -> tuple[Chain, ...]:
 def _function(node: Node, text: str) -> Chain:
     name, arguments = function(node)
     match name, arguments:
-        case "nodesByType", [argument] if (kind := literal(argument)) is not None:
+        case "nodesByType", [argument] if (kind := _literal(argument)) is not None:
             return (ByType(kind),)
-        case "nodesByName", [argument] if (wanted := literal(argument)) is not None:
+        case "nodesByName", [argument] if (wanted := _literal(argument)) is not None:
             return (ByName(wanted),)
         case "where", [criterion]:
             return (Where(Expression(criterion, text)),)
-        case "extension", [argument] if literal(argument) is not None:
+        case "extension", [argument] if _literal(argument) is not None:
             return (Member("extension"), Where(Expression(_url_is(argument), text)))
         case "ofType" | "as", [kind_node]:
             return (OfType(_type_name(kind_node)),)
@@ -125,7 +203,7 @@ def _function(node: Node, text: str) -> Chain:
 
 
 def _url_is(argument: Node) -> Node:
-    return {"type": "EqualityExpression", "terminalNodeText": ["="], "children": [read("url"), argument]}
+    return {"type": "EqualityExpression", "terminalNodeText": ["="], "children": [_read("url"), argument]}
 
 
 def _type_name(node: Node) -> str:

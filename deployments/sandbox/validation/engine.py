@@ -11,8 +11,7 @@ from typing import Any
 
 from deployments.sandbox.common.definitions.schema import Invariant, Schema
 from deployments.sandbox.common.fhirpath import EvaluationError
-from deployments.sandbox.validation.fhirpath import Scope
-from deployments.sandbox.validation.invariants import holds, not_evaluable
+from deployments.sandbox.validation.invariants import Scope, holds, not_evaluable
 from deployments.sandbox.validation.issue import Issue, Message, Place
 from deployments.sandbox.validation.structure import Visit, Walk
 

@@ -8,9 +8,9 @@ import msgspec
 
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, spelled
-from deployments.sandbox.pseudonymization.fhirpath import Expression
 from deployments.sandbox.pseudonymization.methods.method import Method, Work
 from deployments.sandbox.pseudonymization.model import Element
+from deployments.sandbox.pseudonymization.path import Expression
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError, RuleFileError
 from deployments.sandbox.pseudonymization.rulefile import Rule
 

@@ -8,7 +8,7 @@ import fhirpathpy
 import pytest
 from fhirpathpy.models import models
 
-from deployments.sandbox.common.fhirpath import ExpressionError, nodes, read, values
+from deployments.sandbox.common.fhirpath import ExpressionError, data_of, evaluate, nodes, read
 
 PATIENT = {
     "resourceType": "Patient",
@@ -38,7 +38,8 @@ PATIENT = {
 def test_a_tree_without_nodes_that_only_group_means_the_same(text: str) -> None:
     known = {"resource": PATIENT}
     whole: Any = fhirpathpy.evaluate
-    assert values(read(text), PATIENT, known, {}) == whole(PATIENT, text, known, models["r4"])
+    found = [data_of(item) for item in evaluate(read(text), [PATIENT], known, {})]
+    assert found == whole(PATIENT, text, known, models["r4"])
     assert not [node for node in nodes(read(text)) if node["type"] in ("TermExpression", "ParenthesizedTerm")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.sandbox.flattening.keys import reference_key, resource_key
+from deployments.sandbox.flattening.functions import reference_key, resource_key
 from tests.deployments.sandbox.flattening.support import one, rows
 
 
