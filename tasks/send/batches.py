@@ -168,6 +168,7 @@ class _Open:
         self._content: dict[str, Resource] = {}
         self._lanes: set[str] = set()
         self._collapsed: list[Resource] = []
+        self._starts: list[int] = []
         self._bytes = transactions.envelope
 
     def __len__(self) -> int:
@@ -190,6 +191,7 @@ class _Open:
     def put(self, resources: Sequence[Resource], size: int, lanes: frozenset[str]) -> None:
         self._lanes |= lanes
         self._bytes += size
+        self._starts.append(len(self._content))
         added = {resource.key: resource for resource in resources}
         if len(added) == len(resources) and self._content.keys().isdisjoint(added):
             self._content |= added
@@ -201,19 +203,27 @@ class _Open:
                 self._bytes -= self._transactions.sizes([earlier])[0]
             self._content[resource.key] = resource
 
-    def close(self, resolve: Resolve) -> Batch:
-        batch = Batch(Part(list(self._content.values())), frozenset(self._lanes), self._collapsed, resolve)
-        self._content, self._lanes, self._collapsed = {}, set(), []
+    def close(self, resolve: Resolve, *, groups: bool) -> Batch:
+        content = Part(list(self._content.values()), self._starts if groups else None)
+        batch = Batch(content, frozenset(self._lanes), self._collapsed, resolve)
+        self._content, self._lanes, self._collapsed, self._starts = {}, set(), [], []
         self._bytes = self._transactions.envelope
         return batch
 
 
 def pack(
-    units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve = Resolve.LATER
+    units: Iterable[Unit],
+    limits: Limits,
+    transactions: Transactions,
+    *,
+    resolve: Resolve = Resolve.LATER,
+    groups: bool = False,
 ) -> Iterator[Batch]:
     """Pack units into batches, in order.
 
-    A unit that fits into one transaction is not divided; one that does not begins a new transaction.
+    A unit that fits into one transaction is not divided; one that does not begins a new transaction. With ``groups``
+    every unit stays a group, which the halving of a refused transaction respects: one that is larger than the limits
+    travels alone. Then ``Type/id`` must be unique.
     """
     opened = _Open(limits, transactions)
     for unit in units:
@@ -224,8 +234,8 @@ def pack(
         sizes = transactions.sizes(unit.resources)
         total = sum(sizes)
         if len(opened) and not opened.fits(count, total):
-            yield opened.close(resolve)
-        if opened.fits(count, total):
+            yield opened.close(resolve, groups=groups)
+        if groups or opened.fits(count, total):
             opened.put(unit.resources, total, unit.lanes)
             continue
         at = 0
@@ -235,30 +245,6 @@ def pack(
                 opened.put(unit.resources[at : at + take], sum(sizes[at : at + take]), unit.lanes)
                 at += take
             else:
-                yield opened.close(resolve)
+                yield opened.close(resolve, groups=groups)
     if len(opened):
-        yield opened.close(resolve)
-
-
-def pack_groups(
-    units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve
-) -> Iterator[Batch]:
-    """Like ``pack``, but every unit stays a group, which the halving of a refused transaction respects.
-
-    ``Type/id`` must be unique. A unit larger than the limits travels alone.
-    """
-    resources: list[Resource] = []
-    groups: list[int] = []
-    lanes: set[str] = set()
-    bytes_ = transactions.envelope
-    for unit in units:
-        added = sum(transactions.sizes(unit.resources))
-        if groups and (len(resources) + len(unit.resources) > limits.batch_size or bytes_ + added > limits.max_bytes):
-            yield Batch(Part(resources, groups), frozenset(lanes), resolve=resolve)
-            resources, groups, lanes, bytes_ = [], [], set(), transactions.envelope
-        groups.append(len(resources))
-        resources += unit.resources
-        lanes |= unit.lanes
-        bytes_ += added
-    if groups:
-        yield Batch(Part(resources, groups), frozenset(lanes), resolve=resolve)
+        yield opened.close(resolve, groups=groups)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send import STATE
-from tasks.send.batches import MAX_BODY, Batch, Limits, Part, Resolve, Transactions, Unit, pack, pack_groups
+from tasks.send.batches import MAX_BODY, Batch, Limits, Part, Resolve, Transactions, Unit, pack
 from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import Compared, required
 from tasks.send.deferred import DeferredResources
@@ -278,7 +278,7 @@ class _Load:
             if (group := [resource for name in names if (resource := self._waiting.read(name))])
         )
         self._account.put_off_in_a_row = 0
-        for batch in pack_groups(units, self._limits, self._transactions, resolve=Resolve.ISOLATE):
+        for batch in pack(units, self._limits, self._transactions, resolve=Resolve.ISOLATE, groups=True):
             self._workers.drain()
             self._workers.submit(batch)
             # One request for each hopeless resource: after as many as may fail, it is known that there are too many.

@@ -19,7 +19,6 @@ from tasks.send.batches import (
     Transactions,
     Unit,
     pack,
-    pack_groups,
 )
 from tasks.shared.fhir.bundle import Resource
 
@@ -129,7 +128,8 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
 
 
 def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> None:
-    batches = list(pack_groups(units(2, 3, 9, 1, 1), Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE))
+    given_ones = units(2, 3, 9, 1, 1)
+    batches = list(pack(given_ones, Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE, groups=True))
     assert [(len(batch.content.resources), batch.content.groups) for batch in batches] == [
         (5, [0, 2]),
         (9, [0]),
