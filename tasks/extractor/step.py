@@ -1,11 +1,72 @@
-"""The step ``extractor``."""
+"""The step ``extractor``: its declaration, and what can be wrong before a job (document 3 §2 and §3)."""
 
-from tasks.extractor import checks
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from config import ConfigError
+from config.enrichments import enrichment_rules
 from tasks.extractor.client import service
 from tasks.extractor.extraction import run
-from tasks.extractor.submission import DIRECTORY, begun
+from tasks.extractor.query import read_patients
+from tasks.extractor.submission import DIRECTORY, begun, patients_file
+from tasks.extractor.urls import is_result_url, result_url_unknown
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
+from tasks.shared.files.named_file import is_special, not_a_file
+from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT
-from tasks.shared.step import Step, nothing
+from tasks.shared.step import CheckContext, Given, Step, nothing
+
+
+def needs(given: Given) -> Collection[str]:
+    """A query; the URL of a result needs none."""
+    return () if is_url(given.input or "") else ("crtdl",)
+
+
+def patients_unused(given: Given) -> InputError:
+    """Whoever names patients means only these: going on without them would move more than was asked for."""
+    return InputError(
+        "patients-unused", "--patients limits what the extraction server extracts, and this run submits nothing",
+        context=str(given.patients), hint="leave out --patients, or enable the step extractor and give a CRTDL",
+    )  # fmt: skip
+
+
+def checks(context: CheckContext) -> Iterator[SluiceError]:
+    """The patients and the input."""
+    given = context.given
+    if given.patients is not None:
+        patients = patients_file(context.job_dir, given.patients) if context.job_dir else given.patients
+        if is_url(given.input or ""):
+            yield patients_unused(given)
+        elif is_special(patients):
+            yield not_a_file("--patients", patients)
+        else:
+            try:
+                read_patients(patients)
+            except InputError as error:
+                yield error
+    if given.input is not None and not is_url(given.input):
+        yield InputError(
+            "input-is-directory", "extractor takes the URL of a result, INPUT is a directory",
+            hint="leave out INPUT, or enable local_import instead of extractor",
+        )  # fmt: skip
+    elif given.input is not None and not is_result_url(given.input):
+        yield result_url_unknown(given.input)
+
+
+def warnings(context: CheckContext) -> Iterator[str]:
+    """What the server may refuse of the query, as it will be submitted."""
+    given = context.given.crtdl
+    if given is None or is_special(given) or is_url(context.given.input or ""):
+        return
+    own = effective_file(context.job_dir) if context.job_dir is not None else None
+    try:
+        rules = () if own else enrichment_rules(context.config.services.crtdl_preprocessing)
+        yield from doubtful(own or given, rules)
+    except ConfigError:
+        return  # a finding
+
 
 STEP = Step(
     name="extractor",
@@ -13,10 +74,10 @@ STEP = Step(
     reads=nothing,
     output=IMPORT,
     folders=(DIRECTORY,),
-    takes={"crtdl": None, "input": None, "patients": checks.patients_unused},
-    needs=checks.needs,
+    takes={"crtdl": None, "input": None, "patients": patients_unused},
+    needs=needs,
     services=lambda config: [service(config)],
-    checks=checks.checks,
-    warnings=checks.warnings,
+    checks=checks,
+    warnings=warnings,
     holds=begun,
 )

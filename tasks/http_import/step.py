@@ -1,9 +1,37 @@
-"""The step ``http_import``."""
+"""The step ``http_import``: its declaration, and what can be wrong before there is a job."""
 
-from tasks.http_import import checks
-from tasks.http_import.importer import run
-from tasks.shared.import_directory import IMPORT
-from tasks.shared.step import Step, nothing
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from tasks.http_import.importer import findings, no_url, run
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.http.url_names import is_url
+from tasks.shared.import_directory import IMPORT, stored_size
+from tasks.shared.step import CheckContext, Step, nothing
+
+
+def checks(context: CheckContext) -> Iterator[SluiceError]:
+    """The URLs, each asked once; what their servers say about sizes is for ``space``."""
+    given = context.given.input
+    if given is not None and not is_url(given):
+        yield InputError(
+            "input-is-directory", "http_import takes a URL, INPUT is a directory",
+            hint="give a URL, or enable local_import instead of http_import",
+        )  # fmt: skip
+    elif given is None and not context.config.services.http_import.urls:
+        yield no_url()
+    elif context.online:
+        yield from findings(context.config, given, job_dir=context.job_dir, sizes=context.sizes)
+
+
+def space(context: CheckContext, _read: int) -> int:
+    """The sizes that servers gave, and what is there; one that does not say, or does not answer, counts as nothing."""
+    offered = context.sizes.items()
+    wanted = sum(stored_size(size, urlsplit(url).path, context.config.compression) for url, size in offered)
+    return wanted + context.held(IMPORT)
+
 
 STEP = Step(
     name="http_import",
@@ -11,6 +39,6 @@ STEP = Step(
     reads=nothing,
     output=IMPORT,
     takes={"input": None},
-    checks=checks.checks,
-    space=checks.space,
+    checks=checks,
+    space=space,
 )

@@ -1,9 +1,38 @@
-"""The step ``local_import``."""
+"""The step ``local_import``: its declaration, and what can be wrong before there is a job."""
 
-from tasks.local_import import checks
-from tasks.local_import.importer import run
-from tasks.shared.import_directory import IMPORT
-from tasks.shared.step import Step, nothing
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tasks.local_import.importer import run, scan_source
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.http.url_names import is_url
+from tasks.shared.import_directory import IMPORT, stored_size
+from tasks.shared.step import CheckContext, Step, nothing
+
+
+def checks(context: CheckContext) -> Iterator[SluiceError]:
+    """The directory, without reading the files in it."""
+    if is_url(context.given.input or ""):
+        yield InputError(
+            "input-is-url", "local_import takes a directory, INPUT is a URL",
+            hint="give a directory, or enable http_import instead of local_import",
+        )  # fmt: skip
+    else:
+        yield from scan_source(context.config, context.given.input).problems
+
+
+def warnings(context: CheckContext) -> Iterator[str]:
+    """What it leaves out; a job that goes on said so when it began."""
+    if context.job_dir is None:
+        yield from scan_source(context.config, context.given.input).warnings
+
+
+def space(context: CheckContext, _read: int) -> int:
+    """What the importer takes, nothing else: the jobs directory may lie inside."""
+    files = scan_source(context.config, context.given.input).files
+    return sum(stored_size(file.size, file.path.name, context.config.compression) for file in files)
+
 
 STEP = Step(
     name="local_import",
@@ -11,7 +40,7 @@ STEP = Step(
     reads=nothing,
     output=IMPORT,
     takes={"input": None},
-    checks=checks.checks,
-    warnings=checks.warnings,
-    space=checks.space,
+    checks=checks,
+    warnings=warnings,
+    space=space,
 )
