@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from config import PipelineConfig
-from tasks.local_import.scan import EMPTY, Scan, SourceFile, listed, open_source, scan
+from tasks.local_import.scan import EMPTY, Scan, SourceFile, open_source, scan
 from tasks.shared.errors import DataError, InputError, StorageError, storage_error
+from tasks.shared.files.data_directory import as_shown, listed
 from tasks.shared.files.intake import FileFacts, Intake
 from tasks.shared.import_directory import ImportDirectory
 from tasks.shared.meter import Meter
@@ -85,15 +86,15 @@ def run(context: StepContext) -> StepReport:
         raise DataError(
             "empty-file",
             f"{len(empty)} files hold not a single resource" if len(empty) > 1 else "the file holds not one resource",
-            context=f"{found.directory}\n  {listed(sorted(empty))}",
+            context=listed(found.directory, sorted(empty)),
             hint="an export that broke off looks like this; export again, or import another directory",
         )
     if empty:
-        warnings.append(f"{EMPTY}: {listed(sorted(empty), shown=5, separator=', ')}")
+        warnings.append(f"{EMPTY}: {', '.join(as_shown(sorted(empty), most=5))}")
     if changed:
         warnings.append(
             "changed since they were imported, the job keeps what it has: "
-            + listed(sorted(changed), shown=5, separator=", ")
+            + ", ".join(as_shown(sorted(changed), most=5))
         )
     return target.result(warnings)
 

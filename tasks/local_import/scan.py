@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.data_directory import as_shown, listed
 from tasks.shared.files.names import base_name, is_consent_name, is_ndjson_name
-
-_SHOWN = 20
-"""Names listed in one error; the rest is counted."""
 
 EMPTY = "empty, nothing to import (an export that broke off looks like this)"
 
@@ -81,7 +79,7 @@ class Scan:
     def warnings(self) -> tuple[str, ...]:
         """One sentence per kind of file that was left out."""
         left_out = {EMPTY: [file.name for file in self.empty], **self.skipped}
-        return tuple(f"{what}: {listed(names, shown=5, separator=', ')}" for what, names in left_out.items() if names)
+        return tuple(f"{what}: {', '.join(as_shown(names, most=5))}" for what, names in left_out.items() if names)
 
 
 def open_source(path: Path) -> int:
@@ -90,13 +88,6 @@ def open_source(path: Path) -> int:
     Raises ``OSError``.
     """
     return os.open(path, _OPEN)
-
-
-def listed(names: Iterable[str], *, shown: int = _SHOWN, separator: str = "\n  ") -> str:
-    """Names for an error or a warning: the first ones, and how many more there are."""
-    every = list(names)
-    more = f"{separator}… and {len(every) - shown} more" if len(every) > shown else ""
-    return separator.join(every[:shown]) + more
 
 
 def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = None) -> Scan:
@@ -247,7 +238,7 @@ def _problems(
         yield InputError(
             "input-unreadable",
             f"{len(unreadable)} files or directories cannot be read",
-            context=f"{where}\n  {listed(sorted(unreadable))}",
+            context=listed(where, sorted(unreadable)),
             hint="give the user who runs the pipeline permission to read them, or move them away",
         )
     if unnameable:
@@ -261,7 +252,7 @@ def _problems(
         yield InputError(
             "empty-file",
             f"all {len(files)} files are empty" if len(files) > 1 else "the only file is empty",
-            context=f"{where}\n  {listed(file.name for file in files)}",
+            context=listed(where, [file.name for file in files]),
             hint="an export that broke off looks like this; a single empty file among others would be left out",
         )
     by_base: defaultdict[str, list[str]] = defaultdict(list)
@@ -272,7 +263,7 @@ def _problems(
         yield InputError(
             "name-clash",
             f"files would overwrite each other in the job: {len(clashes)} names occur more than once",
-            context=f"{where}\n  {listed(clashes)}",
+            context=listed(where, clashes),
             hint="a job keeps its files in one directory: rename them, or import the directories in separate jobs",
         )
     if not files and not unreadable and not unnameable:

@@ -7,12 +7,12 @@ data files, else what the wait looked at. The step reads them, the job looks at 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import DataError, storage_errors
-from tasks.shared.files.data_directory import as_shown, is_no_data
+from tasks.shared.files.data_directory import is_no_data, listed
 from tasks.shared.files.names import base_name, data_files
 from tasks.shared.report import Corrections
 
@@ -94,8 +94,3 @@ _FILES_OF: Final[dict[Corrections, Callable[[Path], list[Path]]]] = {
     Corrections.TABLES: _tables,
     Corrections.NOT_SENT: lambda _: [],
 }
-
-
-def listed(directory: Path, names: Iterable[str]) -> str:
-    """The directory and the names in it, the first ones."""
-    return "\n  ".join([str(directory), *as_shown(names)])

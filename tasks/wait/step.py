@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.shared.corrections import corrected_files, listed, make_directory, wait_directory
+from tasks.shared.corrections import corrected_files, make_directory, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.files.check import check_file
-from tasks.shared.files.data_directory import left_alone_warning, stored_bytes
+from tasks.shared.files.data_directory import left_alone_warning, listed, stored_bytes
 from tasks.shared.files.inventory import Inventory, still_approved
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.step import Parked, Step, StepContext

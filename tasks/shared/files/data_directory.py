@@ -91,11 +91,16 @@ def file_names(directories: Iterable[Path]) -> list[str]:
     ]
 
 
-def as_shown(names: Iterable[str]) -> list[str]:
-    """The first names, and how many more; one that would upset a terminal in its ASCII form."""
+def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:
+    """The first ``most`` names, and how many more; one that would upset a terminal in its ASCII form."""
     every = [name if name.isprintable() else ascii(name) for name in names]
-    more = [f"… and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
-    return [*every[:_SHOWN], *more]
+    more = [f"… and {len(every) - most} more"] if len(every) > most else []
+    return [*every[:most], *more]
+
+
+def listed(directory: Path | str, names: Iterable[str]) -> str:
+    """The directory and the first names in it, a line each."""
+    return "\n  ".join([str(directory), *as_shown(names)])
 
 
 def _walk(directory: Path) -> Iterator[tuple[Path, bool]]:
