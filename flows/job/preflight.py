@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from config import STEPS, LoadedConfig, PipelineConfig
+from config import STEPS, LoadedConfig, PipelineConfig, Role, has_role
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
@@ -80,7 +80,12 @@ def _asked(service: Service, config: PipelineConfig, tell: Callable[[str], None]
 def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:
     """What is doubtful, found at start (document 3 §4 and §5), one sentence each; errors are among the findings."""
     context = CheckContext(config, inputs.given(), job_dir)
-    for name in dict.fromkeys(config.pipeline.enabled_steps):
+    names = config.pipeline.enabled_steps
+    if context.given.crtdl is not None and job_dir is None and not any(has_role(name, Role.EXTRACT) for name in names):
+        reading = [name for name in names if "crtdl" in declared(name).needs(context.given)]
+        also = f"; {' and '.join(reading)} reads only its attribute groups" if reading else ""
+        yield f"no step applies the query: {names[0]} imports all resources it finds{also}"
+    for name in dict.fromkeys(names):
         yield from declared(name).warnings(context)
 
 

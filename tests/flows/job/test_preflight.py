@@ -11,7 +11,7 @@ import pytest
 
 from config import CompressionConfig, PipelineConfig
 from flows.job.inputs import JobInputs
-from flows.job.preflight import RESERVE, exit_code, preflight, space_needed
+from flows.job.preflight import RESERVE, exit_code, preflight, space_needed, warnings
 from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
@@ -55,6 +55,8 @@ EXTRACTOR = ', extractor: {base_url: "http://127.0.0.1:9"}'
 PSEUDONYMIZER = ', pseudonymizer: {url: "http://127.0.0.1:9", anonymization_config: rules.yaml}'
 FLATTENING = ', flattening: {service_url: "http://127.0.0.1:9", lookup_path: lookup.json}'
 
+NOT_APPLIED = "no step applies the query: local_import imports all resources it finds"
+
 
 class TestCrtdl:
     @pytest.mark.parametrize(
@@ -66,6 +68,25 @@ class TestCrtdl:
 
     def test_the_url_of_a_complete_result_needs_none(self, found):
         assert "crtdl-missing" not in found("extractor", EXTRACTOR, input=RESULT)
+
+    @pytest.mark.parametrize(
+        ("steps", "services", "warning"),
+        [
+            ("local_import", "", NOT_APPLIED),
+            (
+                "local_import, flattening",
+                FLATTENING,
+                f"{NOT_APPLIED}; flattening reads only its attribute groups",
+            ),
+            ("extractor", EXTRACTOR, None),
+        ],
+    )
+    def test_a_query_that_no_step_applies_is_warned_of(self, found, tmp_path, steps, services, warning):
+        (tmp_path / "query.json").write_text("{}")
+        found(steps, services, crtdl=str(tmp_path / "query.json"))
+        inputs = JobInputs(config=str(tmp_path / "config.yaml"), crtdl=str(tmp_path / "query.json"))
+        given = [text for text in warnings(inputs.load().config, inputs) if text.startswith("no step")]
+        assert given == ([warning] if warning else [])
 
     def test_flattening_needs_one_also_for_a_complete_result(self, found):
         error = found("extractor, flattening", EXTRACTOR + FLATTENING, input=RESULT)["crtdl-missing"]
