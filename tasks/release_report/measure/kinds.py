@@ -86,7 +86,8 @@ _PRIMITIVES: Final = frozenset(
 
 
 @functools.cache
-def _types() -> dict[str, dict[str, str]]:
+def r4_types() -> dict[str, dict[str, str]]:
+    """Return the types of R4, and their parts as ``Account_Coverage``, with their elements and the types of these."""
     return msgspec.json.decode(TABLE.read_bytes(), type=dict[str, dict[str, str]])
 
 
@@ -100,13 +101,13 @@ def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
 
     ``is_object`` says what stands there, for elements that R4 does not have.
     """
-    known, _, choice = _types().get(within, {}).get(name, "").partition("|")
+    known, _, choice = r4_types().get(within, {}).get(name, "").partition("|")
     if not known:
         if name == "contained":
             known = "ResourceList"
         elif name in ("id", "language"):
             known = "code" if name == "language" else "id"
-        elif within and within in _types():
+        elif within and within in r4_types():
             known = "" if not is_object else _guessed(name)
         else:
             known = _guessed(name)
@@ -115,7 +116,7 @@ def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
 
 def knows(within: str, name: str) -> bool:
     """Whether R4 has such an element."""
-    elements = _types().get(within)
+    elements = r4_types().get(within)
     if elements is None:
         return False
     return name in elements or name in _EVERYWHERE or (name == "contained" and "meta" in elements)
@@ -123,12 +124,12 @@ def knows(within: str, name: str) -> bool:
 
 def knows_type(name: str, *, resource: bool = False) -> bool:
     """Whether R4 has such a type, of a resource or of data."""
-    return name in (_resources() if resource else _types())
+    return name in (_resources() if resource else r4_types())
 
 
 def is_published(name: str) -> bool:
     """Whether resources of a type are published, as questionnaires are: what numbers them numbers nobody."""
-    return {"url", "publisher"} <= _types().get(name, {}).keys()
+    return {"url", "publisher"} <= r4_types().get(name, {}).keys()
 
 
 def refers_to(within: str, name: str) -> str:
@@ -260,4 +261,4 @@ def kind_of_column(name: str) -> str:
 @functools.cache
 def _resources() -> frozenset[str]:
     """Types of R4 that are resources: those with ``meta``, and no data type has it."""
-    return frozenset(name for name, elements in _types().items() if "meta" in elements and "_" not in name)
+    return frozenset(name for name, elements in r4_types().items() if "meta" in elements and "_" not in name)

@@ -8,12 +8,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from tasks.release_report.measure.kinds import PART
+from tasks.release_report.measure.kinds import PART, r4_types
 from tasks.release_report.measure.measured import Measured
 from tasks.shared import publication
 from tasks.shared.publication import HIDDEN, Cells, Count, own_name
@@ -23,10 +20,21 @@ _UNKNOWN: Final = "…"
 """What stands in a path for a part that is data and that few patients have."""
 
 
+_NOT_IN_TABLE: Final = frozenset(
+    {
+        *("Element", "ResourceList", "id", "extension", "modifierExtension", "contained"),
+        *("base64Binary", "boolean", "canonical", "decimal", "instant", "integer", "markdown", "oid", "positiveInt"),
+        *("string", "unsignedInt", "uuid", "xhtml"),
+    }
+)
+"""Names of R4 that the table of types does not have."""
+
+
 @functools.cache
 def r4_names() -> frozenset[str]:
-    """The names of all types and elements of R4: texts of FHIR, not of the data (R7)."""
-    return frozenset(msgspec.json.decode((Path(__file__).parent / "r4_names.json").read_bytes(), type=list[str]))
+    """Return the names of all types and elements of R4: texts of FHIR, not of the data (R7)."""
+    types = r4_types()
+    return _NOT_IN_TABLE.union((name for name in types if "_" not in name), *types.values())
 
 
 @dataclass(frozen=True)
