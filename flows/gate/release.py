@@ -6,7 +6,8 @@ that it is missing and why, and a release needs a reason then.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from tasks.release_report.measure.beside import BesideProcess
 from tasks.release_report.measure.delivery import SPOOL, Delivery, Measures, measure_delivery
 from tasks.release_report.page import files
 from tasks.release_report.report.build import make
-from tasks.release_report.report.document import ReleaseReport, sha256
+from tasks.release_report.report.document import sha256
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger
@@ -204,7 +205,9 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
     outcome: Shown | Exception
     try:
         files.remove(job.directory.path, step)
-        _without_copy(job, step)
+        if (directory := job.config.report.copy_to) is not None:
+            with _copy_tried("that was there is not removed"):
+                files.remove_copy(directory, job.id, step)
         watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
         with watcher.watching(NAME, position, meter):
             outcome = as_task(NAME, lambda: _made(job, step, what, meter))
@@ -244,8 +247,10 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
             context=f"{what.place.name}/", hint="continue the job: the report is made again",
         )  # fmt: skip
     page = files.write(job.directory.path, made.in_house, made.recipient, measures[1].files)
-    copied = _copied(job, made.in_house)
-    prefix = job.config.report.link
+    copied, prefix = None, job.config.report.link
+    if (directory := job.config.report.copy_to) is not None:
+        with _copy_tried("is not written"):
+            copied = files.copy(made.in_house, directory)
     logger.info("release report: %s", page)
     return Shown(
         sha256=sha256(made.in_house),
@@ -300,24 +305,13 @@ def begin_measuring(job: Job, position: int, sources: Sources) -> None:
         job.beside = BesideProcess(delivery, None if writes[-1].tables else expected)
 
 
-def _copied(job: Job, report: ReleaseReport) -> Path | None:
-    """Where people without a shell find the page; a copy that cannot be made is said, and stops nobody."""
-    directory = job.config.report.copy_to
-    if directory is None:
-        return None
+@contextmanager
+def _copy_tried(missed: str) -> Iterator[None]:
+    """Log what failed with the copy for people without a shell: it stops nobody."""
     try:
-        return files.copy(report, directory)
+        yield
     except SluiceError as error:
-        logger.warning("the copy of the release report is not written: %s", _said(error))
-        return None
-
-
-def _without_copy(job: Job, step: int | None) -> None:
-    if (directory := job.config.report.copy_to) is not None:
-        try:
-            files.remove_copy(directory, job.id, step)
-        except SluiceError as error:
-            logger.warning("the copy of the release report that was there is not removed: %s", _said(error))
+        logger.warning("the copy of the release report %s: %s", missed, _said(error))
 
 
 def _said(error: SluiceError | Problem) -> str:
