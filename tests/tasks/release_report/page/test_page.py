@@ -9,7 +9,7 @@ import pytest
 
 from tasks.release_report.page.page import LARGEST, html
 from tasks.release_report.page.words import Words
-from tasks.release_report.report.document import Fact, Finding, ReleaseReport, Section, Table, Tiles
+from tasks.release_report.report.document import LEVELS, Fact, Finding, ReleaseReport, Section, Table, Tiles
 from tasks.shared.publication import Count, count
 from tests.peers import release_report as reports
 
@@ -50,6 +50,10 @@ class Read(HTMLParser):
         return " ".join("".join(self.texts).split())
 
 
+def text_of(report: ReleaseReport) -> str:
+    return Read(html(report)).text
+
+
 @pytest.mark.parametrize("made", SAMPLES, ids=lambda made: made.__name__)
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_nothing_in_the_page_runs_or_comes_from_elsewhere(made: object, language: str) -> None:
@@ -69,7 +73,7 @@ def test_nothing_in_the_page_runs_or_comes_from_elsewhere(made: object, language
 
 
 def test_hostile_strings_are_text() -> None:
-    text = Read(html(reports.hostile())).text
+    text = text_of(reports.hostile())
     for one in reports.HOSTILE:
         if one.isprintable():
             assert one in text
@@ -108,32 +112,29 @@ class TestTheAnswer:
 
     @pytest.mark.parametrize(("language", "said"), [("en", "Do not release"), ("de", "Nicht freigeben")])
     def test_stops_are_said_first_and_each_with_its_place(self, language: str, said: str) -> None:
-        text = Read(html(reports.rich(language=language))).text
+        text = text_of(reports.rich(language=language))
         order = [text.index(what) for what in (said, "67", reports.MAIDEN, "Patient.telecom.value", "DiagnosticReport")]
         assert order == sorted(order)
 
     @pytest.mark.parametrize(("patients", "said"), [(67, "Patients67in"), (count(67, 11), "Patientsabout 65in")])
     def test_a_rounded_number_of_patients_is_said_as_one(self, patients: int | Count, said: str) -> None:
-        text = Read(html(reports.rich(tiles=reports.tiles(patients, ())))).text
+        text = text_of(reports.rich(tiles=reports.tiles(patients, ())))
         assert said in text.replace(" in what", "in what")
 
     def test_without_a_stop_nobody_is_told_to_refuse(self) -> None:
-        text = Read(html(reports.clean())).text
+        text = text_of(reports.clean())
         assert "Do not release" not in text
         assert "No reason to stop and nothing to look at was found." in text
         assert "What was not checked" in text
-
-    def test_something_to_look_at_is_no_stop_and_not_nothing(self) -> None:
         looks = tuple(one for one in reports.rich().findings if one.level == "look")
-        text = Read(html(reports.rich(findings=looks, tiles=reports.tiles(67, looks)))).text
-        assert "Look first, then decide" in text
+        assert "Look first, then decide" in text_of(reports.rich(findings=looks, tiles=reports.tiles(67, looks)))
 
     def test_a_decision_stands_on_the_first_screen_and_in_section_17(self) -> None:
-        text = Read(html(reports.decided())).text
+        text = text_of(reports.decided())
         assert text.count("the maiden names are made up: these are test patients") == 2
         assert text.count("by Anna Data on 23 November 2026, 06:12 UTC, in the form") == 2
         assert "Nobody has decided yet" not in text
-        assert "Nobody has decided yet" in Read(html(reports.rich())).text
+        assert "Nobody has decided yet" in text_of(reports.rich())
 
     def test_what_was_decided_is_the_answer_when_all_have_who_must(self) -> None:
         one = reports.decided().decisions[0]
@@ -164,13 +165,13 @@ class TestTheAnswer:
     def test_what_left_without_a_decision_is_not_to_be_rejected(
         self, language: str, answer: str, left: str, would: str
     ) -> None:
-        text = Read(html(reports.rich(language=language, step=None, sent="undecided"))).text
+        text = text_of(reports.rich(language=language, step=None, sent="undecided"))
         assert text.count(answer) == 2  # title and head
         assert text.count(left) == 2  # the tile and section 4
         assert would not in text
         for word in ("Do not release", "Reject", "would leave", "Nicht freigeben", "Lehnen Sie ab"):
             assert word not in text
-        assert would in Read(html(reports.rich(language=language))).text
+        assert would in text_of(reports.rich(language=language))
 
     def test_what_was_sent_is_said_as_sent_with_a_decision_and_without_stops(self) -> None:
         clean = html(reports.clean(step=None, sent="undecided"))
@@ -189,23 +190,14 @@ class TestTheAnswer:
     def test_one_is_said_as_one_and_more_as_more(
         self, language: str, one: tuple[str, ...], many: tuple[str, ...]
     ) -> None:
-        report = reports.rich(language=language)
-        tile = html(report).partition('<ul class="tiles"')[2].partition("</ul>")[0]
-        for level, said in zip(("stop", "look", "note"), many, strict=True):
-            assert f'<span class="mark {level}">{said}</span>' in tile
-        each = {
-            level: next(found for found in report.findings if found.level == level)
-            for level in ("stop", "look", "note")
-        }
-        few = tuple(each.values())
-        tile = html(report.model_copy(update={"findings": few, "tiles": reports.tiles(67, few)}))
-        for level, said in zip(("stop", "look", "note"), one, strict=True):
-            assert f'<span class="mark {level}">1 {said}</span>' in tile
-
-    def test_a_mark_is_a_word_not_a_colour_alone(self) -> None:
-        page = html(reports.rich())
-        for word in ("stop", "look", "note"):
-            assert re.search(rf'class="mark {word}">(\d+ )?{word}s?</span>', page)
+        found = reports.rich(language=language).findings
+        first = tuple(next(one for one in found if one.level == level) for level in LEVELS)
+        for findings, said in ((found, many), (first, tuple(f"1 {word}" for word in one))):
+            page = html(reports.rich(language=language, findings=findings, tiles=reports.tiles(67, findings)))
+            for level in LEVELS:  # a mark is a word, not a colour alone
+                assert f'<span class="mark {level}">{Words(language, 5)(level)}</span>' in page
+            tile = page.partition('<ul class="tiles"')[2].partition("</ul>")[0]
+            assert re.findall(r'<span class="mark (\w+)">([^<]*)</span>', tile) == [*zip(LEVELS, said, strict=True)]
 
 
 class TestTheLook:
@@ -301,7 +293,7 @@ class TestWords:
             sections=(Section(number=7, name="new-name", said=("new-said",), facts=(fact,)),),
             tiles=reports.rich().tiles,
         )  # fmt: skip
-        text = Read(html(report)).text
+        text = text_of(report)
         for name in ("new-code: Patient.x", "new-name", "new-said", "new-fact", "@new-word"):
             assert name in text
 
@@ -311,4 +303,4 @@ def test_the_least_a_report_can_be_is_a_page() -> None:
     report = ReleaseReport(
         job="x", project="", step=None, made="", language="en", k=5, tiles=tiles, findings=(), sections=()
     )
-    assert "Nobody has decided yet" in Read(html(report)).text
+    assert "Nobody has decided yet" in text_of(report)
