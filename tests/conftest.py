@@ -75,7 +75,7 @@ _AUTHORITY.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _EN
 certifi.where = lambda: str(_AUTHORITY)
 os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 
-from flows.engine.ready_database import provide  # noqa: E402 - after the environment is as it is to be
+from flows.engine.server_database import provide  # noqa: E402 - after the environment is as it is to be
 from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
 
 ROOT = Path(__file__).parent.parent

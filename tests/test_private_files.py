@@ -12,7 +12,6 @@ ELSEWHERE = {
     "flows/commands/migrate.py": "the configuration file that is rewritten",
     "flows/demo.py": "the lock of the demo's own directory",
     "flows/engine/api_address.py": "Prefect's profiles",
-    "flows/engine/background_server.py": "/proc",
     "flows/engine/run_names.py": "Prefect's own sources",
     "flows/engine/server_database.py": "Prefect's own sources",
     "flows/job/inputs.py": "the CRTDL that is given",

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.engine.server_auth import sign_in_link
-from flows.engine.server_proof import basic
+from flows.engine.server_proof import basic, sign_in_link
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.http import proxies
 

@@ -10,13 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from flows.engine import server
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
-from flows.engine.server_file import announce, announced, withdraw
+from flows.engine.server_file import announced, withdraw
 from flows.job.running.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, say
@@ -36,23 +34,12 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 
 def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
-    server.make_home(home)
-    with (
-        open_private(home / "clients.lock", "r+b") as share,
-        open_private(home / "start.lock", "r+b") as starting,
-        server.told(),
-    ):
-        # As every command does, so that a server that lingers does not end meanwhile.
-        server.locked(share, fcntl.LOCK_SH, f"a server that is ending: {share.name}")
-        server.locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {starting.name}")
-        running, found = server.EmbeddedServer(home.parent).running(), announced(home)
-        if running is not None and found is not None:
-            announce(home, msgspec.structs.replace(found, stay=True, linger=0.0, until=None))
-            say(f"the server runs already: {running.link}")
-            return 0
-        child, address = server.spawn(home, stay=True, port=port)
-        server.wait_until_up(address, child)
-    say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
+    with server.EmbeddedServer(home.parent, stay_at=port) as kept:
+        address = kept.address()
+    if kept.starts:
+        say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
+    else:
+        say(f"the server runs already: {address.link}")
     return 0
 
 
@@ -76,7 +63,7 @@ def stop(home: Path) -> int:
             )  # fmt: skip
         found = announced(home)
         if found is not None:
-            _end(found.pid)
+            _end(home, found.pid)
             withdraw(home, found.pid)
     say("the server is stopped")
     return 0
@@ -94,26 +81,15 @@ def _alone(clients: IO[bytes]) -> bool:
     return False
 
 
-def _end(pid: int) -> None:
+def _end(home: Path, pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 15
     with patience("waiting for the local Prefect server to end, for 15 s at most"):
-        while _alive(pid):
+        while server.is_alive(home):
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
                 break
             time.sleep(0.05)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return not Path("/proc").exists()
 
 
 def status(home: Path) -> int:

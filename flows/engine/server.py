@@ -93,11 +93,16 @@ class EmbeddedServer:
     until the server is gone.
     """
 
-    def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0)) -> None:
-        """Raise ``InputError`` (``jobs-dir-unsafe``) if somebody else can change the jobs directory."""
+    def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0), stay_at: int | None = None) -> None:
+        """``stay_at`` is the port of a server that is to stay until ``server stop``; 0 is a free one.
+
+        Raises:
+            InputError: somebody else can change the jobs directory (``jobs-dir-unsafe``).
+        """
         check_jobs_dir(jobs_dir)
         self.home = jobs_dir.absolute() / ".prefect"
         self._linger = linger.total_seconds()
+        self._stay_at = stay_at
         self._share: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._address: ApiAddress | None = None
@@ -142,10 +147,13 @@ class EmbeddedServer:
             locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
             self._address = find(self.home, wait=False)
             if self._address is None:
-                self._child, self._address = spawn(self.home, linger=self._linger)
+                stay, port = self._stay_at is not None, self._stay_at or 0
+                self._child, self._address = spawn(self.home, stay=stay, linger=self._linger, port=port)
                 return
             said = announced(self.home)
-            if said is not None and (self._linger or said.until):
+            if said is not None and self._stay_at is not None:
+                announce(self.home, msgspec.structs.replace(said, stay=True, linger=0.0, until=None))
+            elif said is not None and (self._linger or said.until):
                 wanted = max(self._linger, said.linger)
                 announce(self.home, msgspec.structs.replace(said, linger=wanted, until=None))
 

@@ -13,19 +13,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
-from flows.engine.server_proof import PROOF_PATH, answer, basic
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-SIGN_IN_PATH = "/sluice/sign-in"
+from flows.engine.server_proof import PROOF_PATH, SIGN_IN_PATH, answer, basic
 
 _SCRIPT = """
 const words = document.getElementById("words");
@@ -50,27 +44,17 @@ _SIGN_IN = f"""<!DOCTYPE html>
 
 _SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 
-_EVERYWHERE = [
+_EVERYWHERE = {
     # No page of somebody else may show the UI inside itself and let a person click there.
-    (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
-_SIGN_IN_HEADERS = [
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (
-        b"content-security-policy",
-        f"default-src 'none'; script-src 'sha256-{_SCRIPT_HASH}'; style-src 'unsafe-inline'; connect-src 'self'; "
-        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'".encode(),
-    ),
-]
-_JSON = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-
-
-def sign_in_link(ui: str, secret: str) -> str:
-    """Return the link that opens the UI at ``ui`` signed in. A browser sends the part after ``#`` to no server."""
-    return f"{ui}{SIGN_IN_PATH}#{basic(secret)}"
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+_NOT_KEPT = {"cache-control": "no-store"}
+_SIGN_IN_POLICY = {
+    "content-security-policy": f"default-src 'none'; script-src 'sha256-{_SCRIPT_HASH}'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+}
 
 
 class RequestGuard:
@@ -79,7 +63,7 @@ class RequestGuard:
     ``opened`` is called when ``app`` has started: from then on its server answers.
     """
 
-    def __init__(self, app: App, *, port: int, secret: str, opened: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, *, port: int, secret: str, opened: Callable[[], None]) -> None:
         self._app = app
         self._port = port
         self._secret = secret
@@ -89,80 +73,59 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, answer it, or pass it to the application."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, self._lifespan(send))
-            return
-        refusal = self._refusal(scope)
-        if scope["type"] == "websocket":
-            if refusal is None:
-                await self._app(scope, receive, send)
-            else:
+        app = self._app
+        if scope["type"] != "lifespan":
+            refusal = self._refusal(scope)
+            if scope["type"] == "http":
+                app = refusal or self._own(scope) or app
+            elif refusal is not None:
                 await send({"type": "websocket.close", "code": 1008})
-            return
-        send = _hardened(send)
-        if refusal is not None:
-            status, reason = refusal
-            await _reply(send, status, _JSON, json.dumps({"exception_message": reason}).encode())
-        elif scope["path"] == PROOF_PATH:
-            proof = answer(self._secret, self._port, scope["query_string"].decode("latin-1"))
-            await _reply(send, 200 if proof else 400, _JSON, proof or b"{}")
-        elif scope["path"] == SIGN_IN_PATH:
-            await _reply(send, 200, _SIGN_IN_HEADERS, _SIGN_IN.encode())
-        else:
-            await self._app(scope, receive, send)
+                return
 
-    def _lifespan(self, send: Send) -> Send:
-        async def told(message: Message) -> None:
+        async def noted(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._opened()
+            elif message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_EVERYWHERE)
             await send(message)
 
-        return told
+        await app(scope, receive, noted)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason of a refusal; ``None`` for a request that may pass."""
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value)
-        host = [value.decode("latin-1").lower() for value in headers.get(b"host", [])]
+    def _own(self, scope: Scope) -> Response | None:
+        """Return the answer to a path that is ours; ``None`` for the others."""
+        if scope["path"] == PROOF_PATH:
+            proof = answer(self._secret, self._port, scope["query_string"].decode("latin-1"))
+            status = 200 if proof else 400
+            return Response(proof or b"{}", status, media_type="application/json", headers=_NOT_KEPT)
+        if scope["path"] == SIGN_IN_PATH:
+            return HTMLResponse(_SIGN_IN, headers=_NOT_KEPT | _SIGN_IN_POLICY)
+        return None
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request; ``None`` for one that may pass."""
+        headers = Headers(scope=scope)
+        host = [value.lower() for value in headers.getlist("host")]
         if len(host) != 1 or host[0] not in self._hosts:
-            return 421, "this server answers to 127.0.0.1 and localhost only"
-        if any(origin.decode("latin-1").lower() != f"http://{host[0]}" for origin in headers.get(b"origin", [])):
-            return 403, "pages of other origins have no access"
-        if scope["type"] == "websocket" or not _below_api(scope["path"]):
+            return _refused(421, "this server answers to 127.0.0.1 and localhost only")
+        if any(origin.lower() != f"http://{host[0]}" for origin in headers.getlist("origin")):
+            return _refused(403, "pages of other origins have no access")
+        if scope["type"] == "websocket" or not f"{scope['path']}/".startswith("/api/"):
             return None
-        credentials = headers.get(b"authorization", [])
-        if len(credentials) != 1 or not hmac.compare_digest(credentials[0], self._credentials):
-            return 401, "Unauthorized: this needs the secret of the jobs directory; see server status"
-        kinds = headers.get(b"content-type", [])
-        if _has_body(headers) and not (len(kinds) == 1 and _is_json(kinds[0])):
-            return 415, "a body must be declared as application/json"
+        # Prefect's own check, behind this one, lets anybody ask for /api/health and /api/ready.
+        credentials = headers.getlist("authorization")
+        if len(credentials) != 1 or not hmac.compare_digest(credentials[0].encode("latin-1"), self._credentials):
+            return _refused(401, "Unauthorized: this needs the secret of the jobs directory; see server status")
+        has_body = "transfer-encoding" in headers or any(value != "0" for value in headers.getlist("content-length"))
+        kinds = headers.getlist("content-type")
+        if has_body and not (len(kinds) == 1 and _is_json(kinds[0])):
+            return _refused(415, "a body must be declared as application/json")
         return None
 
 
-def _below_api(path: str) -> bool:
-    return path == "/api" or path.startswith("/api/")
+def _refused(status: int, reason: str) -> Response:
+    return JSONResponse({"exception_message": reason}, status, headers=_NOT_KEPT)
 
 
-def _has_body(headers: dict[bytes, list[bytes]]) -> bool:
-    return b"transfer-encoding" in headers or any(value != b"0" for value in headers.get(b"content-length", []))
-
-
-def _is_json(kind: bytes) -> bool:
-    name = kind.partition(b";")[0].strip().lower()
-    return name == b"application/json" or (name.startswith(b"application/") and name.endswith(b"+json"))
-
-
-def _hardened(send: Send) -> Send:
-    async def told(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *_EVERYWHERE]}
-        await send(message)
-
-    return told
-
-
-async def _reply(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+def _is_json(kind: str) -> bool:
+    name = kind.partition(";")[0].strip().lower()
+    return name == "application/json" or (name.startswith("application/") and name.endswith("+json"))

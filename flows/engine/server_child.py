@@ -31,9 +31,8 @@ import msgspec
 
 from flows.engine import patches
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.ready_database import make
 from flows.engine.server_auth import RequestGuard
-from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made
+from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made, make
 from flows.engine.server_file import STARTED, announce, announced, withdraw
 from flows.engine.server_proof import read_secret
 from tasks.shared.errors import StorageError

@@ -1,22 +1,34 @@
-"""The database of a local Prefect server: ready-made where there is none, else one that the installed Prefect can open.
+"""The database of a local Prefect server: a migrated one where there is none, else one that this Prefect can open.
 
-One that is there is looked at before a server touches it, and only read: a server of an older Prefect would fail on a
-newer database in the middle of its start, and one on a damaged file only when it comes to the bad page.
+On an empty file Prefect's server runs sixty migrations, more than half of the time of a first start. So the database
+that they leave, with no row but its version, is kept in the user's cache directory (``$XDG_CACHE_HOME/sluice``, else
+``~/.cache/sluice``) by the first server that runs them. Without a cache directory that can be written each new jobs
+directory is migrated, and one that is there already always is, by Prefect itself.
+
+A database that is there is only read before a server touches it: a server of an older Prefect would fail on a newer
+database in the middle of its start, and one on a damaged file only when it comes to the bad page.
+
+Nothing here imports Prefect but ``make``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from flows.engine import ready_database
 from tasks.shared.errors import NetworkError, StorageError
-from tasks.shared.files.private_file import open_private
+from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
 
 DATABASE = "prefect.db"
 ELSEWHERE = tuple(
@@ -31,6 +43,12 @@ MIGRATIONS = "server/database/_migrations/versions/sqlite"
 
 _HEADER = b"SQLite format 3\x00"
 
+BESIDE = ("", "-wal", "-shm", "-journal")
+"""A database and what SQLite keeps beside one: a log that was left behind would be taken for the new one's."""
+
+LARGEST = 64_000_000
+"""Bytes of a migrated database at most; it has about 2 MB."""
+
 
 def prepare_database(home: Path) -> bool:
     """Have a database in ``home``; whether it is as the installed Prefect wants it, so that nothing is to be migrated.
@@ -40,7 +58,7 @@ def prepare_database(home: Path) -> bool:
     """
     if any(name in os.environ for name in ELSEWHERE):
         return False
-    found, current = ready_database.ready(), ready_database.provide(home / DATABASE)
+    found, current = ready(), provide(home / DATABASE)
     if not current:
         versions = check_database(home)
         current = found is not None and versions == [found.revision]
@@ -50,7 +68,7 @@ def prepare_database(home: Path) -> bool:
 def is_to_be_made(home: Path) -> bool:
     """Return whether the server of ``home`` begins without a database, and would make it there."""
     elsewhere = any(name in os.environ for name in ELSEWHERE) or _has_profiles(home)
-    return not elsewhere and ready_database.is_new(home / DATABASE)
+    return not elsewhere and is_new(home / DATABASE)
 
 
 def _has_profiles(home: Path) -> bool:
@@ -119,14 +137,18 @@ def _versions(path: Path, *, thoroughly: bool) -> list[str]:
         raise sqlite3.DatabaseError("it does not begin as one")
     # Read only: neither a migration nor a repair, whatever is found.
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
-        if thoroughly and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise sqlite3.DatabaseError("its pages do not fit together")
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if "flow_run" in tables:
-            connection.execute("SELECT id FROM flow_run LIMIT 1").fetchone()
-        if "alembic_version" not in tables:
-            return []
-        return [str(row[0]) for row in connection.execute("SELECT version_num FROM alembic_version")]
+        return _versions_in(connection, thoroughly=thoroughly)
+
+
+def _versions_in(connection: sqlite3.Connection, *, thoroughly: bool) -> list[str]:
+    if thoroughly and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise sqlite3.DatabaseError("its pages do not fit together")
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "flow_run" in tables:
+        connection.execute("SELECT id FROM flow_run LIMIT 1").fetchone()
+    if "alembic_version" not in tables:
+        return []
+    return [str(row[0]) for row in connection.execute("SELECT version_num FROM alembic_version")]
 
 
 def is_known(version: str) -> bool:
@@ -150,3 +172,110 @@ def _damaged(path: Path, why: str) -> StorageError:
         hint="move it away (the record of its jobs goes with it, their files stay) or put a backup in its place; "
         "it is left as it is",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReadyDatabase:
+    """A migrated database: its file's content, and the revision that it says it has."""
+
+    content: bytes
+    revision: str
+
+
+def cached_at() -> Path | None:
+    """Return where the database for the installed Prefect is kept; ``None`` where there is no place for it."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        installed = version("prefect")
+    except (RuntimeError, PackageNotFoundError):  # a user without a home directory
+        return None
+    return base / "sluice" / f"prefect-{installed}.db" if base.is_absolute() else None
+
+
+def ready() -> ReadyDatabase | None:
+    """Return the database in the cache directory; ``None`` where there is none that can be believed."""
+    path = cached_at()
+    if path is None or not _is_ours(path.parent):
+        return None
+    try:
+        content = read_private(path, most=LARGEST)
+        return ReadyDatabase(content, migrated_revision(content)) if content is not None else None
+    except (NotPrivateError, ValueError, sqlite3.Error, AttributeError):  # an SQLite built without deserialize
+        return None
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def migrated_revision(content: bytes) -> str:
+    """Return the revision of a database that is migrated and has no rows besides.
+
+    Raises:
+        ValueError: it is something else.
+        sqlite3.Error: it is damaged.
+    """
+    with closing(sqlite3.connect(":memory:")) as connection:
+        # The marks of a write-ahead log, which a database in memory cannot have.
+        connection.deserialize(content[:18] + b"\x01\x01" + content[20:])
+        versions = _versions_in(connection, thoroughly=True)
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in sorted(tables - {"alembic_version"}):
+            if connection.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone():  # noqa: S608 - a table's own name
+                raise ValueError(f"it has rows in {table}")
+    if len(versions) != 1 or "flow_run" not in tables:
+        raise ValueError("it is not Prefect's")
+    return versions[0]
+
+
+def is_new(path: Path) -> bool:
+    """Whether no database is or was at ``path``."""
+    return not any(path.with_name(path.name + suffix).exists() for suffix in BESIDE)
+
+
+def provide(path: Path) -> bool:
+    """Copy the database of the cache directory to ``path``, 0600, whole or not at all; return whether it is there now.
+
+    Nothing is done where a database is or was: Prefect's migrations are for those.
+
+    Raises:
+        StorageError: it cannot be written at ``path``.
+    """
+    found = ready() if is_new(path) else None
+    if found is None:
+        return False
+    write_file(path, found.content)
+    return True
+
+
+def make(path: Path) -> None:
+    """Migrate the database at ``path``, which is the configured one, and keep a copy of it for other jobs directories.
+
+    For the process of a server, before anything else uses the database. What a ``kill -9`` leaves is migrated further
+    by the next server: each migration is a transaction of its own.
+    """
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().create_db())
+    with closing(sqlite3.connect(path)) as connection:
+        content = connection.serialize()
+    _keep(content)
+
+
+def _keep(content: bytes) -> None:
+    """Write a migrated database into the cache directory, unless another process is about to, or it cannot be."""
+    path = cached_at()
+    if path is None:
+        return
+    with suppress(OSError, StorageError, ValueError, sqlite3.Error, AttributeError):
+        migrated_revision(content)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours(path.parent):
+            return
+        with open_private(path.with_suffix(".lock"), "r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_file(path, content)

@@ -24,6 +24,7 @@ from tasks.shared.files.out_file import write_file
 
 SECRET_FILE = "api-secret"  # noqa: S105 - a name
 PROOF_PATH = "/sluice/proof"
+SIGN_IN_PATH = "/sluice/sign-in"
 PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 
@@ -60,6 +61,11 @@ def make_secret(home: Path) -> str:
 def basic(secret: str) -> str:
     """The secret as Prefect's UI keeps it and as ``Authorization: Basic`` carries it."""
     return base64.b64encode(secret.encode()).decode()
+
+
+def sign_in_link(ui: str, secret: str) -> str:
+    """Return the link that opens the UI at ``ui`` signed in. A browser sends the part after ``#`` to no server."""
+    return f"{ui}{SIGN_IN_PATH}#{basic(secret)}"
 
 
 def proof_of(secret: str, port: int, nonce: str) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine import ready_database, server_database
-from flows.engine.ready_database import BESIDE, LARGEST, cached_at, provide, ready
+from flows.engine import server_database
 from flows.engine.server import EmbeddedServer, is_alive
+from flows.engine.server_database import BESIDE, LARGEST, cached_at, provide, ready
 from flows.engine.server_file import announced
 from tasks.shared.errors import StorageError
 from tests.conftest import wait_until
@@ -94,14 +94,14 @@ def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
     place = cached_at()
     assert place is not None
     place.mkdir(mode=0o700, parents=True)
-    ready_database._keep(migrated_database.read_bytes())
+    server_database._keep(migrated_database.read_bytes())
     assert {one.suffix for one in place.parent.iterdir()} == {".db", ".lock"}
     place.rmdir()
     with place.with_suffix(".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ready_database._keep(migrated_database.read_bytes())
+        server_database._keep(migrated_database.read_bytes())
     assert ready() is None
-    ready_database._keep(migrated_database.read_bytes())
+    server_database._keep(migrated_database.read_bytes())
     assert ready() is not None
 
 
