@@ -567,17 +567,6 @@ def test_the_first_error_ends_for_each_and_is_the_one_raised() -> None:
     assert sorted(begun) == [0, 1]
 
 
-def test_a_stop_of_the_run_ends_for_each() -> None:
-    run = Stop()
-
-    def work(_: int, stop: Stop) -> None:
-        run.request("SIGTERM")
-        stop.check()
-
-    with pytest.raises(Stopped, match="SIGTERM"):
-        for_each(range(3), work, threads=2, stop=run)
-
-
 def test_a_shared_stop_sleeps_as_long_as_asked_and_not_when_the_run_stops() -> None:
     run = Stop()
     shared = SharedStop(run)
@@ -587,7 +576,3 @@ def test_a_shared_stop_sleeps_as_long_as_asked_and_not_when_the_run_stops() -> N
     assert shared.requested
     with pytest.raises(Stopped, match="SIGINT"):
         shared.sleep(60.0)
-
-
-def test_for_each_of_nothing() -> None:
-    for_each([], lambda item, stop: None, threads=4, stop=Stop())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import CompressionConfig
-from tasks.shared.errors import DataError, StorageError, storage_error
+from tasks.shared.errors import DataError, StorageError
 from tasks.shared.files.compression import is_compressed
 from tasks.shared.files.intake import facts_of
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
@@ -61,6 +61,7 @@ def test_reading_splits_at_line_feeds_only_and_skips_blank_lines(pieces: list[by
 FRAMES = {
     "one frame": [b"first\nsecond\n"],
     "two frames, as zstd -T0 | cat writes them": [b"first\n", b"second\n"],
+    "a line over two frames": [b"first\nsec", b"ond"],
     "frames without content": [b"", b"first\nsecond\n", b""],
 }
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
@@ -79,6 +80,7 @@ def test_zstd_ends_where_a_frame_ends_and_nowhere_else(
     whole = b"".join(frames)
     ends = {sum(map(len, frames[:count])) for count in range(len(frames) + 1)}
     path.write_bytes(whole)
+    assert is_compressed(whole[:4])
     assert read_lines(path) == [b"first", b"second"]
     wrong = [whole[:size] for size in range(4, len(whole)) if size not in ends]
     wrong += [
@@ -125,25 +127,6 @@ def test_the_form_is_told_by_magic_bytes_not_by_the_name(tmp_path: Path, name: s
     assert read_lines(path) == [b'{"a":1}']
     path.write_bytes(b'{"a":1}\n')
     assert read_lines(path) == [b'{"a":1}']
-
-
-SKIPPABLE = b"\x5a\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"ignored"
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        zstandard.compress(b'{"a":1}\n{"b"') + zstandard.compress(b":2}\n"),
-        SKIPPABLE + zstandard.compress(b'{"a":1}\n{"b":2}\n'),
-        zstandard.compress(b'{"a":1}\n') + SKIPPABLE + zstandard.compress(b'{"b":2}\n') + SKIPPABLE,
-        zstandard.compress(b"") + zstandard.compress(b'{"a":1}\n{"b":2}'),
-    ],
-)
-def test_several_frames_and_skippable_frames_are_one_content(tmp_path: Path, stored: bytes) -> None:
-    path = tmp_path / "x.ndjson.zst"
-    path.write_bytes(stored)
-    assert is_compressed(stored[:4])
-    assert read_lines(path) == [b'{"a":1}', b'{"b":2}']
 
 
 def noise(size: int) -> bytes:
@@ -207,65 +190,36 @@ def test_higher_levels_are_at_least_as_small(tmp_path: Path) -> None:
     assert sizes[3] <= sizes[2] <= min(sizes[:2])
 
 
-def test_a_full_disk_is_a_terminal_error_that_says_so(tmp_path: Path) -> None:
-    error = storage_error(OSError(28, "No space left on device"), tmp_path / "x.ndjson")
-    assert error.reference == "disk-full"
-    assert not error.transient
-    assert error.hint is not None
-    assert "jobs_dir" in error.hint
-
-
 # Names
 
 
 @pytest.mark.parametrize(
-    ("name", "base"),
+    ("name", "base", "is_ndjson", "is_consent"),
     [
-        ("x.ndjson", "x"),
-        ("x.ndjson.zst", "x"),
-        ("X.NDJSON.Zst", "X"),
-        ("a.b.ndjson", "a.b"),
-        ("x.json", "x.json"),
-        ("x.zst", "x.zst"),
-        ("x.ndjson.ndjson", "x.ndjson"),
+        ("x.ndjson", "x", True, False),
+        ("x.ndjson.zst", "x", True, False),
+        ("X.NDJSON.Zst", "X", True, False),
+        ("a.b.ndjson", "a.b", True, False),
+        ("x.ndjson.ndjson", "x.ndjson", True, False),
+        ("x.json", "x.json", False, False),
+        ("x.zst", "x.zst", False, False),
+        ("ndjson", "ndjson", False, False),
+        (".x.ndjson", ".x", False, False),
+        (".ndjson", "", False, False),
+        ("x.ndjson.part", "x.ndjson.part", False, False),
+        ("x.ndjson.gz", "x.ndjson.gz", False, False),
+        ("b_consent.ndjson", "b_consent", True, True),
+        ("b_CONSENT.NDJSON.ZST", "b_CONSENT", True, True),
+        ("_consent.ndjson", "_consent", True, True),
+        ("Consent.ndjson", "Consent", True, False),
+        ("b_consent.json", "b_consent.json", False, False),
+        ("b_consent_2.ndjson", "b_consent_2", True, False),
     ],
 )
-def test_the_base_name_has_no_ndjson_and_no_zst(name: str, base: str) -> None:
-    assert base_name(name) == base
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("x.ndjson", True),
-        ("x.ndjson.zst", True),
-        ("X.NDJSON", True),
-        (".x.ndjson", False),
-        (".ndjson", False),
-        ("x.ndjson.part", False),
-        ("x.ndjson.gz", False),
-        ("x.json", False),
-        ("ndjson", False),
-    ],
-)
-def test_which_names_say_ndjson(name: str, expected: bool) -> None:
-    assert is_ndjson_name(name) is expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("b_consent.ndjson", True),
-        ("b_CONSENT.NDJSON.ZST", True),
-        ("_consent.ndjson", True),
-        ("Consent.ndjson", False),
-        ("consent.ndjson", False),
-        ("b_consent.json", False),
-        ("b_consent_2.ndjson", False),
-    ],
-)
-def test_which_names_are_consent_audit_files(name: str, expected: bool) -> None:
-    assert is_consent_name(name) is expected
+def test_a_name_gives_the_base_and_the_kind_of_a_file(
+    name: str, base: str, *, is_ndjson: bool, is_consent: bool
+) -> None:
+    assert (base_name(name), is_ndjson_name(name), is_consent_name(name)) == (base, is_ndjson, is_consent)
 
 
 @pytest.mark.parametrize("core", ["core.ndjson", "core.ndjson.zst"])

@@ -245,6 +245,8 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, kind: type[OutFile]) -> 
         with pytest.raises(StorageError) as caught:
             file.write(b"x")
     assert caught.value.reference == "disk-full"
+    assert not caught.value.transient
+    assert "jobs_dir" in str(caught.value.hint)
     assert caught.value.context == str(tmp_path / "a")
 
 

@@ -219,28 +219,29 @@ def test_what_loopback_is(host: str) -> None:
     assert not is_loopback("x" + host + ".test")
 
 
-def test_the_environment_of_the_process_is_used_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
-    selected = Proxies().select("http", "example.test", 80)
-    assert selected == Proxy("http", "proxy.test", 3128)
+UPPER = {"HTTP_PROXY": "http://upper.test"}
 
 
-def test_lower_case_variables_win() -> None:
-    proxies = Proxies({"HTTP_PROXY": "http://upper.test", "http_proxy": "http://lower.test"})
-    selected = proxies.select("http", "example.test", 80)
-    assert selected is not None
-    assert selected.host == "lower.test"
-    assert Proxies({"HTTP_PROXY": "http://upper.test", "http_proxy": ""}).select("http", "a.test", 80) is None
-
-
-def test_each_scheme_has_its_own_proxy() -> None:
-    proxies = Proxies({"HTTPS_PROXY": "proxy.test:8080"})
-    assert proxies.select("http", "example.test", 80) is None
-    assert proxies.select("https", "example.test", 443) == Proxy("http", "proxy.test", 8080)
-
-
-def test_http_proxy_from_a_web_request_is_not_believed() -> None:
-    assert Proxies({"HTTP_PROXY": "http://evil.test", "REQUEST_METHOD": "GET"}).select("http", "a.test", 80) is None
+@pytest.mark.parametrize(
+    ("environ", "scheme", "proxy"),
+    [
+        ({"http_proxy": "http://proxy.test:3128"}, "http", Proxy("http", "proxy.test", 3128)),
+        ({"HTTPS_PROXY": "proxy.test:8080"}, "https", Proxy("http", "proxy.test", 8080)),
+        ({"HTTPS_PROXY": "proxy.test:8080"}, "http", None),  # each scheme has its own
+        (UPPER | {"http_proxy": "http://lower.test"}, "http", Proxy("http", "lower.test", 80)),  # lower case wins
+        (UPPER | {"http_proxy": ""}, "http", None),
+        (UPPER | {"REQUEST_METHOD": "GET"}, "http", None),  # the header "Proxy" of a web request
+    ],
+)
+@pytest.mark.parametrize("of_the_process", [True, False])
+def test_the_environment_names_the_proxy_of_a_scheme(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], scheme: str, proxy: Proxy | None, *, of_the_process: bool
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items() if of_the_process else ():
+        monkeypatch.setenv(name, value)
+    assert Proxies(None if of_the_process else environ).select(scheme, "example.test", 80) == proxy
 
 
 @pytest.mark.parametrize(
