@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +45,7 @@ class Held:
     others: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Snapshot:
     """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known.
 
@@ -55,14 +55,14 @@ class Snapshot:
     was done, where the step counts what it does; ``held`` the request that is tried again next, if one is.
     """
 
-    files: int
-    files_total: int | None
-    bytes: int
-    bytes_total: int | None
-    resources: int
-    seconds: float
-    message: str | None
-    fraction: float | None
+    files: int = 0
+    files_total: int | None = None
+    bytes: int = 0
+    bytes_total: int | None = None
+    resources: int = 0
+    seconds: float = 0.0
+    message: str | None = None
+    fraction: float | None = None
     stands: bool = False
     measured_from: tuple[float, float] = (0.0, 0.0)
     warnings: tuple[str, ...] = ()
@@ -95,14 +95,7 @@ class Meter:
         self._lock = threading.Lock()
         self._clock = clock
         self._started = clock()
-        self._files = self._bytes = self._resources = 0
-        self._files_total: int | None = None
-        self._bytes_total: int | None = None
-        self._message: str | None = None
-        self._fraction: float | None = None
-        self._stands = False
-        self._measured_from = (0.0, 0.0)
-        self._warnings: tuple[str, ...] = ()
+        self._now = Snapshot()
         self._stored: dict[Path, int] = {}
         self._done = 0
         self._ratio = _USUAL_RATIO
@@ -115,8 +108,8 @@ class Meter:
     def expect(self, *, files: int | None = None, bytes: int | None = None) -> None:  # noqa: A002
         """Say how much there is to do, as far as it is known."""
         with self._lock:
-            self._files_total = files if files is not None else self._files_total
-            self._bytes_total = bytes if bytes is not None else self._bytes_total
+            self._now.files_total = files if files is not None else self._now.files_total
+            self._now.bytes_total = bytes if bytes is not None else self._now.bytes_total
 
     def work_on(self, files: Iterable[Path]) -> None:
         """Say which files are worked on, one after the other: bytes, and how far it is, go by their sizes on disk,
@@ -137,15 +130,15 @@ class Meter:
                     self._ratio = max(1.0, content / stored)
             part = 0 if whole else min(stored, content / (self._ratio if compressed else 1.0))
             self._moved = self._clock()
-            self._bytes = int(self._done + part)
-            self._fraction = min(1.0, (self._done + part) / sum(self._stored.values()))
+            self._now.bytes = int(self._done + part)
+            self._now.fraction = min(1.0, (self._done + part) / sum(self._stored.values()))
 
     def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0) -> None:  # noqa: A002
         """Count what was just done."""
         with self._lock:
-            self._files += files
-            self._bytes += bytes
-            self._resources += resources
+            self._now.files += files
+            self._now.bytes += bytes
+            self._now.resources += resources
             self._moved = self._clock()
 
     def moves(self) -> None:
@@ -156,22 +149,24 @@ class Meter:
         """Say something now that a person should see who waits for the step, and who reads its log; with ``once`` not
         again what was said before."""
         with self._lock:
-            if once and text in self._warnings:
+            if once and text in self._now.warnings:
                 return
-            self._warnings += (text,)
+            self._now.warnings += (text,)
         logger.warning("%s", text)
 
     def say(self, message: str | None = None, *, fraction: float | None = None, stands: bool = False) -> None:
         """Set the short text, which an empty one takes back, and, where a service reports one, the fraction done (0…1);
         it ``stands`` while nothing moves."""
         with self._lock:
-            self._stands = stands
-            news = message is not None and message != self._message
+            now = self._now
+            now.stands = stands
+            news = message is not None and message != now.message
             if message is not None:
-                self._message = message or None
-            if fraction is not None and self._fraction is None:
-                self._measured_from = (self._clock() - self._started, fraction)
-            self._fraction = fraction if fraction is not None else self._fraction
+                now.message = message or None
+            if fraction is not None:
+                if now.fraction is None:
+                    now.measured_from = (self._clock() - self._started, fraction)
+                now.fraction = fraction
         if message and news:
             self.tell(Status(message=message, fraction=fraction))
 
@@ -179,10 +174,7 @@ class Meter:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
         with self._lock:
             self._started = self._moved = self._clock()
-            self._files = self._bytes = self._resources = 0
-            self._files_total = self._bytes_total = self._fraction = None
-            self._measured_from = (0.0, 0.0)
-            self._message = message
+            self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
         self.tell(Status(message=message))
 
     def tell(self, event: Event) -> None:
@@ -200,24 +192,17 @@ class Meter:
         """The counters now."""
         with self._lock:
             now = self._clock()
-            counts = self._bytes or self._bytes_total or self._files_total
-            fraction = self._fraction
-            if fraction is None and self._bytes_total:
-                fraction = min(1.0, self._bytes / self._bytes_total)
-            elif fraction is None and self._files_total:
-                fraction = min(1.0, self._files / self._files_total)
-            return Snapshot(
-                files=self._files,
-                files_total=self._files_total,
-                bytes=self._bytes,
-                bytes_total=self._bytes_total,
-                resources=self._resources,
+            known = self._now
+            fraction = known.fraction
+            if fraction is None and known.bytes_total:
+                fraction = min(1.0, known.bytes / known.bytes_total)
+            elif fraction is None and known.files_total:
+                fraction = min(1.0, known.files / known.files_total)
+            counts = known.bytes or known.bytes_total or known.files_total
+            return replace(
+                known,
                 seconds=now - self._started,
-                message=self._message,
                 fraction=fraction,
-                stands=self._stands,
-                measured_from=self._measured_from,
-                warnings=self._warnings,
                 still=now - self._moved if counts else 0.0,
                 held=self._next_try(now),
             )
