@@ -22,8 +22,9 @@ from tasks.release_report.report.step_files import patients_outside, read_valida
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
 
-_QUERY: Final = SectionRule(3, "query", query.query)
-_FIGURES: Final = (
+_UNCHECKED: Final = 14
+_SECTIONS: Final = (
+    SectionRule(3, "query", query.query),
     SectionRule(4, "flow", flow.patients),
     SectionRule(5, "consent", query.consent),
     SectionRule(6, "types", flow.types, from_k=True),
@@ -34,11 +35,11 @@ _FIGURES: Final = (
     SectionRule(11, "time", content.time, from_k=True),
     SectionRule(12, "references", content.references),
     SectionRule(13, "validation", review.validation),
+    SectionRule(_UNCHECKED, "unchecked", review.unchecked),
+    SectionRule(15, "warnings", review.warnings),
+    SectionRule(17, "decision", review.decision),
 )
-"""Sections with figures of patients, which may be those of the last report (R10)."""
-_UNCHECKED: Final = SectionRule(14, "unchecked", review.unchecked)
-_WARNINGS: Final = SectionRule(15, "warnings", review.warnings)
-_DECISION: Final = SectionRule(17, "decision", review.decision)
+"""Sections that the facts alone make; the others are about them."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +86,17 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         ours=not facts.corrected,
     )
     patients, found = show.everybody(), findings(facts, show)
-    measured = [rule.section(facts, show) for rule in _FIGURES]
+    sections = {rule.number: rule.section(facts, show) for rule in _SECTIONS}
     kept = kept_from(facts.last, patients, k) if review.is_alike(facts) else None
     if kept is not None:
         patients, found = kept.patients or patients, kept.findings(found)
-        measured = [kept.section(one) for one in measured]
-    what_leaves = section(2, "leaving", leaving.leaving(facts, show, flow.resources(measured)))
-    unchecked = _UNCHECKED.section(facts, show)
-    sections = [
-        section(1, "first", (*(() if found else ("nothing-found",)), *unchecked.said)),
-        what_leaves,
-        _QUERY.section(facts, show),
-        *measured,
-        unchecked,
-        _WARNINGS.section(facts, show),
-        *([] if recipient else [section(16, "compared", review.compared(facts, show, found))]),
-        _DECISION.section(facts, show),
-    ]
-    sections.append(section(18, "rules", review.rules(facts, show, sections)))
+        sections = {number: kept.section(one) for number, one in sections.items()}
+    nothing = () if found else ("nothing-found",)
+    sections[1] = section(1, "first", (*nothing, *sections[_UNCHECKED].said))
+    sections[2] = section(2, "leaving", leaving.leaving(facts, show, flow.resources(sections.values())))
+    if not recipient:
+        sections[16] = section(16, "compared", review.compared(facts, show, found))
+    sections[18] = section(18, "rules", review.rules(facts, show, sections.values()))
     return ReleaseReport(
         job=facts.job,
         project=facts.project,
@@ -112,9 +106,9 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
-        tiles=_tiles(facts, show, patients, what_leaves, Counter(one.level for one in found)),
+        tiles=_tiles(facts, show, patients, sections[2], Counter(one.level for one in found)),
         findings=found,
-        sections=tuple(sections),
+        sections=tuple(sections[number] for number in sorted(sections)),
         decisions=decisions_for(facts.decisions, recipient=recipient),
         files=facts.files,
         seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
