@@ -17,7 +17,7 @@ from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.outline import SectionRule, section
 from tasks.release_report.report.risk import patients_apart
-from tasks.release_report.report.sections import content, flow, identifying, leaving, query, review
+from tasks.release_report.report.sections import content, identifying, leaving, query, review
 from tasks.release_report.report.step_files import patients_outside, read_validated
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
@@ -25,9 +25,9 @@ from tasks.shared.stop import Stop
 _UNCHECKED: Final = 14
 _SECTIONS: Final = (
     SectionRule(3, "query", query.query),
-    SectionRule(4, "flow", flow.patients),
+    SectionRule(4, "flow", leaving.patients),
     SectionRule(5, "consent", query.consent),
-    SectionRule(6, "types", flow.types, from_k=True),
+    SectionRule(6, "types", leaving.types, from_k=True),
     SectionRule(7, "identifying", identifying.identifying),
     SectionRule(8, "apart", patients_apart, from_k=True, of_tables="not-of-tables"),
     SectionRule(9, "completeness", content.completeness, from_k=True, of_tables="not-of-tables"),
@@ -93,7 +93,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         sections = {number: kept.section(one) for number, one in sections.items()}
     nothing = () if found else ("nothing-found",)
     sections[1] = section(1, "first", (*nothing, *sections[_UNCHECKED].said))
-    sections[2] = section(2, "leaving", leaving.leaving(facts, show, flow.resources(sections.values())))
+    sections[2] = section(2, "leaving", leaving.leaving(facts, show, leaving.resources(sections.values())))
     if not recipient:
         sections[16] = section(16, "compared", review.compared(facts, show, found))
     sections[18] = section(18, "rules", review.rules(facts, show, sections.values()))
