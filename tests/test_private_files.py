@@ -24,7 +24,6 @@ ELSEWHERE = {
     "tasks/pseudonymizer/rules.py": "the anonymization file that is given",
     "tasks/release_report/measure/kinds.py": "a table of ours",
     "tasks/release_report/report/step_files.py": "the anonymization file that is given",
-    "tasks/release_report/report/disclosure.py": "a table of ours",
     "tasks/release_report/page/words.py": "a table of ours",
     "tasks/shared/fhir/r4_search.py": "a table of ours",
     "tasks/shared/files/named_file.py": "what the configuration or the command line names, and the job's CRTDL",
