@@ -1,23 +1,34 @@
 """How a run is given to Prefect's engine."""
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
-    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     get_current_settings,
     temporary_settings,
 )
 
 from flows.engine import runs
+from flows.engine.api_address import ApiAddress
 
 
-def test_it_has_no_heartbeat_and_all_other_settings() -> None:
-    before = get_current_settings()
-    with runs.without_heartbeat():
-        found = get_current_settings()
-        assert PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() is None
-        assert (found.api, found.results) == (before.api, before.results)
+def test_a_run_has_no_heartbeat_and_all_other_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before, found = get_current_settings(), []
+    client = SimpleNamespace(read_flow_run=lambda run_id: run_id)
+    monkeypatch.setattr(runs, "get_client", lambda sync_client: nullcontext(client))
+    monkeypatch.setattr(runs, "run_flow", lambda *_, **__: found.append(get_current_settings()))
+    address = ApiAddress("http://127.0.0.1:9/api", home=tmp_path)
+    runs.execute(SimpleNamespace(), str(uuid4()), address)  # type: ignore[arg-type]
+    (during,) = found
+    assert before.flows.heartbeat_frequency
+    assert during.flows.heartbeat_frequency is None
+    assert (during.api, during.results) == (before.api, before.results)
     assert get_current_settings() is before
 
 
