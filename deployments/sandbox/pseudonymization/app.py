@@ -13,6 +13,8 @@ offending value in ``diagnostics``. Only the answer quotes it, never a log.
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,13 +30,42 @@ from deployments.sandbox.common.requestlog import LogEntry
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.pseudonymization.engines import Engines
+from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
     ProcessingFailureError,
     RuleFileError,
 )
 from deployments.sandbox.pseudonymization.request import read_request
+from deployments.sandbox.pseudonymization.rulefile import read_rule_file
+
+_KEPT = 8
+
+
+class Engines:
+    """The service's own rules, and the last few that came with requests. For one thread."""
+
+    def __init__(self, own: bytes) -> None:
+        """Read the service's own rule file. Raises ``RuleFileError``."""
+        self._own = Engine(read_rule_file(own))
+        self._recent: OrderedDict[bytes, Engine] = OrderedDict()
+
+    def for_config(self, config: bytes | None) -> Engine:
+        """The rules of a request; the service's own without any. Raises ``RuleFileError``."""
+        if config is None:
+            return self._own
+        digest = hashlib.sha256(config).digest()
+        engine = self._recent.get(digest)
+        if engine is None:
+            engine = Engine(read_rule_file(config))
+            if not engine.is_lasting:
+                return engine
+            self._recent[digest] = engine
+            if len(self._recent) > _KEPT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(digest)
+        return engine
+
 
 MAX_BODY = 30_000_000
 """Largest request body in bytes, as the deployed service has it."""

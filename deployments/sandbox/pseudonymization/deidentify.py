@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, encode
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
-from deployments.sandbox.pseudonymization.methods import method_of
-from deployments.sandbox.pseudonymization.methods.dates import Calendar
-from deployments.sandbox.pseudonymization.methods.keys import keys_of
-from deployments.sandbox.pseudonymization.methods.method import Method, Reach
-from deployments.sandbox.pseudonymization.methods.substitute import Substitute
+from deployments.sandbox.pseudonymization.dates import Calendar
+from deployments.sandbox.pseudonymization.method import Label, Method, Reach
+from deployments.sandbox.pseudonymization.methods import Substitute, keys_of, method_of
 from deployments.sandbox.pseudonymization.model import Kind, applies_to, is_a
 from deployments.sandbox.pseudonymization.node import JsonObject, Node, ResourceNode, read_resource
 from deployments.sandbox.pseudonymization.path import (
@@ -36,7 +34,6 @@ from deployments.sandbox.pseudonymization.problem import (
     RuleFileError,
 )
 from deployments.sandbox.pseudonymization.rulefile import RuleFile
-from deployments.sandbox.pseudonymization.security import Label
 
 Rules = tuple[tuple[tuple[Chain, ...], Method], ...]
 """Where each rule applies, and what it does."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
+from deployments.sandbox.pseudonymization.method import Label, add_labels
 from deployments.sandbox.pseudonymization.model import Element, Kind, child, resource_element
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
-from deployments.sandbox.pseudonymization.security import Label, add_labels
 
 JsonObject = dict[str, JsonValue]
 

@@ -15,8 +15,8 @@ import yaml
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.pseudonymization.dates import Calendar
 from deployments.sandbox.pseudonymization.deidentify import Engine
-from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tests.deployments.sandbox import conftest as sandbox

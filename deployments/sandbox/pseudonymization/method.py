@@ -1,10 +1,12 @@
-"""The labels in ``meta.security`` that say what happened to a resource, as the deployed service sets them."""
+"""What a method is to the run of the rules over a resource, and the labels that say what it did to one."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from enum import Enum
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from deployments.sandbox.common.json_text import JsonValue
+from deployments.sandbox.pseudonymization.model import Element
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
 
 Label = Literal["REDACTED", "ABSTRED", "CRYTOHASH", "PERTURBED", "SUBSTITUTED", "GENERALIZED", "PSEUDED"]
@@ -32,3 +34,52 @@ def add_labels(resource: dict[str, JsonValue], labels: set[Label]) -> None:
         raise MalformedResourceError("meta.security is not a list of codings.")
     present = {str(coding.get("code")).upper() for coding in security if isinstance(coding, dict)}
     security.extend(dict(_CODINGS[label]) for label in _CODINGS if label in labels and label not in present)
+
+
+class Reach(Enum):
+    """What a method acts upon."""
+
+    VALUES = "values"
+    """Every value at and below the element, one by one."""
+    NOTHING = "nothing"
+    """It only protects the element from later rules."""
+    ELEMENT = "element"
+    """The element goes as a whole, with everything in it."""
+    SUBSTITUTE = "substitute"
+    """The element gets a given content."""
+
+
+class Work(Protocol):
+    """The request that a method works for."""
+
+    def note(self, label: Label) -> None:
+        """Remember for ``meta.security`` what was done."""
+
+    def seed(self) -> str:
+        """The id of the resource that was sent, as it is now."""
+
+
+class Method:
+    """One method with the settings of one rule."""
+
+    reach: ClassVar[Reach] = Reach.VALUES
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The value in the place of a primitive one, None to take it away.
+
+        Raises ``ProcessingFailureError`` for a value that cannot be handled.
+        """
+        del element, work
+        return value
+
+
+class Keep(Method):
+    """keep: the element stays, and no later rule touches it."""
+
+    reach = Reach.NOTHING
+
+
+class Remove(Method):
+    """remove: the element goes, including a resource in it."""
+
+    reach = Reach.ELEMENT

@@ -1,0 +1,168 @@
+"""Dates as FHIR spells them, and the two methods that look at them: redact and dateShift.
+
+redact: values go, except for what the switches for partial values leave. dateShift: dates move by −50 … +50 days, the
+same for everything that was sent under one id. The offset comes from the id of the resource that was sent (the
+Bundle's, not the entry's) and ``dateShiftKey``, by the deployed service's own arithmetic; or it is
+``dateShiftFixedOffsetInDays``. Times become zero. A date without a day, and one that tells an age above 89, is redacted
+instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+
+from deployments.sandbox.common.json_text import JsonValue, spelled
+from deployments.sandbox.pseudonymization.method import Method, Work
+from deployments.sandbox.pseudonymization.model import Element
+from deployments.sandbox.pseudonymization.problem import ProcessingFailureError
+from deployments.sandbox.pseudonymization.rulefile import Parameters
+
+_DATE = re.compile(
+    r"(?P<year>[0-9]{4})(?:-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12][0-9]|3[01])"
+    r"(?P<time>T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?)?)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialDate:
+    """A date, dateTime or instant, down to the precision it has."""
+
+    year_text: str
+    month: int | None
+    day: int | None
+    time: str
+    """From ``T`` on, without the zone; empty without a time."""
+    zone: str
+
+    @property
+    def year(self) -> int:
+        """The year as a number."""
+        return int(self.year_text)
+
+
+def read_date(text: str) -> PartialDate | None:
+    """Read a date, dateTime or instant; None when it is none."""
+    found = _DATE.fullmatch(text)
+    if found is None:
+        return None
+    month, day, zone = found["month"], found["day"], found["zone"] or ""
+    return PartialDate(
+        found["year"],
+        int(month) if month else None,
+        int(day) if day else None,
+        (found["time"] or "").removesuffix(zone) if zone else found["time"] or "",
+        zone,
+    )
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+class Calendar:
+    """Knows what today is."""
+
+    def __init__(self, today: Callable[[], date] = _today) -> None:
+        self._today = today
+
+    def age(self, born: PartialDate) -> int:
+        """Completed years since then; what is missing in the date counts as January or the first."""
+        today = self._today()
+        return today.year - born.year - ((today.month, today.day) < (born.month or 1, born.day or 1))
+
+
+_OLDEST = 89
+"""Years; a higher age, or a date that tells one, goes in any case (HIPAA Safe Harbor)."""
+_KEPT_DIGITS = 3
+_DIGIT = re.compile("[0-9]")
+_DATES = frozenset({"date", "dateTime", "instant"})
+
+
+class Redact(Method):
+    """redact."""
+
+    def __init__(self, parameters: Parameters, calendar: Calendar) -> None:
+        self._dates = parameters.enable_partial_dates_for_redact
+        self._ages = parameters.enable_partial_ages_for_redact
+        self._zip_codes = parameters.enable_partial_zip_codes_for_redact
+        self._restricted = parameters.restricted_zip_code_tabulation_areas
+        self._calendar = calendar
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """Nothing; with the switches the year of a date, an age up to 89, the area of a postal code."""
+        if self._zip_codes and element.name == "postalCode":
+            work.note("ABSTRED")
+            return self._area(spelled(value))
+        work.note("REDACTED")
+        if self._dates and element.type in _DATES:
+            return self.year(str(value))
+        if self._ages and element.parent == "Age" and element.type == "decimal":
+            return value if _is_young(spelled(value)) else None
+        return None
+
+    def year(self, text: str) -> str | None:
+        """The year of a date, unless it tells an age above 89, or is none."""
+        date = read_date(text)
+        return None if date is None or self._calendar.age(date) > _OLDEST else date.year_text
+
+    def _area(self, code: str) -> str:
+        kept = "" if code.startswith(self._restricted) else code[:_KEPT_DIGITS]
+        return kept + _DIGIT.sub("0", code[len(kept) :])
+
+
+def _is_young(text: str) -> bool:
+    try:
+        return Decimal(text) <= _OLDEST
+    except InvalidOperation:
+        return False
+
+
+_FACTOR = 131
+_RANGE = 50
+"""Days."""
+
+
+class DateShift(Method):
+    """dateShift."""
+
+    def __init__(self, parameters: Parameters, key: str, calendar: Calendar) -> None:
+        self._key = key
+        self._fixed = parameters.date_shift_fixed_offset_in_days
+        self._calendar = calendar
+        self._redact = Redact(parameters, calendar)
+        self._latest = ("", self._computed(""))
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The date, moved. Other values stay. Raises ``ProcessingFailureError`` for what is no date."""
+        if element.type not in _DATES:
+            return value
+        text = str(value)
+        read = read_date(text)
+        if read is None:
+            raise ProcessingFailureError("dateShift", element.location, text)
+        if read.month is None or read.day is None or self._calendar.age(read) > _OLDEST:
+            return self._redact.value(value, element, work)
+        try:
+            moved = date(read.year, read.month, read.day) + timedelta(days=self.offset(work.seed()))
+        except (ValueError, OverflowError):
+            raise ProcessingFailureError("dateShift", element.location, text) from None
+        work.note("PERTURBED")
+        return f"{moved.isoformat()}{_DIGIT.sub('0', read.time)}{read.zone}"
+
+    def offset(self, seed: str) -> int:
+        """Days for everything that is sent under that id."""
+        if self._latest[0] != seed:
+            self._latest = (seed, self._computed(seed))
+        return self._latest[1]
+
+    def _computed(self, seed: str) -> int:
+        if self._fixed is not None:
+            return self._fixed
+        offset = 0
+        for byte in (seed + self._key).encode():
+            offset = (offset * _FACTOR + byte) % (2 * _RANGE + 1)
+        return offset - _RANGE

@@ -1,0 +1,324 @@
+"""The methods of rules but for those of dates, and the keys that they use (document 3 §4).
+
+Of a reference only the id is hashed or replaced, and the rest of it stays. The deployed service asks a trust centre for
+pseudonyms, by domain. Here they are computed with a key of the service's own, so that the same value of a domain has
+the same pseudonym in every request and after every restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import msgspec
+
+from deployments.sandbox.common.fhirpath import EvaluationError
+from deployments.sandbox.common.json_text import JsonValue, copied, decode_raw, spelled
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
+from deployments.sandbox.pseudonymization.dates import Calendar, DateShift, Redact
+from deployments.sandbox.pseudonymization.method import Keep, Method, Reach, Remove, Work
+from deployments.sandbox.pseudonymization.model import Element
+from deployments.sandbox.pseudonymization.path import Expression
+from deployments.sandbox.pseudonymization.problem import ProcessingFailureError, RuleFileError
+from deployments.sandbox.pseudonymization.rulefile import MethodName, Parameters, Rule, RuleFile
+
+_TYPE = "|".join(sorted(RESOURCE_TYPES))
+_ID = r"[A-Za-z0-9\-.]{1,64}"
+_LITERAL = re.compile(
+    rf"(?P<prefix>(?:https?://[^\s?#|]+/)?(?P<type>{_TYPE})/)(?P<id>{_ID})(?P<suffix>/_history/{_ID})?"
+)
+_CONDITIONAL = re.compile(
+    rf"(?P<prefix>(?:(?P<type>{_TYPE})\?)?identifier=(?:https?://[^\s|]*\|)?)(?P<id>{_ID})(?P<suffix>)"
+)
+_URN = re.compile(
+    r"(?P<prefix>urn:(?:oid|uuid):)(?P<id>[0-2](?:\.(?:0|[1-9][0-9]*))+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})"
+    r"(?P<suffix>)"
+)
+
+
+def holds_reference(element: Element, value: str) -> bool:
+    """Whether only the id in this value may be replaced: ``Reference.reference``, or a ``uri`` that names a resource
+    (``Bundle.entry.fullUrl``, ``Bundle.entry.request.url``)."""
+    if element.parent == "Reference" and element.name == "reference":
+        return True
+    return element.type == "uri" and _resource(value) is not None
+
+
+def referenced_type(reference: str) -> str | None:
+    """The resource type that a reference names; None when it names none."""
+    found = _resource(reference)
+    return found["type"] if found else None
+
+
+def with_id(reference: str, change: Callable[[str], str]) -> str:
+    """The reference with its id changed; one without a recognisable id is changed as a whole."""
+    if reference.startswith("#"):
+        return "#" + change(reference[1:]) if len(reference) > 1 else reference
+    found = _resource(reference) or _URN.fullmatch(reference)
+    if found is None:
+        return change(reference)
+    return f"{found['prefix']}{change(found['id'])}{found['suffix'] or ''}"
+
+
+def _resource(value: str) -> re.Match[str] | None:
+    return _LITERAL.fullmatch(value) or (_CONDITIONAL.fullmatch(value) if "identifier=" in value else None)
+
+
+_SERVER_KEY = b"sluice sandbox: the server's key for keyDerivationContext, no secret"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys for one set of rules."""
+
+    crypto_hash: str = field(repr=False)
+    date_shift: str = field(repr=False)
+    is_lasting: bool = True
+    """Whether another request with the same rules gets the same keys."""
+
+
+def keys_of(rules: RuleFile) -> Keys:
+    """The keys of a rule file.
+
+    *Quirk of the deployed service, kept and sharpened:* where the file gives none, one is made up; here for each
+    request, so that a client that lives on it fails soon.
+    """
+    given = rules.parameters
+    crypto_hash = given.crypto_hash_key or (
+        _derived(given.key_derivation_context) if given.key_derivation_context else None
+    )
+    date_shift = given.date_shift_key
+    if given.date_shift_fixed_offset_in_days is not None:
+        date_shift = date_shift or ""
+    used = {rule.method for rule in rules.fhir_path_rules}
+    lasting = (crypto_hash is not None or MethodName.CRYPTO_HASH not in used) and (
+        date_shift is not None or MethodName.DATE_SHIFT not in used
+    )
+    return Keys(
+        secrets.token_hex(32) if crypto_hash is None else crypto_hash,
+        secrets.token_hex(32) if date_shift is None else date_shift,
+        lasting,
+    )
+
+
+def _derived(context: str) -> str:
+    """HKDF-SHA256 (RFC 5869) of the server's key, one block, in hexadecimal."""
+    extracted = hmac.digest(b"\0" * 32, _SERVER_KEY, hashlib.sha256)
+    return hmac.digest(extracted, context.encode() + b"\x01", hashlib.sha256).hex()
+
+
+class CryptoHash(Method):
+    """cryptoHash."""
+
+    def __init__(self, rule: Rule, key: str) -> None:
+        """Raises ``RuleFileError`` for a ``truncateToMaxLength`` that is no number from 1."""
+        self._key = key.encode()
+        self._length = _length(rule)
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The hash. Raises ``ProcessingFailureError`` for numbers and booleans, which cannot hold one."""
+        if not isinstance(value, str):
+            raise ProcessingFailureError("cryptoHash", element.location, spelled(value))
+        if not value:
+            return value
+        work.note("CRYTOHASH")
+        return with_id(value, self.hash) if holds_reference(element, value) else self.hash(value)
+
+    def hash(self, text: str) -> str:
+        """The hash of a text."""
+        return hmac.digest(self._key, text.encode(), hashlib.sha256).hex()[: self._length]
+
+
+def _length(rule: Rule) -> int | None:
+    given = rule.setting("truncateToMaxLength")
+    if given is None:
+        return None
+    text = str(given)
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise RuleFileError("truncateToMaxLength is a whole number from 1")
+    return int(text)
+
+
+_OTHERS = ("redact", "keep")
+
+
+class Generalize(Method):
+    """generalize. The first case that holds counts; ``otherValues`` (default ``redact``) is for those without one."""
+
+    def __init__(self, rule: Rule) -> None:
+        """Raises ``RuleFileError``."""
+        self._cases = tuple((Expression.of(case), Expression.of(value)) for case, value in _cases(rule).items())
+        others = str(rule.setting("otherValues") or "redact").lower()
+        if others not in _OTHERS:
+            raise RuleFileError(f"otherValues is {' or '.join(_OTHERS)}")
+        self._keeps_others = others == "keep"
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The value of the first case. Raises ``ProcessingFailureError`` when a case cannot be computed."""
+        work.note("GENERALIZED")
+        try:
+            for case, result in self._cases:
+                if case.holds(value, element.type):
+                    return _json(result.value(value, element.type), element)
+        except EvaluationError:
+            raise ProcessingFailureError("generalize", element.location, spelled(value)) from None
+        return value if self._keeps_others else None
+
+
+def _cases(rule: Rule) -> dict[str, str]:
+    given = rule.setting("cases")
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except msgspec.DecodeError:
+            raise RuleFileError("cases is a mapping of FHIRPath expressions, or its JSON") from None
+    if not isinstance(given, dict) or not given:
+        raise RuleFileError("generalize needs cases, a mapping of FHIRPath expressions")
+    return {str(case): str(value) for case, value in given.items()}
+
+
+def _json(value: JsonValue, element: Element) -> JsonValue:
+    """What the library computed, as JSON."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Decimal | float):
+        return msgspec.Raw(format(Decimal(str(value)), "f").encode())
+    raise ProcessingFailureError("generalize", element.location, type(value).__name__)
+
+
+_KEY = b"sluice sandbox: pseudonyms of invented people, no secret"
+_DIGEST = 15
+"""Bytes of a pseudonym, 24 letters in base 32."""
+_PREFIX = 32
+"""Longest domain in front of a pseudonym, so that an id stays within FHIR's 64 letters."""
+_UNSAFE = re.compile("[^A-Za-z0-9]+")
+
+
+class Pseudonymize(Method):
+    """pseudonymize."""
+
+    def __init__(self, rule: Rule) -> None:
+        domain = rule.setting("domain", "namespace", "context")
+        prefix = rule.setting("domain-prefix", "namespace-prefix", "context-prefix")
+        self._domain = str(domain) if domain else None
+        self._prefix = str(prefix or "")
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The pseudonym. Without a domain it is that of the resource type, for ids and references.
+
+        Raises ``ProcessingFailureError`` for another value without a domain, and for numbers and booleans.
+        """
+        if not isinstance(value, str):
+            raise ProcessingFailureError("pseudonymize", element.location, spelled(value))
+        if not value:
+            return value
+        is_reference = holds_reference(element, value)
+        domain = self._domain or _implied(value, element, is_reference=is_reference)
+        if domain is None:
+            raise ProcessingFailureError("pseudonymize without a domain", element.location, value)
+        work.note("PSEUDED")
+        if is_reference:
+            return with_id(value, lambda part: pseudonym(part, self._prefix + domain))
+        return pseudonym(value, self._prefix + domain)
+
+
+def pseudonym(value: str, domain: str) -> str:
+    """The pseudonym of a value in a domain: letters, digits and hyphens, at most 57, beginning with the domain."""
+    digest = hmac.digest(_KEY, f"{domain}\0{value}".encode(), hashlib.sha256)
+    shown = _UNSAFE.sub("-", domain)[:_PREFIX].strip("-")
+    return f"{shown}-{base64.b32encode(digest[:_DIGEST]).decode().lower()}".lstrip("-")
+
+
+def _implied(value: str, element: Element, *, is_reference: bool) -> str | None:
+    if is_reference:
+        return referenced_type(value)
+    return element.parent if element.name == "id" and element.parent in RESOURCE_TYPES else None
+
+
+_SPELLINGS = {
+    "boolean": re.compile("true|false"),
+    "decimal": re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"),
+    "integer": re.compile("-?(?:0|[1-9][0-9]*)"),
+    "positiveInt": re.compile("[1-9][0-9]*"),
+    "unsignedInt": re.compile("0|[1-9][0-9]*"),
+}
+"""Types that are not strings in JSON, and how their values look."""
+
+
+class Substitute(Method):
+    """substitute. ``replaceWith`` is the text of a value, or JSON or YAML of an object; empty takes the value away."""
+
+    reach = Reach.SUBSTITUTE
+
+    def __init__(self, rule: Rule) -> None:
+        """Raises ``RuleFileError`` without ``replaceWith``."""
+        if not rule.has("replaceWith"):
+            raise RuleFileError("substitute needs replaceWith")
+        self._given = rule.setting("replaceWith")
+
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+        """The new value. Raises ``ProcessingFailureError`` when it is not of the element's type."""
+        del value
+        work.note("SUBSTITUTED")
+        if not isinstance(self._given, str):
+            raise ProcessingFailureError("substitute", element.location, "an object")
+        if not self._given:
+            return None
+        spelling = _SPELLINGS.get(element.type)
+        if spelling is None:
+            return self._given
+        if spelling.fullmatch(self._given) is None:
+            raise ProcessingFailureError("substitute", element.location, self._given)
+        return self._given == "true" if element.type == "boolean" else msgspec.Raw(self._given.encode())
+
+    def content(self, kept: dict[str, JsonValue] | None, element: Element, work: Work) -> dict[str, JsonValue] | None:
+        """The new content of an object, around what is kept of the old one; None for nothing."""
+        work.note("SUBSTITUTED")
+        given = self._given
+        if isinstance(given, str):
+            try:
+                given = decode_raw(given.encode()) if given else {}
+            except (ValueError, RecursionError):
+                given = None
+        if not isinstance(given, dict):
+            raise ProcessingFailureError("substitute", element.location, str(self._given))
+        return _merged(kept or {}, copied(given)) or None
+
+
+def _merged(kept: dict[str, JsonValue], given: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    for name, value in given.items():
+        old = kept.get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
+            kept[name] = _merged(old, value)
+        elif isinstance(old, list) and isinstance(value, list):
+            kept[name] = old + value[len(old) :]
+        elif old is None:
+            kept[name] = value
+    return kept
+
+
+def method_of(rule: Rule, parameters: Parameters, keys: Keys, calendar: Calendar) -> Method:
+    """The method of a rule with its settings. Raises ``RuleFileError`` for settings it cannot use."""
+    match rule.method:
+        case MethodName.REDACT:
+            return Redact(parameters, calendar)
+        case MethodName.KEEP:
+            return Keep()
+        case MethodName.REMOVE:
+            return Remove()
+        case MethodName.CRYPTO_HASH:
+            return CryptoHash(rule, keys.crypto_hash)
+        case MethodName.DATE_SHIFT:
+            return DateShift(parameters, keys.date_shift, calendar)
+        case MethodName.SUBSTITUTE:
+            return Substitute(rule)
+        case MethodName.GENERALIZE:
+            return Generalize(rule)
+        case MethodName.PSEUDONYMIZE:
+            return Pseudonymize(rule)
