@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
+from deployments.sandbox.common.child import watch
 from deployments.sandbox.common.gate import DEFAULT_HEADER, Gate
-from deployments.sandbox.common.parent import watch
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxServer, SandboxStartError, bind, make_server
 from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.configuration import configuration

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox.common.child import Child, start_process
-from deployments.sandbox.common.parent import watch
+from deployments.sandbox.common.child import Child, start_process, watch
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"

@@ -21,8 +21,7 @@ from fhirpathpy.models import models
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.flattening.definition import RESOURCE_TYPE
-from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import run
+from deployments.sandbox.flattening.run import read_request, run
 from deployments.sandbox.flattening.view import View
 
 VIEW: dict[str, Any] = {

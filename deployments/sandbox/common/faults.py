@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message
 
-from deployments.sandbox.common.exchange import Exchange
+from deployments.sandbox.common.connection import Exchange
 from deployments.sandbox.common.request import outcome
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

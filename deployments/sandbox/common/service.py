@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.sandbox.common.exchange import Exchange, read_body, replay
+from deployments.sandbox.common.connection import Exchange, read_body, replay
 from deployments.sandbox.common.faults import FaultError, FaultPlan
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.request import DISCLAIMER, FHIR_JSON, FhirProblem, FhirRequest, answer, outcome

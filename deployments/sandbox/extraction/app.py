@@ -22,8 +22,7 @@ from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer
 from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, root_url, said
-from deployments.sandbox.extraction.capability import capability_statement
+from deployments.sandbox.extraction.board import JobStore
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.engine import (
@@ -37,10 +36,9 @@ from deployments.sandbox.extraction.files import OUTPUT, ResultFiles, ResultUrls
 from deployments.sandbox.extraction.index import BadLines, Index
 from deployments.sandbox.extraction.job import Job, JobStatus
 from deployments.sandbox.extraction.kickoff import MAX_BODY, read_kickoff
-from deployments.sandbox.extraction.openapi import description, page
+from deployments.sandbox.extraction.openapi import capability_statement, description, page
 from deployments.sandbox.extraction.query import QueryError, read_cohort
-from deployments.sandbox.extraction.status import manifest, unfinished
-from deployments.sandbox.extraction.store import JobStore
+from deployments.sandbox.extraction.status import FHIR_JSON, JSON, manifest, root_url, said, unfinished
 from deployments.sandbox.extraction.task import (
     UUID,
     etag,

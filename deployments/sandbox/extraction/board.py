@@ -1,20 +1,117 @@
-"""The jobs as everybody sees them, and the one lock around them.
+"""The jobs as everybody sees them, the one lock around them, and the file in which they survive ``kill -9``.
 
-Every change of a job is persisted before anybody sees it, with the next version (document 3 §2, "version").
+Every change of a job is persisted before anybody sees it, with the next version (document 3 §2, "version"). One server
+per state directory.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.database import open_database, transaction
+from deployments.sandbox.extraction.diagnostics import Counts
 from deployments.sandbox.extraction.job import Job, JobStatus
-from deployments.sandbox.extraction.store import JobStore
+from deployments.sandbox.extraction.selection import Pair
 from deployments.sandbox.extraction.units import Control
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS job (id TEXT PRIMARY KEY, state BLOB NOT NULL, crtdl BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS batch (
+  job TEXT NOT NULL, id TEXT NOT NULL, patients BLOB NOT NULL, counts BLOB, wanted BLOB, PRIMARY KEY (job, id)
+);
+CREATE TABLE IF NOT EXISTS leaving (job TEXT PRIMARY KEY);
+"""
+
+
+class JobStore:
+    """Jobs, the patients of their batches, and what came of each batch."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the store in a directory. Raises ``SandboxStartError`` when another server has it."""
+        self._db = open_database(directory / "jobs.sqlite3", _SCHEMA)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def load(self) -> list[Job]:
+        """All jobs, in the order they came."""
+        rows = self._db.execute("SELECT state FROM job ORDER BY rowid")
+        return [msgspec.json.decode(row[0], type=Job) for row in rows]
+
+    def add(self, job: Job, crtdl: bytes) -> None:
+        """Keep a new job with its query."""
+        self._db.execute("INSERT INTO job VALUES (?,?,?)", (job.id, msgspec.json.encode(job), crtdl))
+
+    def save(self, job: Job) -> None:
+        """Keep the new state of a job."""
+        self._db.execute("UPDATE job SET state=? WHERE id=?", (msgspec.json.encode(job), job.id))
+
+    def save_cohort(self, job: Job, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Keep the new state of a job together with the patients of its batches."""
+        with transaction(self._db):
+            self._db.execute("DELETE FROM batch WHERE job=?", (job.id,))
+            rows = [(job.id, name, msgspec.json.encode(patients)) for name, patients in batches]
+            self._db.executemany("INSERT INTO batch (job, id, patients) VALUES (?,?,?)", rows)
+            self.save(job)
+
+    def save_batch(self, job: Job, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
+        """Keep the new state of a job together with what came of a batch, or of the core pass."""
+        with transaction(self._db):
+            self._db.execute(
+                "INSERT INTO batch (job, id, patients, counts, wanted) VALUES (?1,?2,'[]',?3,?4)"
+                " ON CONFLICT (job, id) DO UPDATE SET counts=?3, wanted=?4",
+                (job.id, name, msgspec.json.encode(counts), msgspec.json.encode(wanted)),
+            )
+            self.save(job)
+
+    def crtdl(self, job: str) -> bytes:
+        """The query of a job, as it came."""
+        row = self._db.execute("SELECT crtdl FROM job WHERE id=?", (job,)).fetchone()
+        return bytes(row[0])
+
+    def patients(self, job: str, name: str) -> list[str]:
+        """The patients of a batch."""
+        row = self._db.execute("SELECT patients FROM batch WHERE job=? AND id=?", (job, name)).fetchone()
+        return msgspec.json.decode(row[0], type=list[str])
+
+    def counts(self, job: str) -> dict[str, Counts]:
+        """What came of the batches that are done, by id."""
+        rows = self._db.execute("SELECT id, counts FROM batch WHERE job=? AND counts IS NOT NULL", (job,))
+        return {name: msgspec.json.decode(counts, type=Counts) for name, counts in rows}
+
+    def wanted(self, job: str) -> list[Pair]:
+        """What all batches want in the core file."""
+        rows = self._db.execute("SELECT wanted FROM batch WHERE job=? AND wanted IS NOT NULL", (job,))
+        found: set[Pair] = set()
+        for (wanted,) in rows:
+            found.update(msgspec.json.decode(wanted, type=list[Pair]))
+        return sorted(found)
+
+    def leave(self, job: str) -> None:
+        """Note that a job is being removed, so that the next start completes what ``kill -9`` cut short."""
+        self._db.execute("INSERT OR IGNORE INTO leaving VALUES (?)", (job,))
+
+    def stay(self, job: str) -> None:
+        """Take that back."""
+        self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
+
+    def leaving(self) -> list[str]:
+        """The jobs whose removal began and did not end."""
+        return [row[0] for row in self._db.execute("SELECT job FROM leaving")]
+
+    def delete(self, job: str) -> None:
+        """Forget a job."""
+        with transaction(self._db):
+            self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
+            self._db.execute("DELETE FROM batch WHERE job=?", (job,))
+            self._db.execute("DELETE FROM job WHERE id=?", (job,))
 
 
 class UnknownJobError(Exception):

@@ -11,13 +11,12 @@ from datetime import date
 from decimal import Decimal
 
 from deployments.sandbox.common.r4 import LITERAL
-from deployments.sandbox.extraction.contexts import ATTRIBUTES, CONTEXTS, GENDER, CriterionAttribute
 from deployments.sandbox.extraction.dates import Days, age, days_of
 from deployments.sandbox.extraction.query import codes_of, days_between
 from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
-from deployments.sandbox.extraction.types import CODES, DATES, PATIENT
+from deployments.sandbox.extraction.types import ATTRIBUTES, CODES, CONTEXTS, DATES, GENDER, PATIENT, CriterionAttribute
 from tasks.shared.fhir.crtdl_model import AttributeFilter, CohortCriterion, CohortDefinition, CriterionFilter
 
 _COMPARE: dict[str, Callable[..., bool]] = {

@@ -9,10 +9,9 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from deployments.sandbox.extraction.board import Board, UnknownJobError
+from deployments.sandbox.extraction.board import Board, JobStore, UnknownJobError
 from deployments.sandbox.extraction.diagnostics import Stage
 from deployments.sandbox.extraction.job import Job, JobStatus, Priority
-from deployments.sandbox.extraction.store import JobStore
 from deployments.sandbox.extraction.units import Units
 from deployments.sandbox.extraction.workers import Workers
 

@@ -1,4 +1,4 @@
-"""The description of the API: OpenAPI 3.1 as JSON, and the same as a page without scripts."""
+"""What the server says of itself: the CapabilityStatement, and OpenAPI 3.1 as JSON and as a page without scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deployments.sandbox.common import request
 from deployments.sandbox.common.request import DISCLAIMER
+
+_OPERATIONS = "https://sandbox.example/fhir/OperationDefinition"
+
+
+def capability_statement(root: str, started: str) -> bytes:
+    """The CapabilityStatement as JSON."""
+    tasks = {
+        "type": "Task",
+        "interaction": [{"code": code} for code in ("read", "update", "delete", "search-type")],
+        "versioning": "versioned-update",
+        "searchParam": [{"name": "_id", "type": "token"}, {"name": "status", "type": "token"}],
+        "operation": [_operation(name) for name in ("pause", "resume", "cancel")],
+    }
+    rest = {"resource": [tasks], "operation": [_operation(name) for name in ("extract-data", "evaluate-cohort")]}
+    return request.capability_statement("extraction server", started, rest, url=f"{root}/fhir")
+
+
+def _operation(name: str) -> dict[str, str]:
+    return {"name": name, "definition": f"{_OPERATIONS}/{name}"}
+
 
 PATHS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 """The operations by path and method."""

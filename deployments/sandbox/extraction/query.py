@@ -17,11 +17,20 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
-from deployments.sandbox.extraction.contexts import AGE, ATTRIBUTES, CONTEXT_SYSTEM, CONTEXTS, GENDER, UNITS_OF_AGE
 from deployments.sandbox.extraction.dates import Days, days_of
 from deployments.sandbox.extraction.parameters import Looks, looks_at
 from deployments.sandbox.extraction.tree import CHOICES
-from deployments.sandbox.extraction.types import PATIENT, ElementPath, is_patients
+from deployments.sandbox.extraction.types import (
+    AGE,
+    ATTRIBUTES,
+    CONTEXT_SYSTEM,
+    CONTEXTS,
+    GENDER,
+    PATIENT,
+    UNITS_OF_AGE,
+    ElementPath,
+    is_patients,
+)
 from tasks.shared.fhir.crtdl_model import (
     Attribute,
     AttributeFilter,

@@ -21,18 +21,39 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from deployments.sandbox.common import request
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, outcome
 from deployments.sandbox.common.service import JSON, SandboxService, Service
 from deployments.sandbox.fhir.binary import binary_answer, has_json, receive_file
 from deployments.sandbox.fhir.bundle import read_bundle
-from deployments.sandbox.fhir.capability import capability_statement
 from deployments.sandbox.fhir.engine import Change, Engine, Rules
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
 from deployments.sandbox.fhir.resource import check_id
 from deployments.sandbox.fhir.search import read_query, search
 from deployments.sandbox.fhir.store import Store, new_blob_name
+
+_INTERACTIONS = ("read", "update", "delete", "create", "search-type")
+
+
+def capability_statement(base: str, manners: str, started: str) -> bytes:
+    """The statement as JSON. ``started`` is a FHIR dateTime."""
+    resources = [
+        {
+            "type": kind,
+            "interaction": [{"code": code} for code in _INTERACTIONS],
+            "versioning": "versioned-update",
+            "readHistory": False,
+            "updateCreate": True,
+            "conditionalCreate": False,
+            "searchParam": [{"name": "_id", "type": "token"}, {"name": "identifier", "type": "token"}],
+        }
+        for kind in sorted(RESOURCE_TYPES)
+    ]
+    rest = {"resource": resources, "interaction": [{"code": "transaction"}, {"code": "batch"}]}
+    return request.capability_statement("FHIR server", started, rest, version=f"{manners} manners", url=base)
+
 
 _PAGE = 500
 

@@ -34,8 +34,7 @@ from deployments.sandbox.flattening.problem import (
     NotAcceptableError,
     RequestError,
 )
-from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import kept_views, run
+from deployments.sandbox.flattening.run import kept_views, read_request, run
 
 NDJSON = "application/x-ndjson"
 _ACCEPTABLE = frozenset({NDJSON, "application/*", "*/*"})

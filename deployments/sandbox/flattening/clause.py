@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.sandbox.common.json_text import JsonValue, encode
-from deployments.sandbox.flattening.expression import Expression
+from deployments.sandbox.flattening.expression import Expression, Focus
 from deployments.sandbox.flattening.problem import CollectionValueError, ResourceError
-from deployments.sandbox.flattening.resource import Focus
 
 Row = tuple[JsonValue, ...]
 Iteration = Callable[[Focus], list[Focus]]

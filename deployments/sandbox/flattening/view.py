@@ -8,11 +8,9 @@ from typing import Any
 
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
 from deployments.sandbox.flattening.clause import Cell, Clause, Iteration, Row, repeated
-from deployments.sandbox.flattening.constant import read_constants
-from deployments.sandbox.flattening.definition import Column, Select, ViewDefinition, read_definition
-from deployments.sandbox.flattening.expression import Expression
+from deployments.sandbox.flattening.definition import Column, Select, ViewDefinition, read_constants, read_definition
+from deployments.sandbox.flattening.expression import Expression, Focus, Resource
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
-from deployments.sandbox.flattening.resource import Focus, Resource
 
 
 class View:

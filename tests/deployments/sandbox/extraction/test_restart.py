@@ -19,7 +19,7 @@ from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.common.serve import SandboxStartError, serve_in_thread
 from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from deployments.sandbox.extraction.store import JobStore
+from deployments.sandbox.extraction.board import JobStore
 from deployments.sandbox.options import SandboxOptions
 from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl, progress
 from tests.deployments.sandbox.extraction.pace import Pace

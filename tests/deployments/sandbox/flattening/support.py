@@ -10,8 +10,7 @@ import pytest
 
 from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.problem import ViewError
-from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import run
+from deployments.sandbox.flattening.run import read_request, run
 from deployments.sandbox.flattening.view import View
 
 Json = dict[str, Any]

@@ -10,13 +10,76 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.flattening.problem import ResourceError, ViewError
-from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import kept_views, run
+from deployments.sandbox.flattening.problem import RequestError, ResourceError, ViewError
+from deployments.sandbox.flattening.run import kept_views, read_request, run
 from deployments.sandbox.flattening.view import View
 from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
 from tests.bench.bench_sandbox_flattening import body, library_alone, observations, rate
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
+
+VIEW = {"name": "viewDefinition", "resource": one("id")}
+PATIENT = {"name": "resources", "resource": {"resourceType": "Patient", "id": "kanarienvogel"}}
+
+
+def asked_for(*parameter: Any, kind: Any = "Parameters") -> bytes:
+    return json.dumps({"resourceType": kind, "parameter": list(parameter)}).encode()
+
+
+def test_resources_come_in_order_wherever_the_view_stands() -> None:
+    other = {"name": "resources", "resource": {"resourceType": "Patient", "id": "2"}}
+    request = read_request(asked_for(PATIENT, VIEW, other))
+    assert len(request) == 2
+    assert [each.data["id"] for each in request.resources()] == ["kanarienvogel", "2"]
+    assert json.loads(request.view) == one("id")
+
+
+def test_a_pretty_printed_body_is_as_good() -> None:
+    request = read_request(json.dumps(json.loads(asked_for(VIEW, PATIENT)), indent=2).encode())
+    assert [each.data["id"] for each in request.resources()] == ["kanarienvogel"]
+
+
+def test_no_resource_is_no_error() -> None:
+    assert list(read_request(asked_for(VIEW)).resources()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        parameters(one("id"), [b'{"a":' * 5000 + b"1" + b"}" * 5000]),
+        asked_for(VIEW, PATIENT)[:-5],
+        asked_for(VIEW, kind="Bundle"),
+        asked_for(VIEW, kind=7),
+        b'{"parameter":[]}',
+        b'{"resourceType":"Parameters","parameter":{}}',
+        asked_for(),
+        asked_for(PATIENT),
+        asked_for(VIEW, VIEW, PATIENT),
+        asked_for(VIEW, {"name": "resource", "resource": {"resourceType": "Patient"}}),
+        asked_for(VIEW, {"name": "resources"}),
+        asked_for(VIEW, {"name": "resources", "valueString": "kanarienvogel"}),
+        asked_for(VIEW, {"resource": {"resourceType": "Patient", "id": "kanarienvogel"}}),
+        asked_for(VIEW, "kanarienvogel"),
+    ],
+)
+def test_what_is_no_such_body_is_an_error_without_data(text: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_request(text)
+    assert "kanarienvogel" not in caught.value.diagnostics
+
+
+@pytest.mark.parametrize("resource", [b"[]", b"7", b"null", b'{"value":1E999999999}'])
+def test_a_resource_that_cannot_be_read_is_named_by_its_number(resource: bytes) -> None:
+    text = parameters(one("id"), [PATIENT["resource"], resource])  # type: ignore[list-item]
+    with pytest.raises(RequestError, match=r"resources\[1\]"):
+        list(read_request(text).resources())
+
 
 LEAST = 0.7
 """Our speed beside the library's alone, both from eight paths; 1.1 was measured, as it looks for a coding only once."""

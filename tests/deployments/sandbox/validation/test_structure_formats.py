@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
-from deployments.sandbox.validation.primitives import has_json_type, is_well_formed
+from deployments.sandbox.validation.structure import has_json_type, is_well_formed
 
 PUBLISHED = msgspec.json.decode((DEFINITIONS / "fhir.schema.json").read_bytes())["definitions"]
 BASE64_PATTERN = PUBLISHED["Extension"]["properties"]["valueBase64Binary"]["pattern"]
