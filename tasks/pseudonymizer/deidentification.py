@@ -16,7 +16,7 @@ from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outl
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.pairing import survivors
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
-from tasks.pseudonymizer.splitting import Chunk, Piece, halves, piece_of
+from tasks.pseudonymizer.splitting import Chunk, Piece, piece_of
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -96,12 +96,15 @@ class Deidentification:
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
                 return [self._check(given, answer, place, counts, numbers)]
-        found: list[tuple[bytes, int]] = []
+        envelope, pieces = open_bundle(text)
         if numbers is None:
-            numbers = numbers_in(open_bundle(text)[1])
+            numbers = numbers_in(pieces)
             counts["too_many_numbers"] += numbers.full
-        parts, middle = halves(text)
-        for half, start in zip(parts, (first, first + middle), strict=True):
+        middle = len(pieces) // 2
+        halves = (envelope.close(pieces[:middle]), first), (envelope.close(pieces[middle:]), first + middle)
+        del pieces  # the entries are in the halves now
+        found: list[tuple[bytes, int]] = []
+        for half, start in halves:
             found += self._texts(_given(half, place), chunk, start, counts, numbers)
         return found
 

@@ -17,6 +17,7 @@ from config import PipelineConfig
 from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
+from tasks.pseudonymizer.residual_identifiers import values_at
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer
@@ -142,13 +143,9 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
 
 
 def _unchanged(entry: Any, sent: Any) -> bool:
-    return all(_texts(entry["resource"], place) == _texts(sent, place) for place in _IDENTIFYING)
+    """Whether the texts are as they were: what is added beside them changes nothing."""
+    return all(_values(entry["resource"], place) == _values(sent, place) for place in _IDENTIFYING)
 
 
-def _texts(value: Any, place: str) -> list[Any]:
-    """The texts at a path: what is added beside them changes nothing."""
-    values = [value]
-    for key in place.split("."):
-        lists = (one.get(key) for one in values if isinstance(one, dict))
-        values = [inner for one in lists for inner in (one if isinstance(one, list) else [one]) if inner is not None]
-    return values
+def _values(resource: Any, place: str) -> list[Any]:
+    return [one for one in values_at(resource, place.split(".")) if one is not None]

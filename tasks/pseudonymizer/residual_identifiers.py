@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -160,7 +160,9 @@ class Numbers:
         if is_patient and (self._left is None or len(self.patients) < _HELD // _OVERHEAD):
             self.patients[owner] = None
         for keys in _NUMBERS:
-            for identifier in _inner(person, keys) if keys[0] in person else ():
+            for identifier in values_at(person, keys) if keys[0] in person else ():
+                if not isinstance(identifier, dict):
+                    continue
                 value, system = identifier.get("value"), identifier.get("system")
                 if not isinstance(value, str) or not value.strip():
                     continue
@@ -278,15 +280,6 @@ def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
     return hash((kind, numbers[0] if numbers else tuple(texts))), False
 
 
-def _inner(value: Any, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The objects at a path, through lists."""
-    for one in objects_in(value):
-        if keys:
-            yield from _inner(one.get(keys[0]), keys[1:])
-        else:
-            yield one
-
-
 def _unquoted(text: bytes) -> str:
     """A JSON string as a text; nothing where it cannot be read: then nobody reads the answer."""
     if b"\\" not in text:
@@ -335,16 +328,20 @@ def _identifying(person: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[str]
             yield place, _texts(person[element], keys)
 
 
-def _texts(value: Any, keys: Collection[str]) -> Iterator[str]:
-    """The texts at a path, through lists; blank ones identify nobody."""
+def _texts(value: Any, keys: Sequence[str]) -> Iterator[str]:
+    """The texts at a path; blank ones identify nobody."""
+    return (one for one in values_at(value, keys) if isinstance(one, str) and one.strip())
+
+
+def values_at(value: Any, keys: Sequence[str]) -> Iterator[Any]:
+    """The values at a path, through lists; ``None`` where there is none."""
     if isinstance(value, list):
         for one in value:
-            yield from _texts(one, keys)
-    elif keys and isinstance(value, dict):
-        first, *rest = keys
-        yield from _texts(value.get(first), rest)
-    elif not keys and isinstance(value, str) and value.strip():
+            yield from values_at(one, keys)
+    elif not keys:
         yield value
+    elif isinstance(value, dict):
+        yield from values_at(value.get(keys[0]), keys[1:])
 
 
 def _identifiers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
-from tasks.shared.fhir.envelope import Envelope, open_bundle, open_envelope
+from tasks.shared.fhir.envelope import Envelope, open_envelope
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 
@@ -108,13 +108,6 @@ def _groups(pieces: Iterable[bytes], envelope: Envelope, threshold: int) -> Iter
         size += len(piece) + 1
     if group:
         yield group, True
-
-
-def halves(text: bytes) -> tuple[tuple[bytes, bytes], int]:
-    """A Bundle of two entries or more as two Bundles with the same envelope; how many entries the first one has."""
-    envelope, pieces = open_bundle(text)
-    middle = len(pieces) // 2
-    return (envelope.close(pieces[:middle]), envelope.close(pieces[middle:])), middle
 
 
 @dataclass(frozen=True, slots=True)
