@@ -93,9 +93,9 @@ class ResourceSummary:
 
     The lists are those of a Bundle's entries and empty for everything else (``full_urls`` has one for each entry, empty
     where there is none); ``single_type`` is the type of its resource when there is one entry, ``bundle_type`` its own.
-    ``root`` and ``members`` (of resources) are there when one pass read them all, and no key stands twice in the root,
-    in an entry, or at the top level of a resource. ``holders`` are, of what was sent, the texts of resources that are
-    persons or may have some inside, by index.
+    ``root`` is that of a Bundle that came back; ``members`` are those of its resources where one pass read them all,
+    and no key stands twice in the root, in an entry, or at the top level of a resource; else ``raws`` are their texts.
+    ``holders`` are, of what was sent, the texts of resources that are persons or may have some inside, by index.
     """
 
     text: bytes
@@ -111,6 +111,7 @@ class ResourceSummary:
     request_urls: list[str] = field(default_factory=list)
     root: Members | None = None
     members: Sequence[Members] | None = None
+    raws: Sequence[Raw] = ()
     holders: Mapping[int, bytes | Raw] = field(default_factory=dict)
 
     @property
@@ -128,31 +129,29 @@ class ResourceSummary:
 
         Raises ``OutlineError`` where a key stands twice in the root, in an entry, or at the top level of a resource.
         """
-        if self.root is not None and self.members is not None:
-            yield self.type, self.root
-            for kind, members in zip(self.types, self.members, strict=True):
-                yield kind or "", members
-            return
         try:
-            bundle = read_bundle(self.text) if self.is_bundle else None
-            if bundle is None:
+            if self.root is None:
                 yield self.type, unique_members(self.text)
                 return
-            yield self.type, bundle.root
-            raws = resource_texts(bundle.usable())
-            for start in range(0, len(raws), _AT_ONCE):
+            yield self.type, self.root
+            for start in range(0, len(self.types), _AT_ONCE):
                 some = slice(start, start + _AT_ONCE)
-                resources = unique_objects(b"[%b]" % b",".join(raws[some]))
-                for kind, members in zip(self.types[some], resources, strict=True):
+                for kind, members in zip(self.types[some], self._members_of(some), strict=True):
                     yield kind or "", members
         except RepeatedKeyError:
             raise OutlineError(REPEATED) from None
         except UNREADABLE:
             raise OutlineError("is not JSON that can be read") from None
 
+    def _members_of(self, some: slice) -> Sequence[Members]:
+        if self.members is not None:
+            return self.members[some]
+        return unique_objects(b"[%b]" % b",".join(self.raws[some]))
+
 
 def outline_of(text: bytes, *, sent: bool = False) -> ResourceSummary:
-    """Read a resource. Of what is ``sent``, which is kept while the request is under way, only the ``holders``.
+    """Read a resource. Of what is ``sent``, which stays while the request is under way, only the ``holders`` are kept:
+    it has no ``all_members``.
 
     Raises ``OutlineError``.
     """
@@ -169,8 +168,8 @@ def outline_of(text: bytes, *, sent: bool = False) -> ResourceSummary:
         read = read_bundle(text)
         if read is None:
             line = _line.decode(text)
-            holders = {0: text} if sent and line.may_hold_persons else {}
-            return ResourceSummary(text, line.resource_type, line.id, holders=holders)
+            whole = {0: text} if sent and line.may_hold_persons else {}
+            return ResourceSummary(text, line.resource_type, line.id, holders=whole)
         entries = [*read.usable()]
         raws = resource_texts(entries)
         inside = [_resource.decode(raw) for raw in raws]
@@ -179,8 +178,10 @@ def outline_of(text: bytes, *, sent: bool = False) -> ResourceSummary:
     except UNREADABLE:
         raise OutlineError("is no FHIR resource") from None
     types, ids = [one.resource_type for one in inside], [one.id for one in inside]
-    of_persons = {index: raws[index] for index, one in enumerate(inside) if sent and one.may_hold_persons}
-    return _bundle(text, read, entries, types, ids, holders=of_persons)
+    if not sent:
+        return _bundle(text, read, entries, types, ids, root=read.root, raws=raws)
+    holders = {index: raws[index] for index, one in enumerate(inside) if one.may_hold_persons}
+    return _bundle(text, read, entries, types, ids, holders=holders)
 
 
 def _of_members(text: bytes, bundle: BundleText[MemberEntry]) -> ResourceSummary:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary
+from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.identity import Loose, Pair
 from tasks.shared.fhir.reading import RESOURCE_TYPE
 from tasks.shared.fhir.references import Target, id_named_by, spelled_references, target_of
@@ -193,7 +193,7 @@ def by_path(
 ) -> References:
     """Pair references by the path at which they stand. Raises what ``all_members`` does, and ``OutlineError`` where one
     stands twice in an element: readers take the first or the last."""
-    before, after = _trees(sent), _trees(received)
+    before, after = _trees(outline_of(sent.text)), _trees(received)
     if _unread(received.text, after) > _unread(sent.text, before):
         raise OutlineError("has a key twice, so what it holds is ambiguous")
     found = References({pair for old, new in urls if (pair := _pair(old, new)) is not None})
