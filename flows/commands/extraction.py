@@ -37,6 +37,32 @@ _PAUSE = 0.2
 """Seconds before the version is read again after a 409 or 412, times the number of the attempt."""
 
 
+_ALLOWED = {
+    "pause": "only a running job can be paused",
+    "resume": "only a paused job can be resumed",
+    "cancel": "a job that is completed, failed or cancelled cannot be cancelled",
+}
+"""In which states a job may be changed."""
+
+_KEPT_CHANGING = (
+    "extraction-version", "the job kept changing while its priority was to be changed",
+    "try again in a moment: its version moves on whenever a batch finishes",
+)  # fmt: skip
+_REFUSED = {
+    ("prioritize", 409): _KEPT_CHANGING,
+    ("prioritize", 412): _KEPT_CHANGING,
+    ("prioritize", 428): (
+        "extraction-precondition", "the server did not see which version is meant (If-Match)",
+        "a proxy in between may drop the header If-Match",
+    ),
+    ("delete", 500): (
+        "extraction-delete", "the server could not remove the result files of the job",
+        "see its log: files may be left on its disk",
+    ),
+}  # fmt: skip
+"""What a status means for an operation: reference, message and hint."""
+
+
 @click.group("extraction")
 def group() -> None:
     """Preview a cohort; control the extraction server's jobs."""
@@ -158,36 +184,28 @@ def show(client: ExtractionClient, job_id: str) -> ExtractionTask:
 @_on_jobs
 def pause(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Pause running jobs. A batch that is under way is finished."""
-    return _changed(client, job_id, "pause", "only a running job can be paused")
+    return client.change(job_id, "pause", pause=_wait)
 
 
 @group.command()
 @_on_jobs
 def resume(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Resume paused jobs where they were."""
-    return _changed(client, job_id, "resume", "only a paused job can be resumed")
+    return client.change(job_id, "resume", pause=_wait)
 
 
 @group.command()
 @_on_jobs
 def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Cancel jobs for good. A pipeline that waits for one ends with an error."""
-    return _changed(client, job_id, "cancel", "a job that is completed, failed or cancelled cannot be cancelled")
+    return client.change(job_id, "cancel", pause=_wait)
 
 
 @group.command()
 @_on_jobs
 def delete(client: ExtractionClient, job_id: str) -> None:
     """Remove jobs and their result files from the server. Also while they run."""
-    try:
-        client.delete(job_id, pause=_wait)
-    except ServiceError as error:
-        if error.answered == 500:
-            raise ServiceError(
-                "extraction-delete", "the server could not remove the result files of the job", context=job_id,
-                hint="see its log: files may be left on its disk", operation="delete", status=500,
-            ) from None  # fmt: skip
-        raise
+    client.delete(job_id, pause=_wait)
 
 
 @group.command()
@@ -203,10 +221,7 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
     """Change the priority of jobs. The version is read again when it has moved on in between."""
     from tasks.extractor.task import Priority
 
-    try:
-        return client.prioritize(job_id, Priority(priority), pause=_wait)
-    except ServiceError as error:
-        raise _version_refused(error, job_id) from None
+    return client.prioritize(job_id, Priority(priority), pause=_wait)
 
 
 @contextmanager
@@ -270,7 +285,7 @@ def _each(
             try:
                 task = one(client, job_id)
             except SluiceError as error:
-                problem = _explained(error, job_id)
+                problem = _explained(error, client, job_id)
                 errors.append(problem)
                 complain([problem])
                 continue
@@ -286,48 +301,33 @@ def _each(
     return next((code for code in (2, 1, 3) if any(error.exit_code == code for error in errors)), 0)
 
 
-def _explained(error: SluiceError, job_id: str) -> SluiceError:
-    if error.answered != 404:
+def _explained(error: SluiceError, client: ExtractionClient, job_id: str) -> SluiceError:
+    """Return the error of an operation on one job in words about that job, where its status has a meaning there."""
+    operation, status = str(error.operation), error.answered
+    if status == 404:
+        return InputError(
+            "extraction-unknown", "the extraction server has no such job", context=job_id, operation=error.operation,
+            status=404, hint=f"see: {about('extraction list')}; is services.extractor.base_url the right server?",
+        )  # fmt: skip
+    known = _REFUSED.get((operation, status or 0))
+    if operation in _ALLOWED and status in (409, 412):
+        message = f"the state of the job does not allow to {operation} it: {_state(client, job_id)}"
+        known = "extraction-state", message, _ALLOWED[operation]
+    if known is None:
         return error
-    return InputError(
-        "extraction-unknown", "the extraction server has no such job", context=job_id, operation=error.operation,
-        status=404, hint=f"see: {about('extraction list')}; is services.extractor.base_url the right server?",
-    )  # fmt: skip
+    reference, message, hint = known
+    return ServiceError(reference, message, context=job_id, hint=hint, operation=operation, status=error.status)
 
 
-def _changed(client: ExtractionClient, job_id: str, operation: str, allowed: str) -> ExtractionTask:
-    """Pause, resume or cancel a job. A 409 or 412 is explained with its state, and with what is ``allowed``."""
+def _state(client: ExtractionClient, job_id: str) -> str:
     try:
-        return client.change(job_id, operation, pause=_wait)
-    except ServiceError as error:
-        if error.answered not in (409, 412):
-            raise
-        status = error.status
-    try:
-        state = client.task(job_id, brief=True).status or "not known"
+        return client.task(job_id, brief=True).status or "not known"
     except SluiceError:
-        state = "not known"
-    raise ServiceError(
-        "extraction-state", f"the state of the job does not allow to {operation} it: {state}", context=job_id,
-        hint=allowed, operation=operation, status=status,
-    )  # fmt: skip
+        return "not known"
 
 
 def _wait(attempt: int) -> None:
     time.sleep(_PAUSE * attempt)
-
-
-def _version_refused(error: ServiceError, job_id: str) -> ServiceError:
-    """What 409, 412 and 428 mean for a change of priority."""
-    if error.answered in (409, 412):
-        reference, message = "extraction-version", "the job kept changing while its priority was to be changed"
-        hint = "try again in a moment: its version moves on whenever a batch finishes"
-    elif error.answered == 428:
-        reference, message = "extraction-precondition", "the server did not see which version is meant (If-Match)"
-        hint = "a proxy in between may drop the header If-Match"
-    else:
-        return error
-    return ServiceError(reference, message, context=job_id, hint=hint, operation="prioritize", status=error.status)
 
 
 def _line(task: ExtractionTask, _k: int) -> str:
