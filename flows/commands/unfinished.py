@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from config import ConfigError
 from flows.commands.continue_job import Asked, go_on
@@ -30,28 +29,19 @@ def unfinished(configs: Sequence[str], *, go: bool) -> int:
     code = 0
     told: set[str] = set()
     for config in configs:
-        with _told() as problem:
-            code |= _in_one(config, go=go, told=told)
-        code |= problem.code
+        code |= _code_of(partial(_in_one, config, go=go, told=told))
     return code
 
 
-@dataclass
-class _Problem:
-    code: int = 0
-
-
-@contextmanager
-def _told() -> Iterator[_Problem]:
-    """Print an error instead of ending with it; a job that another process runs by now is none."""
-    problem = _Problem()
+def _code_of(work: Callable[[], int]) -> int:
+    """Return 0 or 1. An error is printed and counts as 1; a job that another process runs by now is no error."""
     try:
-        yield problem
+        return min(1, work())
     except JobBusyError:
-        pass
+        return 0
     except (ConfigError, SluiceError) as error:
         say(error.render() if isinstance(error, SluiceError) else str(error), err=True)
-        problem.code = 1
+        return 1
 
 
 def _in_one(config: str, *, go: bool, told: set[str]) -> int:
@@ -68,9 +58,7 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
     for record in records:
         told.add(record.id)
         if go and (record.state is JobState.INTERRUPTED or record.id in cut):
-            with _told() as problem:
-                code |= min(1, go_on(Asked(record.config or config, record.id, progress=False)))
-            code |= problem.code
+            code |= _code_of(partial(go_on, Asked(record.config or config, record.id, progress=False)))
             continue
         reason = f": {one_line(record.error.message)}" if record.error and record.state is JobState.FAILED else ""
         say("\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)]))

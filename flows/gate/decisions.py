@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -25,29 +24,36 @@ from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Shown, Waiting
 
 
-def form_decision(
-    api: PrefectApi, job_id: str, form: str | None, files: str, shown: Shown | None = None
-) -> Approval | None:
-    """The decision that somebody sent with the form whose answers are kept under ``form``.
-
-    ``files`` is the digest of what the form was about, ``shown`` the release report that it was about.
-    """
-    answer = form_answer(api, job_id, form)
-    if answer is None:
-        return None
-    yes, by, despite = answer.decision == "release", answer.by.strip(), answer.despite.strip()
-    given = Approval(approved=yes, by=by, comment=answer.comment, despite=despite, when=now(), where="ui", files=files)
-    return rules.stamped(given, shown)
-
-
-def answered_at(session: Session, record: JobRecord, position: int) -> tuple[Approval | None, str | None]:
-    """The answer in the form of the wait at ``position``, if it is one that is taken; else why it is not."""
-    seen, shown = record.seen.get(position, ""), record.shown.get(position)
-    answer = form_decision(session.api, record.id, record.forms.get(position), seen, shown)
+def answered_at(
+    api: PrefectApi, record: JobRecord, position: int, config: PipelineConfig
+) -> tuple[Approval | None, str | None]:
+    """The answer in the form of the wait at ``position``, and why it is not taken, if it is not."""
+    answer = form_answer(api, record.id, record.forms.get(position))
     if answer is None:
         return None, None
-    why = rules.objection(answer, record.reviews.get(position), session.loaded.config)
-    return (answer, None) if why is None else (None, f"not released: {why}")
+    given = Approval(
+        approved=answer.decision == "release",
+        by=answer.by.strip(),
+        comment=answer.comment,
+        despite=answer.despite.strip(),
+        when=now(),
+        where="ui",
+        files=record.seen.get(position, ""),
+    )
+    given = rules.stamped(given, record.shown.get(position))
+    why = rules.objection(given, record.reviews.get(position), config)
+    return given, None if why is None else f"not released: {why}"
+
+
+def record_decision(
+    writer: RecordWriter, record: JobRecord, position: int, decision: Approval, config: PipelineConfig
+) -> bool:
+    """Keep a decision, and return whether it decides: the first of two waits for the second."""
+    if rules.is_first(decision, record.reviews.get(position), config):
+        writer.review(position, decision)
+        return False
+    writer.approve(position, decision)
+    return True
 
 
 def with_refusal(record: JobRecord, why: str) -> JobRecord:
@@ -76,14 +82,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
         return record
     decision, refusal = record.approvals.get(waiting.position), None
     if decision is None and session.state_type(job_id) != "PAUSED":
-        decision, refusal = answered_at(session, record, waiting.position)
-        if decision is not None and rules.is_first(
-            decision, record.reviews.get(waiting.position), session.loaded.config
-        ):
-            writer.review(waiting.position, decision)
-            decision = None
-        if decision is not None:
-            writer.approve(waiting.position, decision)
+        decision, refusal = answered_at(session.api, record, waiting.position, session.loaded.config)
+        if decision is not None and refusal is None:
+            record_decision(writer, record, waiting.position, decision, session.loaded.config)
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision, waiting.step)
     now_there = session.job(job_id)
@@ -99,9 +100,11 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
     if waiting is None or record.parked:
         return record
     position = waiting.position
-    decision, refusal = answered_at(session, record, position)
+    decision, refusal = answered_at(session.api, record, position, session.loaded.config)
     if decision is None:
-        return record if refusal is None else with_refusal(record, refusal)
+        return record
+    if refusal is not None:
+        return with_refusal(record, refusal)
     if rules.is_first(decision, record.reviews.get(position), session.loaded.config):
         return record.model_copy(update={"reviews": record.reviews | {position: decision}})
     if decision.approved:
@@ -131,13 +134,9 @@ def keep(session: Session, record: JobRecord, decision: Approval) -> None:
     now_there = settle(session, record.id)
     if now_there.undecided is None or now_there.undecided.position != position:
         raise decided_meanwhile(now_there, position)
-    first, config = now_there.reviews.get(position), session.loaded.config
-    refuse(decision, first, now_there.shown.get(position), config)
-    writer = RecordWriter(session.api, record.id)
-    if rules.is_first(decision, first, config):
-        writer.review(position, decision)
-    else:
-        writer.approve(position, decision)
+    config = session.loaded.config
+    refuse(decision, now_there.reviews.get(position), now_there.shown.get(position), config)
+    record_decision(RecordWriter(session.api, record.id), now_there, position, decision, config)
 
 
 def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
@@ -201,55 +200,48 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     In its logs, summary and pages like every other end, as a part of the run that parked it. The caller holds the job's
     lock. What cannot be written changes nothing: the record is what counts.
     """
-    from flows.reports import pages, short_form, summary
-    from flows.reports.journal import job_log
-    from tasks.release_report.page import files
+    from flows.reports import pages, short_form  # a status needs no page
 
+    settings = session.loaded.config.report
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
         record = record.model_copy(update={"steps": tuple(directory.whole(step) for step in record.steps)})
-        run = last_run(record)
         try:
-            if run is not None:
-                ended = _told_as_cancelled(directory.path, record, run, rejection)
-                inputs = JobInputs.of(record.parameters)
-                document = summary.summary_of(
-                    record, run, "cancelled", inputs, ended=ended, error=rejection, k=session.loaded.config.report.k
-                )
-                summary.write(directory.path, document)
-                with job_log(directory.log):
-                    logger.warning("%s", cancelled(rejection))
-                session.api.log(job_id, logging.WARNING, cancelled(rejection))
+            if (run := last_run(record)) is not None:
+                _log_the_end(session, directory, record, run, rejection)
         except StorageError as error:
             logger.warning("the end of job %s is not told: %s", job_id, error.message)
         except ValidationError:
             logger.warning("the end of job %s is not told: another version wrote its parameters", job_id)
         if record.waiting is not None:
-            with pages.best_effort("the decision in the release report"):
-                position = record.waiting.position
-                at_this = [one for at, one in record.decisions if at == position]
-                copy_to = session.loaded.config.report.copy_to
-                files.decided(directory.path, position, at_this, copy_to=copy_to)
-                if record.waiting.report is not None:
-                    short = Page(session.api, job_id, REPORT)
-                    language = session.loaded.config.report.language
-                    short_form.publish(short, directory.path, record.waiting.report, position, language)
+            page = Page(session.api, job_id, REPORT)
+            short_form.add_decisions(page, directory.path, record, record.waiting.position, settings)
         with pages.best_effort("the page of the job"):
-            pages.job_page(Page(session.api, job_id), record, state="cancelled", k=session.loaded.config.report.k)
+            pages.job_page(Page(session.api, job_id), record, state="cancelled", k=settings.k)
 
 
-def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:
+def _log_the_end(
+    session: Session, directory: JobDirectory, record: JobRecord, run: Run, rejection: Problem | None
+) -> None:
+    """Write the end of a cancelled job into its events, its summary and its logs."""
+    from flows.reports import summary
     from flows.reports.events import Wait
-    from flows.reports.journal import EventLog, Journal
+    from flows.reports.journal import EventLog, Journal, job_log
 
     at = record.waiting.position if record.waiting else 0
     step = (record.step_names[at - 1], at) if 0 < at <= len(record.step_names) else None
-    with EventLog(directory) as log:
+    reason = "cancel" if rejection is None else None
+    with EventLog(directory.path) as log:
         journal = Journal(record.id, log, run, step=step)
-        if rejection is None:
-            return journal.ends("cancelled", reason="cancel")
-        journal.tell(Wait(state="decided", approved=False))
-        return journal.ends("cancelled", error=rejection.reference)
+        if rejection is not None:
+            journal.tell(Wait(state="decided", approved=False))
+        summary.end_run(
+            journal, directory.path, record, JobInputs.of(record.parameters), "cancelled", error=rejection,
+            reason=reason, k=session.loaded.config.report.k,
+        )  # fmt: skip
+    with job_log(directory.log):
+        logger.warning("%s", cancelled(rejection))
+    session.api.log(record.id, logging.WARNING, cancelled(rejection))
 
 
 def rejected(approval: Approval, step: str | None) -> Problem:

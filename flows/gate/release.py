@@ -170,18 +170,6 @@ def at_the_end(job: Job, source: Source | None) -> None:
             released(job)
 
 
-def keep_decisions(job: Job, position: int) -> None:
-    """Put the decisions at a wait into its report, and into the short form. What cannot be written stops nobody."""
-    record = job.record()
-    shown = record.shown.get(position)
-    if shown is None or shown.page is None:
-        return
-    with best_effort("the decision in the release report"):
-        at_this = [one for at, one in record.decisions if at == position]
-        files.decided(job.directory.path, position, at_this, copy_to=job.config.report.copy_to)
-        short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
-
-
 def _leaving(job: Job, source: Source) -> Leaving:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
     found = _inventory(job, source)

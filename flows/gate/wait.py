@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 from flows.engine import runs
 from flows.gate import release, rules
-from flows.gate.decisions import form_decision, rejected
+from flows.gate.decisions import answered_at, record_decision, rejected
 from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
 from flows.job.job import Job
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
 from flows.job.sources import Sources
 from flows.job.steps import announce_end, leave_step
-from flows.reports import pages
+from flows.reports import pages, short_form
 from flows.reports.events import Wait
 from tasks.release_report.page.words import Words
 from tasks.shared.corrections import make_directory, wait_directory
@@ -119,7 +119,7 @@ class CurrentWait:
             job.journal.at(job.step_names[self.position - 1], self.position)
             job.journal.tell(Wait(state="decided", approved=decision.approved))
         if decision is not None or self.position in job.record().reviews:
-            release.keep_decisions(job, self.position)
+            short_form.add_decisions(job.short, job.directory.path, job.record(), self.position, job.config.report)
         if decision is None or decision.approved:
             return
         error = rejected(decision, job.step_names[self.position - 1])
@@ -129,25 +129,20 @@ class CurrentWait:
     def _read_form(self, known: Approval | None) -> None:
         """Take over the answer in the form of this wait, beside the decision that is ``known``."""
         position, record, config = self.position, self.job.record(), self.job.config
-        first, form = record.reviews.get(position), record.forms.get(position)
-        answer = form_decision(
-            self.job.api, self.job.id, form, record.seen.get(position, ""), record.shown.get(position)
-        )
+        answer, refusal = answered_at(self.job.api, record, position, config)
         if answer is None:
             if known is None and position in record.forms and position in record.seen:
                 logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
             return
         if known is not None and answer.approved:
             return
-        if (why := rules.objection(answer, first, config)) is not None:
-            self.refused = (f"not released: {why}",)
+        if refusal is not None:
+            self.refused = (refusal,)
             logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
-        elif rules.is_first(answer, first, config):
-            self.job.writer.review(position, answer)
-            logger.info("step %d wait was released by the first of two people", position)
-        else:
-            self.job.writer.approve(position, answer)
+        elif record_decision(self.job.writer, record, position, answer, config):
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
+        else:
+            logger.info("step %d wait was released by the first of two people", position)
 
     def _void_decision(self) -> bool:
         """Void an approval that does not cover the files that are there now, and return whether it did not.

@@ -164,12 +164,10 @@ def announce_end(
     reason: str | None = None,
 ) -> None:
     """Announce how this run ends, and write the summary. A summary that cannot be written fails no run."""
-    ended = job.journal.ends(state, error=error.reference if error else None, reason=reason)
-    document = summary.summary_of(
-        job.record(), job.journal.run, state, job.inputs, ended=ended, waiting=waiting, error=error,
+    summary.end_run(
+        job.journal, job.directory.path, job.record(), job.inputs, state, waiting=waiting, error=error, reason=reason,
         k=job.config.report.k,
     )  # fmt: skip
-    summary.write(job.directory.path, document)
     level, words = _last_line(job, state, error, waiting, reason)
     logger.log(level, "%s", words)
 

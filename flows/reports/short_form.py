@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from config.report import ReportConfig
 from flows.engine.artifacts import REPORT, Page
+from flows.job.record import JobRecord
 from flows.output import one_line
 from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
@@ -44,6 +46,20 @@ def publish(page: Page, directory: Path, shown: Shown, position: int | None, lan
             where = str(directory / shown.page)
             title = f"{REPORT}: {literal(headline(report))}"
             page.publish(title, short(report, where=where, link=shown.link))
+
+
+def add_decisions(page: Page, directory: Path, record: JobRecord, position: int, settings: ReportConfig) -> None:
+    """Put the decisions at a wait into its release report, and publish its short form again.
+
+    What cannot be written stops nobody.
+    """
+    shown = record.shown.get(position)
+    if shown is None:
+        return
+    with best_effort("the decision in the release report"):
+        at_this = [one for at, one in record.decisions if at == position]
+        files.decided(directory, position, at_this, copy_to=settings.copy_to)
+        publish(page, directory, shown, position, settings.language)
 
 
 def headline(report: ReleaseReport) -> str:

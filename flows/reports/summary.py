@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, Run
 from flows.reports.events import JobEnd
+from flows.reports.journal import Journal
 from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
@@ -165,6 +166,23 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def end_run(
+    journal: Journal,
+    directory: Path,
+    record: JobRecord,
+    inputs: JobInputs,
+    state: JobEnd,
+    *,
+    k: int,
+    waiting: Waiting | None = None,
+    error: Problem | None = None,
+    reason: str | None = None,
+) -> None:
+    """Tell how the run of a job ends, in its events and its summary; ``k`` as in ``summary_of``. Never raises."""
+    ended = journal.ends(state, error=error.reference if error else None, reason=reason)
+    write(directory, summary_of(record, journal.run, state, inputs, ended=ended, waiting=waiting, error=error, k=k))
 
 
 def write(directory: Path, summary: Summary) -> None:
