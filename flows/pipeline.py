@@ -7,7 +7,6 @@ again goes on where it stopped.
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,10 +21,7 @@ from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
 from flows.engine.api_address import current_api
 from flows.engine.outage import BRIDGE
-from flows.engine.patient_client import bridge_from_now_on
-from flows.engine.reached import own_server
 from flows.engine.run_log import nothing_after, shown_in_ui
-from flows.engine.server_watch import last_words, watched
 from flows.gate import release
 from flows.gate.wait import CurrentWait
 from flows.job.inputs import JobInputs, config_error
@@ -40,21 +36,13 @@ from flows.job.outcome import (
     refuse_scratch,
     show,
     stopped_alone,
+    watch_process,
 )
 from flows.job.record import RecordWriter
 from flows.job.running.lock import JobBusyError
 from flows.job.sources import Sources
-from flows.job.steps import (
-    announce_end,
-    end_without_record,
-    end_without_waiting,
-    finish_step,
-    pass_gate,
-    recorded_as_running,
-)
-from flows.job.watch import end_now
+from flows.job.steps import announce_end, finish_step, pass_gate, recorded_as_running
 from flows.reports import terminal
-from flows.signals import signals
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
@@ -131,20 +119,6 @@ def pipeline(
             record_if_possible(lambda: RecordWriter(api, job_id).set(error=Problem.of(error)))
             nothing_after(job_id)
             return Failed(message=error.render())
-
-
-def watch_process(job: Job, stack: ExitStack) -> None:
-    """Let signals, the loss of the server and the place of the results be looked after until the job ends."""
-    api = job.api
-    ending = partial(end_now, api.address, job.id)
-    stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))
-    stack.enter_context(last_words(partial(end_without_record, job)))
-    if job.deployed:  # a command is watched from its beginning
-        home = own_server(job.config.jobs_dir, api.address.url)
-        stack.enter_context(watched(replace(api.address, home=home)))
-        if home is None:
-            bridge_from_now_on(api.address.url)
-    stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
 
 
 def run(job: Job) -> Outcome:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from config.fields import nearest
 from flows.commands.decide import (
+    NOTHING_SAID,
     Said,
     complain_of_corrections,
     decision_of,
@@ -47,14 +48,11 @@ class Asked:
     as_json: bool = False
 
 
-def go_on(
-    asked: Asked, *, decision: str | None = None, by: str | None = None, comment: str = "", despite: str = ""
-) -> int:
+def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID) -> int:
     """Continue a job: decide a wait, then run what is left.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
-    waits goes on waiting. ``by``, ``comment`` and ``despite``, the reason for a release in spite of a stop in the
-    release report, are kept with the decision.
+    waits goes on waiting. What is ``said`` is kept with the decision.
     """
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
@@ -77,7 +75,7 @@ def go_on(
             )  # fmt: skip
         if decision == "reject":
             shown = record.shown.get(undecided.position) if undecided else None
-            reject(session, record, decision_of(False, by=by, comment=comment, shown=shown))
+            reject(session, record, decision_of(False, said, shown=shown))
             report(session, record.id, as_json=asked.as_json)
             return 0
         to_ask = undecided if decision is None else None
@@ -93,7 +91,6 @@ def go_on(
             code = check_open_steps(record, inputs, reset=record.reset)
             if code:
                 return code
-            said = Said(by, comment, despite)
             if undecided is not None and not release(
                 session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
             ):

@@ -42,6 +42,9 @@ class Said:
     despite: str = ""
 
 
+NOTHING_SAID = Said()
+
+
 def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
     """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
     may, who says so, and why where the report says stop. ``None``: nothing is decided.
@@ -79,9 +82,7 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     say("\n".join(where_to_look(waiting)), err=err)
 
 
-def decision_of(
-    answer: bool, *, by: str | None, comment: str, despite: str = "", files: str = "", shown: Shown | None = None
-) -> Approval:
+def decision_of(answer: bool, said: Said, *, files: str = "", shown: Shown | None = None) -> Approval:
     """A decision made with this command now, by the person that is named, else by the one who is logged in.
 
     ``files`` is the digest of what it is made on, ``shown`` the release report.
@@ -89,10 +90,10 @@ def decision_of(
     user = login()
     given = Approval(
         approved=answer,
-        by=_text(user if by is None else by),
+        by=_text(user if said.by is None else said.by),
         login=_text(user),
-        comment=_text(comment),
-        despite=_text(despite.strip()),
+        comment=_text(said.comment),
+        despite=_text(said.despite.strip()),
         when=now(),
         where="cli",
         files=files,
@@ -139,10 +140,7 @@ def release(
     else:
         still_waiting(record.id, waiting, err=err)
         return False
-    decision = decision_of(
-        True, by=said.by, comment=said.comment, despite=said.despite, files=files, shown=waiting.report
-    )  # fmt: skip
-    keep(session, record, decision)
+    keep(session, record, decision_of(True, said, files=files, shown=waiting.report))
     return True
 
 

@@ -81,6 +81,7 @@ def continue_(
     again. If the report says stop, a release needs a reason.
     """
     from flows.commands import continue_job
+    from flows.commands.decide import Said
 
     if approve and reject:
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
@@ -91,7 +92,7 @@ def continue_(
 
     asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision=decision, by=by, comment=comment, despite=despite)
+    return continue_job.go_on(asked, decision, Said(by, comment, despite))
 
 
 @group.command()

@@ -57,8 +57,6 @@ class Job:
     until: int | None = None
     beside: BesideProcess | None = None
     """The process that measures for the release report while steps work."""
-    said: tuple[str, ...] = ()
-    """What the step that ran last warned of while it ran; that is in the log."""
     page: Page = field(init=False)
     short: Page = field(init=False)
     """The short form of the release report."""

@@ -6,7 +6,9 @@ Also the checks of a run of a deployment, which no command has made before: they
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from prefect.client.schemas.objects import State
@@ -15,13 +17,17 @@ from prefect.states import Cancelled, Crashed, Failed
 
 from flows.engine import runs
 from flows.engine.outage import BRIDGE
+from flows.engine.patient_client import bridge_from_now_on
+from flows.engine.reached import own_server
 from flows.engine.run_names import is_made_up
+from flows.engine.server_watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import Job
 from flows.job.preflight import preflight, worst
 from flows.job.steps import announce_end, hold_back, leave_step, problem_of, record_failure
-from flows.job.watch import AWAY, CANCEL, SUSPEND, cancel_asked
+from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
 from flows.reports import pages
+from flows.signals import signals
 from tasks.shared.errors import GateError, InputError, NetworkError, SluiceError, Stopped, internal_error
 from tasks.shared.log import logger
 from tasks.shared.report import Problem
@@ -147,7 +153,7 @@ def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
     """
     if str(reason) == AWAY:
         return failed(job, position, away())
-    was_cancelled = str(reason) == CANCEL or cancel_asked(job.api, job.id)
+    was_cancelled = str(reason) == CANCEL or stop_asked(job.api, job.id) == CANCEL
     leave_step(job, position, "stopped", stopped_by=None if was_cancelled else str(reason))
     end: Literal["cancelled", "stopped"] = "cancelled" if was_cancelled else "stopped"
     announce_end(job, end, reason=CANCEL if was_cancelled else str(reason))
@@ -168,6 +174,35 @@ def away() -> NetworkError:
         "prefect-away", f"the Prefect API was away for more than {human_seconds(BRIDGE)}",
         hint="check the Prefect server, then continue the job: what was done counts",
     )  # fmt: skip
+
+
+def watch_process(job: Job, stack: ExitStack) -> None:
+    """Let signals, the loss of the server and the place of the results be looked after until the job ends."""
+    api = job.api
+    ending = partial(end_now, api.address, job.id)
+    stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))
+    stack.enter_context(last_words(partial(end_without_record, job)))
+    if job.deployed:  # a command is watched from its beginning
+        home = own_server(job.config.jobs_dir, api.address.url)
+        stack.enter_context(watched(replace(api.address, home=home)))
+        if home is None:
+            bridge_from_now_on(api.address.url)
+    stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
+
+
+def end_without_waiting(job: Job, reason: str) -> None:
+    """Announce the end of a process that does not wait for its threads: after a cancel, or by a signal."""
+    job.presenter.close()
+    announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
+    if reason != CANCEL:
+        job.presenter.left(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
+
+
+def end_without_record(job: Job, error: SluiceError) -> None:
+    """Announce, in the job's own files, the end of a process whose Prefect API has gone away."""
+    job.presenter.close()
+    logger.error("%s", error.render())
+    announce_end(job, "failed", error=problem_of(job, error))
 
 
 def refuse_scratch(inputs: JobInputs) -> None:

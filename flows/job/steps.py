@@ -12,7 +12,7 @@ from typing import Any
 from flows.engine.api import Label
 from flows.job.job import Job
 from flows.job.record import cancelled, now
-from flows.job.watch import CANCEL, Watcher
+from flows.job.watch import Watcher
 from flows.reports import summary
 from flows.reports.events import Gate, JobEnd, StepEnd
 from flows.reports.events import Step as StepEvent
@@ -188,18 +188,3 @@ def _last_line(
             where = f"step {error.step}" if error.step else "preparation"
             return logging.ERROR, f"the job is failed: {error.reference} in {where}; {go_on}"
     return logging.WARNING, f"the job is stopped ({reason}); {go_on}"
-
-
-def end_without_waiting(job: Job, reason: str) -> None:
-    """Announce the end of a process that does not wait for its threads: after a cancel, or by a signal."""
-    job.presenter.close()
-    announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
-    if reason != CANCEL:
-        job.presenter.left(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
-
-
-def end_without_record(job: Job, error: SluiceError) -> None:
-    """Announce, in the job's own files, the end of a process whose Prefect API has gone away."""
-    job.presenter.close()
-    logger.error("%s", error.render())
-    announce_end(job, "failed", error=problem_of(job, error))

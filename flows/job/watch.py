@@ -132,11 +132,6 @@ def stop_asked(api: PrefectApi, job_id: str) -> str | None:
     return SUSPEND if run.get("state_type") == "PAUSED" else None
 
 
-def cancel_asked(api: PrefectApi, job_id: str) -> bool:
-    """Whether somebody cancelled the run, or removed it."""
-    return stop_asked(api, job_id) == CANCEL
-
-
 def _nobody(_step: str, _snapshot: Snapshot) -> None:
     """Show nothing."""
 

@@ -27,7 +27,7 @@ from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import httpx
 
@@ -164,28 +164,6 @@ def end_process(error: SluiceError) -> None:
     os._exit(0 if WORKERS_RUN in os.environ else error.exit_code)
 
 
-class Named(Protocol):
-    """The file that says who has the job."""
-
-    def still_ours(self) -> bool:
-        """Whether it names this process. Raises ``OSError`` when nobody can know."""
-        ...
-
-    def rename(self, limit: str) -> None:
-        """Write another limit into it. Raises ``OSError``."""
-        ...
-
-
-class _Nameless:
-    """Of a job without a directory."""
-
-    def still_ours(self) -> bool:
-        return True
-
-    def rename(self, limit: str) -> None:
-        pass
-
-
 class Lease:
     """The lease of one job and its heartbeat, kept by threads of their own until it is released: a call to a server
     that hangs, or to a directory of one, delays no other.
@@ -211,7 +189,8 @@ class Lease:
         self._patience = BRIDGE if bridges else PATIENCE
         self._renewing = Limits(address, timeout=times.call, patience=0)
         self._heartbeat = Heartbeat(directory) if directory is not None else None
-        self._named: Named = _Nameless()
+        self._still_ours: Callable[[], bool] = lambda: True
+        self._rename: Callable[[str], None] = lambda _: None
         self._lost = lost or end_process
         self._times = times
         self._clock = clock
@@ -244,15 +223,29 @@ class Lease:
             raise
         return self
 
-    def hold(self, named: Named | None = None) -> None:
-        """Keep it from now on; ``named`` says who has the job, and says us."""
-        self._named = named or self._named
+    def hold(self, still_ours: Callable[[], bool] | None = None, rename: Callable[[str], None] | None = None) -> None:
+        """Keep it from now on.
+
+        The file that names who has the job, if there is one: ``still_ours`` tells whether it names this process,
+        ``rename`` writes another limit into it. Both raise ``OSError`` when nobody can know.
+        """
+        self._still_ours = still_ours or self._still_ours
+        self._rename = rename or self._rename
         for thread in self._threads:
             thread.start()
 
     def _taken(self, before: str | None) -> str:
-        if before is None and (limit := self._first()) is not None:
-            return limit  # as nearly always: nobody has it
+        if before is None:
+            try:
+                limit = self._limits.create(self.name)
+            except NotTakenError:
+                raise
+            except NetworkError as error:
+                # One that was created without an answer is renewed by nobody: it is replaced as a dead holder's is.
+                logger.warning("the lease of the job is asked for again: %s", error.message)
+            else:
+                if limit is not None:
+                    return limit  # as nearly always: nobody has it
         found = self._limits.find(self.name)
         if found is not None or before is not None:
             watch = Watch(self._limits.look, self._heartbeat, self._times, patience=self._patience)
@@ -266,19 +259,6 @@ class Lease:
         if limit is None:
             raise LeaseTakenError
         return limit
-
-    def _first(self) -> str | None:
-        """Create the limit; ``None`` when there is one, or may be one because the answer was lost.
-
-        One that was created without an answer is renewed by nobody: it is replaced as that of a dead holder is.
-        """
-        try:
-            return self._limits.create(self.name)
-        except NotTakenError:
-            raise
-        except NetworkError as error:
-            logger.warning("the lease of the job is asked for again: %s", error.message)
-            return None
 
     @property
     def late(self) -> bool:
@@ -311,7 +291,7 @@ class Lease:
 
     def _made_again(self) -> bool:
         """Make the limit anew, which is gone although nobody took the job: the database was restored, say."""
-        if self._heartbeat is None or not self._named.still_ours():
+        if self._heartbeat is None or not self._still_ours():
             return False
         try:
             made = self._renewing.create(self.name)
@@ -322,10 +302,10 @@ class Lease:
             found = self._renewing.find(self.name)  # made by the call that was not answered
             made = str(found["id"]) if found is not None else None
         self._maybe_made = False
-        if made is None or not self._named.still_ours():
+        if made is None or not self._still_ours():
             return False
         self.limit = made
-        self._named.rename(made)
+        self._rename(made)
         logger.warning("the lease of the job was gone at the Prefect API, and nobody had it: it is taken anew")
         return True
 
@@ -335,7 +315,7 @@ class Lease:
         while True:
             begun = self._clock()
             try:
-                if not self._named.still_ours():
+                if not self._still_ours():
                     self.lose("another machine has taken the job")
                     return
                 heartbeat.beat(str(self.limit))

@@ -116,7 +116,7 @@ class JobLock:
         self._lease = lease
         self.held[self.path] = self
         if lease is not None:
-            lease.hold(self)
+            lease.hold(self.still_ours, self.rename)
         return self
 
     def rename(self, limit: str | None) -> None:

@@ -128,21 +128,30 @@ class Sweep:
 
     def _put_right(self, run: Json) -> Noticed | None:
         record = JobRecord.of(run)
+        cancelled = run.get("state_type") == "CANCELLING"
+        message = f"interrupted{record.at}: the process that ran it is gone\n{self._hint(record)}"
+
+        def put_right() -> None:
+            if cancelled:
+                self._api.set_state(record.id, "CANCELLED", message="cancelled; the process that ran it is gone")
+            else:
+                self._api.set_state(record.id, "CRASHED", name="Interrupted", message=message)
+
+        if not self._alone(run, record, put_right):
+            return None
+        return Noticed(record.id, "cancelled" if cancelled else message)
+
+    def _alone(self, run: Json, record: JobRecord, change: Callable[[], None]) -> bool:
+        """Change a run while nobody else has its job, unless its state is another one by now; whether it was done."""
         try:
             with _nobody_else(record):
                 again = self._api.read_run(record.id)
                 if again is None or state_id(again) != state_id(run):
-                    return None
-                if again.get("state_type") == "CANCELLING":
-                    self._api.set_state(record.id, "CANCELLED", message="cancelled; the process that ran it is gone")
-                    return Noticed(record.id, "cancelled")
-                self._api.set_state(record.id, "CRASHED", name="Interrupted", message=self._message(record))
+                    return False
+                change()
         except (JobBusyError, StorageError):
-            return None
-        return Noticed(record.id, self._message(record))
-
-    def _message(self, record: JobRecord) -> str:
-        return f"interrupted{record.at}: the process that ran it is gone\n{self._hint(record)}"
+            return False
+        return True
 
     def _unfinished(self, how: Unfinished) -> Iterator[Noticed]:
         for run in self._api.runs(states=("CRASHED",), after=datetime.now(UTC) - FRESH):
@@ -162,16 +171,12 @@ class Sweep:
         # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
         if record.directory is not None and not os.path.isdir(record.directory):  # noqa: PTH112
             return False  # another machine's, or another user's, which this one does not see
-        try:
-            with _nobody_else(record):
-                again = self._api.read_run(record.id)
-                if again is None or state_id(again) != state_id(run):
-                    return False
-                RecordWriter(self._api, record.id).set(continued=times, until=None)
-                self._api.set_state(record.id, "SCHEDULED", name="Continuing")
-        except (JobBusyError, StorageError):
-            return False
-        return True
+
+        def go_on() -> None:
+            RecordWriter(self._api, record.id).set(continued=times, until=None)
+            self._api.set_state(record.id, "SCHEDULED", name="Continuing")
+
+        return self._alone(run, record, go_on)
 
     def _behind(self) -> Iterator[Noticed]:
         """Tell of runs that wait for another one of their deployment: Prefect calls none of them late, however long."""

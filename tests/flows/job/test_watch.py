@@ -6,7 +6,7 @@ import pytest
 
 from flows.engine.artifacts import Page
 from flows.job.record import RecordWriter
-from flows.job.watch import CANCEL, SUSPEND, Watcher, cancel_asked, describe, record_end, stop_asked
+from flows.job.watch import CANCEL, SUSPEND, Watcher, describe, record_end, stop_asked
 from flows.signals import exit_code_of
 from tasks.shared.errors import NetworkError, ServiceBusyError
 from tasks.shared.meter import Meter, Snapshot
@@ -87,7 +87,6 @@ def test_a_watcher_that_waits_for_an_answer_does_not_go_on_when_the_next_step_be
 def test_a_cancel_or_suspend_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run, asked):
     prefect.run = run
     assert stop_asked(prefect.api, JOB) == asked
-    assert cancel_asked(prefect.api, JOB) is (asked == CANCEL)
 
 
 @pytest.mark.parametrize(

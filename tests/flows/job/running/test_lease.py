@@ -264,12 +264,10 @@ class Ours:
         self.limit = limit
 
 
-class Hangs(Ours):
+def hangs() -> bool:
     """On a directory of a server that is away."""
-
-    def still_ours(self) -> bool:
-        threading.Event().wait(60)
-        return True
+    threading.Event().wait(60)
+    return True
 
 
 class CutOnce(Bridge):
@@ -350,7 +348,7 @@ class TestLease:
         lease = Lease(api, job.name, job, lost=lost.append, times=EAGER).acquire()
         assert limits.remove(str(lease.limit))
         assert limits.create(limit_name(job.name))
-        lease.hold(Ours())
+        lease.hold(lambda: True)
         wait_until(lambda: bool(lost))
         assert lost[0].reference == "job-lease-lost"
         assert lost[0].exit_code == 3
@@ -364,7 +362,7 @@ class TestLease:
         lease = Lease(api, job.name, job, lost=lost.append, times=EAGER).acquire()
         named = Ours()
         assert limits.remove(str(lease.limit))
-        lease.hold(named)
+        lease.hold(named.still_ours, named.rename)
         wait_until(lambda: named.limit != "")
         assert of_job(limits, job.name)["id"] == named.limit
         assert not lost
@@ -382,10 +380,10 @@ class TestLease:
             lease = Lease(address, "x", job, lost=lost.append, times=SHORT).acquire()
             if sign == "the lease":
                 (job / ".heartbeat").mkdir()
-                lease.hold(Ours())
+                lease.hold(lambda: True)
                 time.sleep(2 * SHORT.give_up)
         if sign == "the heartbeat":
-            lease.hold(Ours())
+            lease.hold(lambda: True)
             time.sleep(2 * SHORT.give_up)
         assert not lost
         assert not lease.late
@@ -397,7 +395,7 @@ class TestLease:
         lost: list[float] = []
         with fake_api(WORKS) as address:
             lease = Lease(address, "x", job, lost=lambda _: lost.append(time.monotonic()), times=SHORT).acquire()
-        lease.hold(Hangs())
+        lease.hold(hangs)
         gone = time.monotonic()
         wait_until(lambda: bool(lost), 60)
         assert SHORT.give_up - SHORT.sure < lost[0] - gone < SHORT.lease
@@ -421,7 +419,7 @@ class TestLease:
             lease = Lease(
                 address, "x", job, lost=lost.append, times=times, clock=lambda: time.monotonic() + late[0]
             ).acquire()
-            lease.hold(named)
+            lease.hold(named.still_ours, named.rename)
             wait_until(lambda: (job / ".heartbeat").exists())
             before = (job / ".heartbeat").read_bytes()
             late[0] = 3600.0
