@@ -1,14 +1,16 @@
-"""``pipeline continue`` and ``job run``: with a job that exists; removing one is in ``flows/job/prune.py``."""
+"""``pipeline continue``, ``job run`` and ``job unfinished``: go on with jobs that exist."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from config import ConfigError
 from config.fields import nearest
 from flows.commands.decide import (
     NOTHING_SAID,
@@ -22,19 +24,20 @@ from flows.commands.decide import (
     why_again,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.commands.status import status_of
-from flows.gate.decisions import reject, settle, to_be_parked
+from flows.commands.status import hint_anywhere, how_to_go_on, status_of
+from flows.gate.decisions import as_decided, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import AT_THE_END, JobRecord, RecordWriter, refuse_changed_steps
-from flows.job.running.lock import JobLock, is_held
+from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
-from flows.job.session import Session, meant
+from flows.job.running.sweep import BEHIND, late, notice, was_cut_off
+from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact
 from flows.jobs_dir import load
-from flows.output import account, complain, say_json
+from flows.output import account, complain, one_line, say, say_json
 from flows.shell import about
-from tasks.shared.errors import InputError, TerminalError, shown
+from tasks.shared.errors import InputError, SluiceError, TerminalError, shown
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,8 @@ def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID) 
         again = why_again(place, record, inputs.load().config) if decision is None else None
         if record.done and decision != "reject" and again is None:
             return report(session, record.id, as_json=asked.as_json)
-        if record.state is JobState.CANCELLED:
-            raise TerminalError(
-                "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
-            )
+        refuse_ended(record, decision)
         undecided = record.undecided
-        if decision and undecided is None:
-            decided = record.waiting is not None and record.waiting.position in record.approvals
-            state = "decided already" if decided else record.state.value
-            raise InputError(
-                "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
-                hint="continue it without --approve or --reject",
-            )  # fmt: skip
         if decision == "reject":
             shown = record.shown.get(undecided.position) if undecided else None
             reject(session, record, decision_of(False, said, shown=shown))
@@ -100,6 +93,21 @@ def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID) 
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+
+
+def refuse_ended(record: JobRecord, decision: str | None) -> None:
+    """Raise ``TerminalError`` for a job that was cancelled, ``InputError`` for a decision where none is asked for."""
+    if record.state is JobState.CANCELLED:
+        raise TerminalError(
+            "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
+        )
+    if decision and record.undecided is None:
+        decided = record.waiting is not None and record.waiting.position in record.approvals
+        state = "decided already" if decided else record.state.value
+        raise InputError(
+            "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
+            hint="continue it without --approve or --reject",
+        )  # fmt: skip
 
 
 def report_again(asked: Asked) -> None:
@@ -241,12 +249,65 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None =
     """
     from flows.job.preflight import exit_code, preflight
 
-    done = [step.position for step in record.steps if step.state == "completed" and step.position != only]
-    if only is not None:
-        done += [step.position for step in record.steps if step.position != only]
+    others = [step for step in record.steps if step.position != only]
+    done = [step.position for step in others if only is not None or step.state == "completed"]
     loaded = inputs.load()
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
     attached = record.extraction.job_id is not None
     findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset, tell=doubt)
     complain(findings)
     return exit_code(findings)
+
+
+OPEN = (JobState.INTERRUPTED, JobState.STOPPED, JobState.FAILED, JobState.WAITING)
+
+
+def unfinished(configs: Sequence[str], *, go: bool) -> int:
+    """Name what needs a person, in each jobs directory; with ``go``, continue first what was cut off.
+
+    Exit code 1 when something is left for a person; an error in one of them does not keep the others from their turn.
+    """
+    code = 0
+    told: set[str] = set()
+    for config in configs:
+        code |= _code_of(partial(_in_one, config, go=go, told=told))
+    return code
+
+
+def _code_of(work: Callable[[], int]) -> int:
+    """Return 0 or 1. An error is printed and counts as 1; a job that another process runs by now is no error."""
+    try:
+        return min(1, work())
+    except JobBusyError:
+        return 0
+    except (ConfigError, SluiceError) as error:
+        say(error.render() if isinstance(error, SluiceError) else str(error), err=True)
+        return 1
+
+
+def _in_one(config: str, *, go: bool, told: set[str]) -> int:
+    loaded = load(config)
+    if not has_any_job(loaded):
+        return 0
+    with opened(loaded) as session:
+        notice(session.api, hint_anywhere)
+        cut = {str(run["id"]) for run in session.api.runs(states=("CRASHED",)) if was_cut_off(run, JobRecord.of(run))}
+        known = [as_decided(session, record) for record in session.jobs() if record.id not in told]
+        records = [record for record in known if record.state in OPEN]
+        overdue = [run for run in late(session.api) if str(run["id"]) not in told]
+    code = 0
+    for record in records:
+        told.add(record.id)
+        if go and (record.state is JobState.INTERRUPTED or record.id in cut):
+            code |= _code_of(partial(go_on, Asked(record.config or config, record.id, progress=False)))
+            continue
+        reason = f": {one_line(record.error.message)}" if record.error and record.state is JobState.FAILED else ""
+        say("\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)]))
+        code = 1
+    for run in overdue:
+        told.add(str(run["id"]))
+        behind = run.get("state_name") == BEHIND
+        why = "it waits until another run of its deployment is over" if behind else "no worker has taken it up"
+        say(f"run {run['id']} does not run: it was due at {run.get('expected_start_time')}, and {why}")
+        code = 1
+    return code

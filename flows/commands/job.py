@@ -154,7 +154,7 @@ def unfinished(configs: tuple[str, ...], go: bool) -> int:
     time was an hour ago. The exit code is 0 when there is none: for every morning, by cron or a timer. CONFIG names a
     jobs directory; one for each is enough.
     """
-    from flows.commands import unfinished as command
+    from flows.commands import continue_job as command
 
     return command.unfinished(configs, go=go)
 
