@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -35,7 +36,7 @@ from flows.engine.api import Json, NotTakenError, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
 from flows.engine.outage import BRIDGE
 from flows.engine.reached import own_server
-from flows.job.running.proof import Heartbeat, LeaseTakenError, LeaseTimes, Watch, beats
+from flows.job.running.proof import Heartbeat, LeaseTakenError, LeaseTimes, beats, watch_for_silence
 from flows.output import patience
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger
@@ -248,10 +249,10 @@ class Lease:
                     return limit  # as nearly always: nobody has it
         found = self._limits.find(self.name)
         if found is not None or before is not None:
-            watch = Watch(self._limits.look, self._heartbeat, self._times, patience=self._patience)
+            look = partial(self._limits.look, self.name)
             who = before or "whoever has the job"
             with patience(f"waiting for a sign of life of {who}, {self._times.lease:.0f} s at most"):
-                found = watch.silent(found, self.name)
+                found = watch_for_silence(found, look, self._heartbeat, self._times, patience=self._patience)
             if found is not None:
                 self._limits.remove(str(found["id"]))
         self._sign = self._clock()

@@ -112,67 +112,55 @@ class LeaseTakenError(Exception):
     """Another machine has the lease."""
 
 
-class Watch:
-    """Looks for a sign of life of a job's holder. ``look`` asks the server for the limit of that name, once; it
-    may be away for ``patience`` seconds, after which the watch begins anew.
+def watch_for_silence(
+    found: Json | None,
+    look: Callable[[], Json | None],
+    heartbeat: Heartbeat | None,
+    times: LeaseTimes,
+    *,
+    patience: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Json | None:
+    """Return a job's limit as it was read last, when its holder gave no sign of life for a whole lease.
 
-    ``clock`` and ``sleep`` are seams for tests.
+    ``found`` is the limit as it is now; ``look`` asks the server for it, once. The server may be away for ``patience``
+    seconds, after which the watch begins anew. ``clock`` and ``sleep`` are seams for tests.
+
+    Raises:
+        LeaseTakenError: somebody gave a sign of life.
+        NetworkError: the server did not answer for ``patience``.
+        OSError: the job's directory cannot be read.
     """
 
-    def __init__(
-        self,
-        look: Callable[[str], Json | None],
-        heartbeat: Heartbeat | None,
-        times: LeaseTimes,
-        *,
-        patience: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._look = look
-        self._heartbeat = heartbeat
-        self._times = times
-        self._patience = patience
-        self._clock = clock
-        self._sleep = sleep
+    def beat() -> bytes | None:
+        return heartbeat.read() if heartbeat is not None else None
 
-    def silent(self, found: Json | None, name: str) -> Json | None:
-        """The limit as it was read last, when nobody gave a sign for a whole lease; ``found`` is it as it is now.
-
-        Raises:
-            LeaseTakenError: somebody gave one.
-            NetworkError: the server did not answer for ``patience``.
-            OSError: the job's directory cannot be read.
-        """
-        times = self._times
-        row, beat = _of(found), self._beat()
-        answered = self._clock()
-        begun: float | None = answered
-        while True:
-            self._sleep(min(1.0, times.look))
-            if self._beat() != beat:
-                raise LeaseTakenError
-            before = self._clock()
-            if before - answered < times.look:
-                continue
-            try:
-                found = self._look(name)
-            except NetworkError:
-                begun = None
-                if before - answered > self._patience:
-                    raise
-                continue
-            if _of(found) != row:
-                raise LeaseTakenError
-            now = self._clock()
-            if begun is None or now - answered > times.gap:
-                begun = now
-            answered = now
-            if now - begun >= times.lease:
-                return found
-
-    def _beat(self) -> bytes | None:
-        return self._heartbeat.read() if self._heartbeat is not None else None
+    row, first_beat = _of(found), beat()
+    answered = clock()
+    begun: float | None = answered
+    while True:
+        sleep(min(1.0, times.look))
+        if beat() != first_beat:
+            raise LeaseTakenError
+        before = clock()
+        if before - answered < times.look:
+            continue
+        try:
+            found = look()
+        except NetworkError:
+            begun = None
+            if before - answered > patience:
+                raise
+            continue
+        if _of(found) != row:
+            raise LeaseTakenError
+        now = clock()
+        if begun is None or now - answered > times.gap:
+            begun = now
+        answered = now
+        if now - begun >= times.lease:
+            return found
 
 
 def _of(found: Json | None) -> tuple[str, str] | None:

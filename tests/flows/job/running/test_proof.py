@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.engine.api import Json
-from flows.job.running.proof import HEARTBEAT, Heartbeat, LeaseTakenError, LeaseTimes, Watch, beats
+from flows.job.running.proof import HEARTBEAT, Heartbeat, LeaseTakenError, LeaseTimes, beats, watch_for_silence
 from tasks.shared.errors import NetworkError
 
 TIMES = LeaseTimes()
@@ -39,15 +39,16 @@ class World:
                 self._events.remove((second, event))
                 event()
 
-    def look(self, _name: str) -> Json | None:
+    def look(self) -> Json | None:
         self.looks += 1
         if self.away:
             raise NetworkError("prefect-unreachable", "made up")
         return self.row
 
     def watched(self, *, patience: float = 900.0) -> Json | None:
-        watch = Watch(self.look, self.heartbeat, TIMES, patience=patience, clock=lambda: self.now, sleep=self.sleep)
-        return watch.silent(self.row, "job-x")
+        return watch_for_silence(
+            self.row, self.look, self.heartbeat, TIMES, patience=patience, clock=lambda: self.now, sleep=self.sleep
+        )
 
     def set(self, **what: object) -> Callable[[], None]:
         return lambda: self.__dict__.update(what)
