@@ -118,8 +118,8 @@ def test_before_a_request_the_job_must_still_be_ours_where_another_machine_could
     class Leased:
         limit, late = "limit", False
 
-        def hold(self, named):
-            self.named = named
+        def hold(self, still_ours, rename):
+            pass
 
         def lose(self, message):
             lost.append(message)
@@ -168,7 +168,7 @@ def test_no_request_goes_out_while_nobody_knows_whose_the_job_is(tmp_path, monke
         limit = "limit"
         holds = False
 
-        def hold(self, named):
+        def hold(self, still_ours, rename):
             self.holds = True
 
         @property
