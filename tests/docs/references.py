@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _FOREIGN = {"get", "decode", "encode", "getLogger", "getincrementaldecoder", "split", "partition", "strip", "Literal"}
 _FOREIGN |= {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "setdefault", "pop", "join", "option"}
 _FOREIGN |= {"str", "add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
-_FOREIGN |= {"_only", "get_list"}  # a type of filter, a header
+_FOREIGN |= {"_only", "get_list", "getlist"}  # a type of filter, a header
 
 # Calls that make an error or a finding: there, a reference may also be one word.
 _MAKERS = {"Finding", "problem", "Problem", "error"}
