@@ -5,6 +5,7 @@ Each room counts what it is about; here they are put together, and the run of da
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container
 from datetime import date
 from pathlib import Path
@@ -12,17 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds, Cell
-from tasks.release_report.measure.classes import Classes
+from tasks.release_report.measure.cells import Bounds, Cell, Run
 from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.dates import Days, dating
 from tasks.release_report.measure.ids import OwnIds
 from tasks.release_report.measure.lookup import Lookup
-from tasks.release_report.measure.multiplicity import Multiplicity
-from tasks.release_report.measure.numbers import Measuring, Subject
+from tasks.release_report.measure.numbers import Measuring, Multiplicity, Subject
 from tasks.release_report.measure.originals import NOBODYS, Originals
 from tasks.release_report.measure.references import Targets
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.spelled import Spellings
 from tasks.release_report.measure.spill import HELD, Spill
 from tasks.release_report.measure.trie import DATE, REFERENCE, SEARCH, Node, Trie
@@ -30,12 +28,49 @@ from tasks.release_report.measure.walk import Several, Take, walking
 
 Members = dict[str, msgspec.Raw]
 
+_MOST_CLASSES: Final = 50_000
+"""Classes of patients (``classes``)."""
 _LINES: Final = 256
 """Lines after which it is looked whether much is held."""
 
 
 class Apart(Exception):  # noqa: N818 - a change of plan, not an error
     """The data of a patient do not come together: sets must be kept instead of counters."""
+
+
+class Classes:
+    """Section 8: patients by birth year, sex and region, each in the class of the first resource that says something of
+    her. ``region`` is how many signs of a postal code make one."""
+
+    def __init__(self, bounds: Bounds, region: int) -> None:
+        self.patients: Counter[tuple[str, str, str]] = Counter()
+        self._classed = bytearray()
+        self._bounds = bounds
+        self._region = region
+
+    def take(self, patient: int, birth: str, said: dict[str, Any]) -> None:
+        """What a resource says of a patient."""
+        place = patient >> 3
+        if place >= len(self._classed):
+            self._classed.extend(bytes(place + 64 - len(self._classed)))
+        if self._classed[place] >> (patient & 7) & 1:
+            return
+        self._classed[place] |= 1 << (patient & 7)
+        sex = said.get("gender")
+        found = (birth[:4], sex if isinstance(sex, str) else "", _region(said, self._region))
+        if found in self.patients or len(self.patients) < _MOST_CLASSES:
+            self.patients[found] += 1
+        else:
+            self._bounds.others["classes"] += 1
+
+
+def _region(patient: dict[str, Any], size: int) -> str:
+    addresses = patient.get("address")
+    for one in addresses if isinstance(addresses, list) else [addresses]:
+        code = one.get("postalCode") if isinstance(one, dict) else None
+        if isinstance(code, str) and code:
+            return code[:size]
+    return ""
 
 
 class Account:

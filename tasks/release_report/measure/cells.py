@@ -1,20 +1,28 @@
 """What the measuring pass counts in: cells (document 5, R1).
 
 A cell counts patients, each once. Where the data of a patient come together, the number of the run of data in which it
-was seen last suffices; where they do not, a cell holds a set: a few serial numbers, or a bit a patient.
+was seen last suffices; where they do not, a cell holds a set: a few serial numbers, or a bit a patient. A run is what
+stands together of one patient, or one resource of nobody. A cell that is touched in a run is counted when the run ends:
+once, however often it was met.
 
 Bounds: 1,000 different values where values are counted (``values``); 100 MB of bits (from then on no new code or value
-is counted apart). What falls out is in the element's or the list's ``other`` cell, and in ``Bounds.others``.
+is counted apart); 4 million patients times paths whose values are compared (``one_each``). What falls out is in the
+element's or the list's ``other`` cell, and in ``Bounds.others``.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 _FEW: Final = 16
 _STEP: Final = 64
 _MOST_BITS: Final = 100_000_000
+_TRACKED: Final = 4_000_000
+"""Patients times paths of which values are compared to find those that are one a patient (8 bytes each)."""
+_SHARED: Final = 512
 MOST_VALUES: Final = 1_000
 LONGEST: Final = 300
 """Characters of a name, value or URL of the data that are kept."""
@@ -137,3 +145,95 @@ class Values:
     def counts(self, head: str = "") -> dict[str, int]:
         """Patients by value."""
         return {head + value: cell.patients for value, cell in self.cells.items() if cell.patients}
+
+
+class OneEach:
+    """Whether every patient has one value of her own, and nobody shares one (7c): a hash a patient."""
+
+    __slots__ = ("_bounds", "_first", "hashes")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.hashes = array("q")
+        self._first: set[int] = set()
+        self._bounds = bounds
+
+    def add(self, patient: int, value: int) -> bool:
+        """Take in a value; whether it may still be so."""
+        hashes = self.hashes
+        if patient >= len(hashes):
+            more = patient + 1 - len(hashes) + len(hashes) // 4
+            if self._bounds.tracked + more > _TRACKED:
+                self._bounds.others["one_each"] += 1
+                return False
+            self._bounds.tracked += more
+            hashes.frombytes(bytes(8 * more))
+        old = hashes[patient]
+        if old:
+            return old == value
+        first = self._first
+        if len(first) < _SHARED:
+            if value in first:
+                return False
+            first.add(value)
+        hashes[patient] = value
+        return True
+
+    def drop(self) -> None:
+        """Give the room back."""
+        self._bounds.tracked -= len(self.hashes)
+
+    def holds(self, patients: int) -> bool:
+        """Whether so many patients have one, and no two share it; in parts, so that memory is that of a sixteenth."""
+        if len(self.hashes) - self.hashes.count(0) != patients:
+            return False  # not all of them texts
+        for part in range(16):
+            some = [one for one in self.hashes if one and one & 15 == part]
+            if len(set(some)) < len(some):
+                return False
+        return True
+
+
+Touch = Callable[[Cell | None], None]
+
+
+class Run:
+    """The present run.
+
+    ``number`` tells runs apart; ``patient`` is a serial number, -1 of nobody, ``owner`` that, or one from ``NOBODYS``
+    on. While an element is recorded (``spelled.py``) the number is one of its own, below 0, and ``changing`` says that
+    what it does depends on more than how it is spelled.
+    """
+
+    __slots__ = ("changing", "number", "owner", "patient", "saved", "touch", "touched")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.patient = self.owner = -1
+        self.touched: list[Cell] = []
+        self.changing = False
+        self.saved: list[int] = []
+        """What touched cells had as their run, while an element is recorded."""
+        self.touch: Final[Touch] = _touching(self)
+
+
+def _touching(run: Run) -> Touch:
+    touched, saved = run.touched, run.saved
+
+    def touch(cell: Cell | None) -> None:
+        """A cell, and those above and beside it, for the run."""
+        number = run.number
+        while cell is not None and cell.run != number:
+            if number < 0:
+                saved.append(cell.run)
+            cell.run = number
+            touched.append(cell)
+            if cell.also:
+                for one in cell.also:
+                    if one.run != number:
+                        if number < 0:
+                            saved.append(one.run)
+                        one.run = number
+                        touched.append(one)
+            cell = cell.up
+
+    return touch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tasks.release_report.measure.cells import Run
 from tasks.release_report.measure.codes import CodeTable
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Codes
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.trie import Node
 
 Json = dict[str, Any]

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from datetime import date
 from typing import Any, Final
 
-from tasks.release_report.measure.cells import Bounds, Cell
+from tasks.release_report.measure.cells import Bounds, Cell, Run
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Dates
 from tasks.release_report.measure.occurrences import Moved, noted_day
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.spill import Spill
 from tasks.release_report.measure.trie import Node
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tasks.release_report.measure.cells import Bounds, Cell, Values
+from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Ids
 from tasks.release_report.measure.originals import NOBODYS
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.spill import Spill
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")

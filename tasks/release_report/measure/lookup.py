@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tasks.release_report.measure.cells import LONGEST, Bounds, Cell
+from tasks.release_report.measure.cells import LONGEST, Bounds, Cell, Run
 from tasks.release_report.measure.kinds import NAMES, is_name, named
 from tasks.release_report.measure.originals import (
     DISPLAY,
@@ -26,7 +26,6 @@ from tasks.release_report.measure.originals import (
     may_be_one,
     parts,
 )
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.spill import Spill
 from tasks.release_report.measure.trie import CODED, DATE, Node
 

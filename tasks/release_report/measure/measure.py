@@ -7,9 +7,8 @@ there in parts, but what is no Bundle is held whole. Patients are known by a has
 
 The rooms: ``lines.py`` and ``entries.py`` say what a line is and whose, ``account.py`` takes it in, ``walk.py`` goes to
 the leaves of a resource over the paths of ``trie.py``, ``spelled.py`` spares that where a text is known. What is found
-there is counted in ``lookup.py`` (7b), ``one_each.py`` (7c), ``ids.py`` (7d), ``dates.py`` (7e, 11), ``classes.py``
-(8), ``coded.py``, ``numbers.py``, ``multiplicity.py`` (10) and ``references.py`` (12), with ``cells.py`` and
-``runs.py`` (R1).
+there is counted in ``lookup.py`` (7b), ``ids.py`` (7d), ``dates.py`` (7e, 11), ``account.py`` (8), ``coded.py`` and
+``numbers.py`` (10), and ``references.py`` (12), each patient once in the cells of ``cells.py`` (R1, 7c).
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
 grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.

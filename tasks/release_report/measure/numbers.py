@@ -1,4 +1,4 @@
-"""Numbers with units, by what they are of: medians of patients, and quartiles of them (document 5, R8)."""
+"""Section 10: numbers with units, by what they are of, and resources a patient: quartiles of patients (R8)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds, Cell, Values
+from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
 from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.measured import Numbers
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.trie import Node
 
 _SAMPLE: Final = 256
@@ -26,6 +25,9 @@ _VALUES: Final = 64
 """Values of one patient that are kept; the first ones."""
 _MOST: Final = 500
 """Things that numbers of one element may be of; others share one."""
+_COUNTED: Final = 1_000_000
+"""Patients whose resources are counted (2 bytes each and type)."""
+_HIGHEST: Final = 65_535
 _HANDFUL: Final = 5
 _SUBJECTS: Final = 5_000
 NUMBERS: Final = (int, Decimal)
@@ -153,6 +155,31 @@ class Measuring:
             else:
                 one.pending.clear()
         self._met.clear()
+
+
+class Multiplicity:
+    """Resources by type, of the run and of each patient."""
+
+    def __init__(self) -> None:
+        self.run: dict[str, int] = {}
+        self._columns: dict[str, array[int]] = {}
+
+    def end(self, patient: int) -> None:
+        """The end of a patient's run."""
+        if patient >= _COUNTED:
+            return
+        for kind, number in self.run.items():
+            column = self._columns.get(kind)
+            if column is None:
+                column = self._columns[kind] = array("H")
+            if patient >= len(column):
+                column.extend([0] * (patient + 1 - len(column) + len(column) // 8))
+            column[patient] = min(column[patient] + number, _HIGHEST)
+
+    def result(self) -> dict[str, tuple[float, float, float]]:
+        """The quartiles by type."""
+        middles = {kind: quartiles(sorted(one for one in column if one)) for kind, column in self._columns.items()}
+        return {kind: middle for kind, middle in middles.items() if middle is not None}
 
 
 def _as_float(number: int | Decimal) -> float:

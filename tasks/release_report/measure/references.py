@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Container
 from pathlib import Path
 
-from tasks.release_report.measure.cells import Bounds, Cell, Values
+from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import References
 from tasks.release_report.measure.originals import NOBODYS
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.spill import Spill
 from tasks.release_report.measure.trie import Node
 

@@ -10,11 +10,10 @@ from typing import Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds
+from tasks.release_report.measure.cells import Bounds, Run
 from tasks.release_report.measure.contents import decode, settle, taken_contents
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.references import Targets
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.trie import Effect, Node, Slot, Trie
 from tasks.release_report.measure.walk import Take
 

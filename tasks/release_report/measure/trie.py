@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tasks.release_report.measure import kinds
-from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, Values
+from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, OneEach, Values
 from tasks.release_report.measure.codes import CodeTable
-from tasks.release_report.measure.one_each import OneEach
 from tasks.shared.fhir.persons import PERSONS, PRACTITIONERS
 
 PLAIN, TEXT, DATE, REFERENCE, VALUES, SEARCH, CODED, ID, NUMBER, STRAY = range(10)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tasks.release_report.measure.cells import Cell
+from tasks.release_report.measure.cells import Cell, Run
 from tasks.release_report.measure.coded import Enter, Json, coding, concept
 from tasks.release_report.measure.codes import Seen, are_texts
 from tasks.release_report.measure.contents import content_of
 from tasks.release_report.measure.kinds import QUANTITIES
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.numbers import NUMBERS, Measuring, Subject, code_of
-from tasks.release_report.measure.runs import Run
 from tasks.release_report.measure.trie import CODED, ID, NUMBER, OUTSIDE, STRAY, TEXT, VALUES, Node, Trie
 
 Take = Callable[[Node, Any], None]

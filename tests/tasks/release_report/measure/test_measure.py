@@ -17,11 +17,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.release_report.measure.cells import Run
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.measure.originals import Originals, keyed
-from tasks.release_report.measure.runs import Run
 from tasks.shared.errors import Stopped
 from tasks.shared.stop import Stop
 from tests.tasks.release_report.measure.naive import Naive
