@@ -107,6 +107,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
 def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """As ``session.opened``, for commands that run a flow: Prefect is imported while the server starts."""
     from flows.engine.api import PrefectApi
+    from flows.engine.importing import uncollected
 
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:
@@ -118,7 +119,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
             address = embedded.announced()
         api_address.use(address, jobs_dir)
         starts = embedded is not None and embedded.starts
-        with nullcontext() if starts else patience("starting Prefect"):
+        with nullcontext() if starts else patience("starting Prefect"), uncollected():
             from flows import pipeline  # noqa: F401 - imported here so that both overlap
 
         if embedded is not None:

@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from flows.engine import patches
+from flows.engine.importing import uncollected
 from flows.engine.patches import UnfitPrefectError
 from flows.engine.server_auth import RequestGuard
 from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made, make
@@ -158,14 +159,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if new:
         os.environ[MIGRATE] = "false"  # it is made here, so that a copy can be kept
     try:
-        import uvicorn
+        with uncollected():
+            import uvicorn
 
-        patches.require("server")
-        from flows.engine.server_app import application
+            patches.require("server")
+            from flows.engine.server_app import application
 
-        app = application(home)
-        if new:
-            make(home / DATABASE)
+            app = application(home)
+            if new:
+                make(home / DATABASE)
     except UnfitPrefectError as unfit:
         sys.stderr.write(f"{unfit.render()}\n")
         return unfit.exit_code

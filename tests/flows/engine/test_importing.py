@@ -1,5 +1,6 @@
 """What a command that runs a job imports, and how."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.engine.importing import uncollected
 from tests.conftest import ROOT
 
 
@@ -28,6 +30,19 @@ def test_a_command_that_runs_a_job_imports_nothing_that_it_has_no_use_for(tmp_pa
         "  'cryptography', 'playwright', 'pyarrow', 'coolname.data'} & sys.modules.keys()))"
     )
     assert said(code, tmp_path) == []
+
+
+def test_garbage_is_looked_for_again_when_everything_is_imported_and_not_in_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "prefect", raising=False)
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.e2e
