@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect.client.base import PrefectHttpxSyncClient
@@ -55,17 +54,6 @@ def send(
             response.close()
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST)
-
-
-def keep_slot(lease_id: UUID, lease_duration: float, **_: bool) -> AbstractContextManager[None]:
-    """Renew the slot of a deployment's limit that a run has, as Prefect does, but never end the run for it.
-
-    The limit is there so that runs wait for each other: one that works goes on. A slot that was not renewed for
-    ``lease_duration`` seconds is given to the next run, as it has to be for the runs of a dead machine.
-    """
-    of_prefect = patches.of_prefect("prefect.flow_engine", "maintain_concurrency_lease")
-    slot: AbstractContextManager[None] = of_prefect(lease_id, lease_duration, raise_on_lease_renewal_failure=False)
-    return slot
 
 
 @contextmanager
