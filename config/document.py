@@ -8,7 +8,7 @@ wants text.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -106,7 +106,8 @@ class Place:
     """Where an entry of a mapping or a list stands in the text: its dotted path, and half-open ranges of characters.
 
     ``key`` is the range of the key, empty for an entry of a list; ``value`` that of a scalar, ``None`` for others. The
-    entry takes up the lines ``first`` to ``last``, counted from 0; ``own_lines``: nothing else is on them.
+    entry takes up the lines ``first`` to ``last``, counted from 0; ``own_lines``: nothing else is on them. The value of
+    one with ``flow`` is written in brackets.
     """
 
     path: str
@@ -115,22 +116,31 @@ class Place:
     first: int
     last: int
     own_lines: bool
+    flow: bool
 
 
 def places(text: str) -> list[Place]:
     """Return where each entry of a valid document stands, in the order of the text.
 
-    Raises ``DocumentError`` for what ``parse_document`` refuses.
+    Raises ``DocumentError`` for what ``parse_document`` refuses, and for a document with aliases or merge keys, whose
+    entries stand in several places.
     """
     parse_document(text)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)  # the C parser counts bytes in places
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):  # the C parser counts bytes in places
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "value", None) == "<<":
+                raise DocumentError("uses an alias or a merge key", _line(event))
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:  # it refuses some tabs that the C parser accepts
+        raise DocumentError("uses tabs", error.problem_mark.line + 1 if error.problem_mark else None) from None
     return list(_places(root, "", text.splitlines()))
 
 
 def _places(node: yaml.Node | None, path: str, lines: list[str]) -> Iterator[Place]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield _place(f"{path}.{key.value}".lstrip("."), key, value, lines)
+            place = _place(f"{path}.{key.value}".lstrip("."), key, value, lines)
+            yield replace(place, own_lines=place.own_lines and not node.flow_style)
             yield from _places(value, f"{path}.{key.value}".lstrip("."), lines)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
@@ -149,6 +159,7 @@ def _place(path: str, key: yaml.Node, value: yaml.Node, lines: list[str]) -> Pla
         start.line,
         end.line,
         not lines[start.line][: start.column].strip() and not rest.partition("#")[0].strip(),
+        isinstance(value, yaml.CollectionNode) and bool(value.flow_style),
     )
 
 

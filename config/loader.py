@@ -68,12 +68,15 @@ class LoadedConfig:
         enabled = set(self.config.pipeline.enabled_steps)
         for info in describe_keys():
             path = self._value(info.key) if info.kind is Kind.PATH and not enabled.isdisjoint(info.steps) else None
-            if path is None or os.access(path, os.R_OK):
+            is_right = os.path.isdir if info.key.endswith(".dir") else os.path.isfile
+            if path is None or (is_right(path) and os.access(path, os.R_OK)):
                 continue
             there = os.path.lexists(path)
             reference = "file-unreadable" if there else "file-not-found"
             message = about(info.key, f"names a path that {'cannot be read' if there else 'does not exist'}")
-            hint = "check its permissions" if there else "a relative path starts at the working directory"
+            hint = (
+                "check what it is, and its permissions" if there else "a relative path starts at the working directory"
+            )
             level: Literal["error", "warning"] = "warning" if info.key.endswith(".dir") else "error"
             yield Finding(reference, info.key, message, hint, level, where=self.sources.get(info.key))
 

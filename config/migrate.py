@@ -1,7 +1,7 @@
 """Rewrite a configuration file in the names of today, comments included (document 7, section 5).
 
 Only the text of older names changes. Each change is one of four: another name, another value, lines that move into a
-block, lines that go.
+block, lines that become comments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from config.document import Place, places
 from config.duration import format_duration
 from config.keys import root_urls
 
-_INDENT = "  "
 _FHIR = re.compile(r"/fhir/*(?=[\"']?\Z)", re.IGNORECASE)
 
 
@@ -49,9 +48,9 @@ def _edits(text: str, found: list[Place], *, older: bool) -> Iterator[_Edit]:
         path = current_path(place.path)
         new, old = RENAMED.get(_parent_today(place.path)), DEPRECATED.get(path)
         if new is not None:
-            yield _Edit(*place.key, new.rpartition(".")[2])
+            yield _renamed(text, place, new)
         elif old is not None and (duration := _duration(text, place, old)):
-            yield _Edit(*place.key, str(old.replacement).rpartition(".")[2])
+            yield _renamed(text, place, str(old.replacement))
             yield _Edit(*_range(place), duration)
         if (name := _step(text, place)) is not None:
             yield _Edit(*_range(place), _written(text, place).replace(name, RENAMED_STEPS[name]))
@@ -59,38 +58,55 @@ def _edits(text: str, found: list[Place], *, older: bool) -> Iterator[_Edit]:
             yield _Edit(*place.value, _FHIR.sub("", _written(text, place)))
 
 
+def _renamed(text: str, place: Place, new: str) -> _Edit:
+    """Return the change of a key, whose quotes stay, to the last name of ``new``."""
+    name = place.path.rpartition(".")[2]
+    return _Edit(*place.key, text[slice(*place.key)].replace(name, new.rpartition(".")[2]))
+
+
 def _moved(text: str, found: list[Place]) -> str | None:
-    """Return the text after one move of lines into another block, or their removal; ``None`` when there is none."""
+    """Return the text after the lines of one entry moved into another block, or became comments; ``None`` when there is
+    nothing to move."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    lines = [f"{line}{end}" for line in text.splitlines()]
     for place in found:
         path = current_path(place.path)
         old = DEPRECATED.get(path)
         removed = path in REMOVED_BLOCKS or (old is not None and old.replacement is None)
         target = old.replacement if old is not None and old.flat_auth else RENAMED.get(_parent_today(place.path))
-        target_block = (target or "").rpartition(".")[0]
-        if not place.own_lines or not (removed or (target and target_block != _block_today(place.path))):
+        block = (target or "").rpartition(".")[0]
+        if not place.own_lines or not (removed or (target and block != _block_today(place.path))):
             continue
-        lines = [line if line.endswith("\n") else f"{line}\n" for line in text.splitlines(keepends=True)]
+        indent = _indent(lines[place.first])
+        own = lines[place.first : place.last + 1]
+        if any(line.strip() and _indent(line) < indent for line in own):
+            continue  # a text over several lines
+        if removed:
+            own = [f"{' ' * indent}# {line[indent:]}" for line in own]
+            return "".join(lines[: place.first] + own + lines[place.last + 1 :])
         first = place.first
-        while first and lines[first - 1].startswith(f"{' ' * _indent(lines[place.first])}#"):
+        while first and lines[first - 1].startswith(f"{' ' * indent}#"):
             first -= 1  # comments right above it belong to it
-        own = lines[first : place.last + 1]
         rest = lines[:first] + lines[place.last + 1 :]
-        return "".join(rest if removed else _inserted(rest, own, str(target), first))
+        if (moved := _inserted(rest, lines[first : place.last + 1], block, first, end)) is not None:
+            return "".join(moved)
     return None
 
 
-def _inserted(lines: list[str], own: list[str], target: str, at: int) -> list[str]:
-    """Return the lines with those of an entry at the end of the block of ``target``; if there is none, a new one is
-    begun at line ``at``."""
-    block, _, name = target.rpartition(".")
+def _inserted(lines: list[str], own: list[str], block: str, at: int, end: str) -> list[str] | None:
+    """Return the lines with those of an entry at the end of a block; if there is none, a new one is begun at line
+    ``at``. ``None`` for a block that is written in brackets or as a value."""
+    found = places("".join(lines))
+    there = next((place for place in found if current_path(place.path) == block), None)
+    if there is not None and (there.flow or (there.value is not None and there.value[0] < there.value[1])):
+        return None
     indent = _indent(own[0])
-    there = {current_path(place.path): place for place in places("".join(lines))}.get(block)
-    column = _indent(lines[there.first]) if there is not None else indent
-    before = [] if there is not None else [f"{' ' * indent}{block.rpartition('.')[2]}:\n"]
+    unit = next((_indent(lines[place.first]) for place in found if place.path.startswith("services.")), 2)
+    inside = next((_indent(lines[place.first]) for place in found if _block_today(place.path) == block), None)
+    column = inside if inside is not None else unit + (_indent(lines[there.first]) if there is not None else indent)
+    before = [] if there is not None else [f"{' ' * indent}{block.rpartition('.')[2]}:{end}"]
     where = there.last + 1 if there is not None else at
-    moved = [f"{' ' * column}{_INDENT}{line[indent:]}" if line.strip() else line for line in own]
-    key = next(index for index, line in enumerate(moved) if not line.lstrip().startswith("#"))
-    moved[key] = re.sub(r"[^\s:]+:", f"{name}:", moved[key], count=1)
+    moved = [f"{' ' * column}{line[indent:]}" if line.strip() else line for line in own]
     return lines[:where] + before + moved + lines[where:]
 
 

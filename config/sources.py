@@ -202,6 +202,9 @@ def read_environment(environ: AbstractMapping[str, str], prefix: str = ENV_PREFI
             )
             continue
         where = f"environment {variable}"
+        if (other := layer.written.setdefault(key, variable)) != variable:
+            message = f"the environment variables {other} and {variable} are two names of {key}"
+            layer.findings.append(Finding("deprecated-and-current", key, message, "unset one of them", where=where))
         if variable != env_name(key):
             old = DEPRECATED.get(key)
             message = f"the environment variable {variable} has an older name"
@@ -253,6 +256,9 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
 def _current_flag(key: str, layer: Layer) -> str:
     """Return the key of today for one of ``--set``; a warning says which name is older."""
     new = current_path(key)
+    if layer.written.setdefault(new, key) != key:
+        message = about(key, f"is given by two names, {layer.written[new]} and {key}")
+        layer.findings.append(Finding("deprecated-and-current", key, message, f"keep {new}", where="flag"))
     if new != key:
         message = about(key, f"is an older name of {new}")
         layer.findings.append(Finding("deprecated-key", key, message, f"use {new}", "warning", where="flag"))

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from config import ConfigError, Finding, LoadedConfig, load_config
 from config import migrate as rewrite
-from config.sources import text_of
+from config.deprecated import OLDER_PREFIX
+from config.document import DocumentError, plain
+from config.keys import ENV_PREFIX, root_urls
+from config.sources import read_environment, read_file, text_of
 from config.template import variables
 from flows.commands.init import free
 from flows.output import complain, say
 from flows.shell import command
-from tasks.shared.errors import InternalError
+from tasks.shared.errors import InputError
 from tasks.shared.files.out_file import write_file
 
 _ANYTHING = "http://localhost"
@@ -31,28 +34,41 @@ def migrate(old: str, new: str | None, *, force: bool) -> int:
 
     Raises:
         ConfigError: the file has errors, which come first.
-        InputError: there is a file ``new`` already, or nowhere to write it.
-        InternalError: ``migration-differs``.
+        InputError: there is a file ``new`` already, or nowhere to write it; ``migration-differs``.
     """
     if new is not None:
         free(Path(new), force=force)
     text = text_of(Path(old))
-    environ = dict.fromkeys(variables(text), _ANYTHING) | os.environ
+    # Variables of keys would hide a difference.
+    own = {name: value for name, value in os.environ.items() if not name.startswith((ENV_PREFIX, OLDER_PREFIX))}
+    environ = dict.fromkeys(variables(text), _ANYTHING) | own
     before = load_config(Path(old), environ=environ)
-    changed = rewrite.migrate(text)
-    after = _loaded(changed, environ)
+    try:
+        changed = rewrite.migrate(text)
+        after = _loaded(changed, environ)
+    except DocumentError as error:
+        raise _by_hand(old, f"the file cannot be migrated: it {error}", error.line) from None
     if after is None or after.config != before.config:
-        raise InternalError(
-            "migration-differs", "the migrated file would not be the same configuration; nothing is written",
-            context=old, hint="this is a defect of the program; change the names by hand, as config check shows them",
-        )  # fmt: skip
+        raise _by_hand(old, "the migrated file would not be the same configuration")
     complain(_placed(finding, new) for finding in after.warnings if finding.reference in _LEFT)
+    complain(read_environment(os.environ, OLDER_PREFIX).findings)
+    for key, value in read_file(Path(old)).values.items():
+        if key in root_urls() and value.older and "${" in str(plain(value.node)):
+            say(f"warning: a variable gives {key}: in the new file its value must not end in /fhir", err=True)
     if new is None:
         say(changed.removesuffix("\n"))
         return 0
     write_file(Path(new).absolute(), changed.encode())
     say(f"{new} is written. Check it with: {command('config', 'check', new)}")
     return 0
+
+
+def _by_hand(old: str, message: str, line: int | None = None) -> InputError:
+    return InputError(
+        "migration-differs", f"{message}; nothing is written", context=old if line is None else f"{old}:{line}",
+        hint="change the older names by hand, as config check shows them; "
+        "a URL of a server that a variable holds must not end in /fhir then",
+    )  # fmt: skip
 
 
 def _placed(finding: Finding, new: str | None) -> Finding:
