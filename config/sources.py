@@ -256,9 +256,6 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
 def _current_flag(key: str, layer: Layer) -> str:
     """Return the key of today for one of ``--set``; a warning says which name is older."""
     new = current_path(key)
-    if layer.written.setdefault(new, key) != key:
-        message = about(key, f"is given by two names, {layer.written[new]} and {key}")
-        layer.findings.append(Finding("deprecated-and-current", key, message, f"keep {new}", where="flag"))
     if new != key:
         message = about(key, f"is an older name of {new}")
         layer.findings.append(Finding("deprecated-key", key, message, f"use {new}", "warning", where="flag"))
