@@ -82,7 +82,7 @@ class Groups:
 
     def without_provenance(self, resource: Resource) -> Sequence[int]:
         """The places of a resource that no Provenance can name."""
-        profiles = profiles_of(resource.raw)
+        profiles = profiles_of(resource.raw, strict=True)
         found = [place for profile in profiles for place in self._by_profile.get((resource.type, profile), ())]
         if found:
             return list(dict.fromkeys(found))

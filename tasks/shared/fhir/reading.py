@@ -121,14 +121,19 @@ def kind_of(raw: bytes | bytearray | memoryview | msgspec.Raw) -> str:
         raise UnusableError(why(error)) from None
 
 
-def profiles_of(raw: bytes | memoryview | msgspec.Raw) -> list[str]:
-    """Return the profiles that a resource claims in ``meta.profile``, without their versions; empty for none."""
+def profiles_of(raw: bytes | memoryview | msgspec.Raw, *, strict: bool = False) -> list[str]:
+    """Return the profiles that a resource claims in ``meta.profile``, without their versions; empty for none.
+
+    With ``strict`` anything but a list of texts counts as none.
+    """
     try:
         meta = _profiled.decode(raw).meta
     except UNREADABLE:
         return []
     claimed = meta.get("profile") if isinstance(meta, dict) else None
-    named = claimed if isinstance(claimed, list) else [claimed]
+    named = claimed if isinstance(claimed, list) else [] if strict else [claimed]
+    if strict and not all(isinstance(one, str) for one in named):
+        return []
     return [one.partition("|")[0] for one in named if isinstance(one, str)]
 
 
