@@ -236,7 +236,7 @@ def _log_the_end(
         if rejection is not None:
             journal.tell(Wait(state="decided", approved=False))
         summary.end_run(
-            journal, directory.path, record, JobInputs.of(record.parameters), "cancelled", error=rejection,
+            journal, directory.path, record, lambda: JobInputs.of(record.parameters), "cancelled", error=rejection,
             reason=reason, k=session.loaded.config.report.k,
         )  # fmt: skip
     with job_log(directory.log):

@@ -165,8 +165,8 @@ def announce_end(
 ) -> None:
     """Announce how this run ends, and write the summary. A summary that cannot be written fails no run."""
     summary.end_run(
-        job.journal, job.directory.path, job.record(), job.inputs, state, waiting=waiting, error=error, reason=reason,
-        k=job.config.report.k,
+        job.journal, job.directory.path, job.record(), lambda: job.inputs, state, waiting=waiting, error=error,
+        reason=reason, k=job.config.report.k,
     )  # fmt: skip
     level, words = _last_line(job, state, error, waiting, reason)
     logger.log(level, "%s", words)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -172,7 +172,7 @@ def end_run(
     journal: Journal,
     directory: Path,
     record: JobRecord,
-    inputs: JobInputs,
+    inputs: Callable[[], JobInputs],
     state: JobEnd,
     *,
     k: int,
@@ -180,9 +180,12 @@ def end_run(
     error: Problem | None = None,
     reason: str | None = None,
 ) -> None:
-    """Tell how the run of a job ends, in its events and its summary; ``k`` as in ``summary_of``. Never raises."""
+    """Tell how the run of a job ends, in its events and then in its summary; ``k`` as in ``summary_of``.
+
+    Raises only what ``inputs`` raises, after the event is written.
+    """
     ended = journal.ends(state, error=error.reference if error else None, reason=reason)
-    write(directory, summary_of(record, journal.run, state, inputs, ended=ended, waiting=waiting, error=error, k=k))
+    write(directory, summary_of(record, journal.run, state, inputs(), ended=ended, waiting=waiting, error=error, k=k))
 
 
 def write(directory: Path, summary: Summary) -> None:
