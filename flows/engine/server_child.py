@@ -171,6 +171,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnfitPrefectError as unfit:
         sys.stderr.write(f"{unfit.render()}\n")
         return unfit.exit_code
+    except BaseException:
+        withdraw(home, os.getpid())
+        raise
 
     def opened() -> None:
         # Not before: Prefect takes seconds to stop again when it is asked to in the moment before.
