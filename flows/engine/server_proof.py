@@ -29,7 +29,7 @@ PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 
 _FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
-_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})")
+_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})(?:&wait)?")  # earlier versions send "wait"
 _LARGEST = 4096
 
 
