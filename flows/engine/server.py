@@ -27,7 +27,7 @@ import msgspec
 
 from flows.engine.api_address import QUIET, ApiAddress
 from flows.engine.server_database import MIGRATE, check_database, prepare_database
-from flows.engine.server_file import NAME, Announced, announce, announced
+from flows.engine.server_file import NAME, STARTED, Announced, announce, announced
 from flows.engine.server_proof import PROOF_SECONDS, NotProvedError, make_secret, prove, read_secret
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, say
@@ -241,7 +241,7 @@ def is_alive(home: Path) -> bool:
 
 
 def _state(home: Path) -> bytes | None:
-    """Return what the server that lives has written into its lock file, ``STARTED`` or nothing; ``None`` without one.
+    """Return what the server that lives has written into its lock file, ``STARTED`` or blanks; ``None`` without one.
 
     Raises as ``is_alive``.
     """
@@ -267,7 +267,7 @@ def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
         NetworkError: one lives and has not proved itself, ``PROOF_SECONDS`` long or, while it starts,
             ``START_TIMEOUT``.
     """
-    starts = _state(home) == b""
+    starts = _state(home) not in {STARTED, None}
     deadline = time.monotonic() + (START_TIMEOUT if starts and wait else PROOF_SECONDS)
     while is_alive(home):
         try:
@@ -355,7 +355,8 @@ def spawn(
         # Locked before the server is born: there is no moment in which it lives and looks dead.
         lock = stack.enter_context(open_private(home / "server.lock", "r+b"))
         locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
-        lock.truncate(0)
+        if os.fstat(lock.fileno()).st_size:  # not shortened: on a full disk the server could not write it again
+            os.pwrite(lock.fileno(), b" " * len(STARTED), 0)
         child = subprocess.Popen(  # noqa: S603 - our own module
             [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
             env=environment,
