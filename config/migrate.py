@@ -30,8 +30,8 @@ class _Edit:
 def migrate(text: str) -> str:
     """Return the text of a configuration file with the names of today.
 
-    What cannot be written otherwise stays as it is and is still accepted: a value in minutes that a variable gives, and
-    a URL that a variable gives. Raises ``DocumentError`` where the text is not a usable YAML document.
+    A value in minutes or seconds that a variable gives keeps its older key, which is still accepted. A URL that a
+    variable gives must not end in ``/fhir`` in the new file. Raises ``DocumentError`` as ``places`` does.
     """
     found = places(text)
     older = any(place.path in RENAMED or _step(text, place) for place in found)

@@ -78,8 +78,7 @@ def _placed(finding: Finding, new: str | None) -> Finding:
 
 def _loaded(text: str, environ: dict[str, str]) -> LoadedConfig | None:
     with tempfile.TemporaryDirectory(prefix="sluice-migrate-") as directory:
-        path = Path(directory) / "sluice.yaml"
-        path.write_text(text, encoding="utf-8")
+        path = write_file(Path(directory) / "sluice.yaml", text.encode())  # it may hold secrets
         try:
             return load_config(path, environ=environ)
         except ConfigError:
