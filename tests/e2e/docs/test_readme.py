@@ -61,7 +61,7 @@ class TestDemo:
         names = [file.split()[0] for file in listed]
         assert "summary.json" in names
         assert all((job / name).is_file() for name in names)
-        rows = section(ROOT / "docs/job-directory.md", "What lies where")
+        rows = section(ROOT / "docs/job-directory.md", "Files")
         for entry in job.iterdir():
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             assert re.search(rf"^\| .*`{re.escape(name)}", rows, re.MULTILINE), (
