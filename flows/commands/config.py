@@ -68,7 +68,8 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
 def init(file: str, steps: str | None, force: bool) -> int:
     """Write a commented configuration. With just what its steps need, and a variable for every secret.
 
-    On a terminal it asks for the steps and the addresses of the services; elsewhere examples stand in their place.
+    On a terminal it asks for the steps and the addresses of the services. A pipe or a file as standard input gives
+    the same answers, one on each line. Without answers (</dev/null) the file has examples.
     """
     from flows.commands import init
 

@@ -1,12 +1,14 @@
-"""``config init``: a first configuration of one's own. Never imports Prefect."""
+"""``config init``: write a first configuration from answers on a terminal or in a pipe. Never imports Prefect."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,16 +42,16 @@ class Wanted:
 
 
 def init(file: str, steps: str | None, *, force: bool) -> int:
-    """Write the configuration, and say what is still to do; on a terminal ask for steps and addresses.
+    """Write the configuration and print what is still to do. Asks for steps and addresses where somebody can answer.
 
     Raises:
-        InputError: there is such a file already, or nowhere to write it.
+        InputError: there is such a file already, nowhere to write it, or the piped answers cannot be used.
         ConfigError: these steps cannot be a pipeline.
     """
     path = Path(file)
     free(path, force=force)
     given = _steps(steps) if steps is not None else None
-    wanted = asked(given) if on_terminal() else Wanted(given or FIRST_STEPS)
+    wanted = asked(given) if on_terminal() or is_piped() else Wanted(given or FIRST_STEPS)
     check = command("config", "check", file)
     heading = (
         "A configuration of Sluice. A line that begins with # and a letter right after it is a key that is switched",
@@ -80,12 +82,49 @@ def on_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
+def is_piped() -> bool:
+    """Return whether standard input is a pipe or a file, one answer a line. ``/dev/null`` is neither."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode if sys.stdin is not None else 0
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def answer(question: str, *, key: str, default: str, read: Callable[[str], Any]) -> Any:
+    """Ask one question and return what ``read`` makes of the answer; an empty one is the default.
+
+    A terminal is asked again after an answer that cannot be used. In a pipe the next line answers the next question.
+
+    Raises:
+        InputError: the pipe ended, or a line of it cannot be used.
+    """
+    if on_terminal():
+        return click.prompt(question, default=default, value_proc=read)
+    try:
+        text = click.prompt(question, default=default, value_proc=str)
+        say(text)  # a terminal shows what somebody types
+        return read(text)
+    except click.UsageError as error:
+        problem = f"the piped answer {shown(text)} cannot be used: {error.message}"
+    except click.Abort:
+        say("")
+        problem = "the piped answers ended before this question"
+    except UnicodeDecodeError:
+        say("")
+        problem = "the piped answer cannot be decoded"
+    raise InputError(
+        "no-answer", problem, context=key,
+        hint="give one line for each question, an empty one for the default; with </dev/null nothing is asked",
+    )  # fmt: skip
+
+
 def asked(steps: Sequence[str] | None) -> Wanted:
-    """What somebody at the terminal answers, service by service; Enter takes what is in brackets."""
+    """Return the answers of a terminal or a pipe, service by service; an empty one takes what is in brackets."""
     say("Enter takes what stands in brackets.")
     if steps is None:
         say(f"steps: {', '.join(STEPS)}; exactly one import first")
-        steps = click.prompt("Steps, in order", default=", ".join(FIRST_STEPS), value_proc=_read(_steps))
+        steps = answer("Steps, in order", key="steps", default=", ".join(FIRST_STEPS), read=_read(_steps))
     wanted = Wanted(steps, signed_in=[])
     for step in dict.fromkeys(steps):
         _ask(step, wanted)
@@ -98,20 +137,23 @@ def _ask(step: str, wanted: Wanted) -> None:
     if (block := known.get(f"services.{step}")) is not None:
         say("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
     if has_role(step, Role.SEND):
-        modes = click.Choice([str(mode) for mode in SendMode])
-        wanted.mode = SendMode(click.prompt("services.send.send_as", default=str(wanted.mode), type=modes))
+        key, modes = "services.send.send_as", click.Choice([str(mode) for mode in SendMode])
+        question = f"{key} ({', '.join(modes.choices)})"
+        wanted.mode = SendMode(
+            answer(question, key=key, default=str(wanted.mode), read=partial(modes.convert, param=None, ctx=None))
+        )
     for key in to_fill_in([step], wanted.mode):
         if not _is_example(key):
             continue
         default = known[key].value.strip("[]")
         said = keys_by_name()[key].description.partition(". ")[0].replace("`", "")
-        answer = click.prompt(f"{said}\n{key}", default=default, value_proc=_checked(key))
-        if answer != default:
-            wanted.values[key] = answer
+        value = answer(f"{said}\n{key}", key=key, default=default, read=_checked(key))
+        if value != default:
+            wanted.values[key] = value
     for _ in may_sign_in([step], wanted.mode):
         key = f"services.{step}.auth.username"
         said = f"User name, such as {known[key].value}; - where the service asks for none"
-        name = click.prompt(f"{said}\n{key}", default="-", value_proc=_checked(key))
+        name = answer(f"{said}\n{key}", key=key, default="-", read=_checked(key))
         if name != "-":
             wanted.signed_in.append(step)
             wanted.values[key] = name

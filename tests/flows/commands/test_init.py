@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,4 +93,58 @@ def test_without_an_answer_nothing_is_written_and_that_is_said(
     monkeypatch.setattr("sys.stdin", io.StringIO("local_import\n"))
     assert run(["config", "init"]) == 130
     assert capsys.readouterr().err.endswith("\nno answer was given\n")
+    assert not Path("sluice.yaml").exists()
+
+
+@pytest.fixture
+def piped(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let a text be the standard input of the command."""
+    with (here / "answers").open("w+", encoding="latin-1") as file:
+
+        def pipe(text: str) -> None:
+            file.write(text)
+            file.seek(0)
+            file.reconfigure(encoding="utf-8")
+            monkeypatch.setattr("sys.stdin", file)
+
+        yield pipe
+
+
+def test_a_pipe_answers_the_same_questions_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], piped: Callable[[str], None]
+) -> None:
+    answers = "local_import, send\n\ntransfer_load\nhttps://fhir.example\nmy project\n\n-\n"
+    piped(answers)
+    assert run(["config", "init"]) == 0, capsys.readouterr()
+    from_pipe, shown = Path("sluice.yaml").read_text(), capsys.readouterr().out
+    assert "services.send.send_as (direct_resource_load, transfer_load" in shown
+    assert "[direct_resource_load]: transfer_load\n" in shown
+    monkeypatch.setattr(init, "on_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+    assert run(["config", "init", "--force"]) == 0
+    assert Path("sluice.yaml").read_text() == from_pipe
+    assert "    url: https://fhir.example\n" in from_pipe
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem", "key"),
+    [
+        ("local_import, send\n", "ended before this question", "services.local_import.dir"),
+        ("", "ended before this question", "steps"),
+        ("local_import, sned\n", "local_import, sned cannot be used: sned is not the name of a step", "steps"),
+        ("local_import, send\n\ntransfer\n", "the piped answer transfer cannot be used", "services.send.send_as"),
+        ("local_import\xff\n", "cannot be decoded", "steps"),
+    ],
+    ids=["too few", "none", "no step", "no choice", "no text"],
+)
+def test_piped_answers_that_cannot_be_used_leave_no_file_and_the_error_names_the_question(
+    capsys: pytest.CaptureFixture[str], piped: Callable[[str], None], answers: str, problem: str, key: str
+) -> None:
+    """A terminal is asked again. From a pipe, the next line would answer the wrong question."""
+    piped(answers)
+    assert run(["config", "init"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error[no-answer]: ")
+    assert problem in err
+    assert f"\n  {key}\n" in err
     assert not Path("sluice.yaml").exists()
