@@ -20,8 +20,8 @@ from deployments.worker import add_unfinished, supervise, sweep
 from flows.engine.api import TAG
 from flows.engine.api_address import use
 from flows.engine.reached import chosen_api
-from flows.engine.server import EmbeddedServer
-from flows.engine.server_watch import watched
+from flows.engine.server.start import EmbeddedServer
+from flows.engine.server.watch import watched
 from flows.shell import command
 from tasks.shared.errors import InputError, SluiceError
 

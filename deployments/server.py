@@ -1,7 +1,7 @@
 """A Prefect server for several machines: ``python -m deployments.server --host 127.0.0.1 --port 4200``.
 
-As ``prefect server start``, with what Sluice needs of one (``flows.engine.server.SERVER``): slots of runs that were
-lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages that call an
+As ``prefect server start``, with what Sluice needs of one (``SERVER`` in ``flows/engine/server/start.py``): slots of runs
+that were lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages that call an
 analytics host, nobody on the internet is asked. What the environment says wins; the database, the login and
 ``PREFECT_HOME`` are named there. Without a login it listens on loopback only.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.engine import patches
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server import SERVER
+from flows.engine.server.start import SERVER
 from tasks.shared.errors import InputError
 
 LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnfitPrefectError as unfit:
         sys.stderr.write(unfit.render() + "\n")
         return unfit.exit_code
-    from flows.engine.server_app import application
+    from flows.engine.server.app import application
 
     place = Path(prefect.settings.PREFECT_HOME.value())
     sys.stdout.write(f"Prefect UI: http://{args.host}:{args.port}\n")

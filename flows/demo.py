@@ -26,7 +26,7 @@ from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from flows.commands import continue_job, start
 from flows.engine.api_address import use
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from flows.job.inputs import gather
 from flows.job.record import JobRecord
 from flows.job.running.state import JobState

@@ -75,7 +75,7 @@ _AUTHORITY.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _EN
 certifi.where = lambda: str(_AUTHORITY)
 os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 
-from flows.engine.server_database import provide  # noqa: E402 - after the environment is as it is to be
+from flows.engine.server.database import provide  # noqa: E402 - after the environment is as it is to be
 from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
 
 ROOT = Path(__file__).parent.parent
@@ -273,7 +273,7 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database that a new jobs directory begins with."""
     path = tmp_path_factory.mktemp("prefect") / "prefect.db"
     if not provide(path):  # the first server makes it
-        from flows.engine.server import EmbeddedServer
+        from flows.engine.server.start import EmbeddedServer
 
         with EmbeddedServer(path.parent / "jobs") as server:
             server.address()
@@ -294,7 +294,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
     one ends. Tests see the records of each other's jobs in it.
     """
     import flows.pipeline  # noqa: F401 - what a worker imports once is no test's time
-    from flows.engine.server import EmbeddedServer
+    from flows.engine.server.start import EmbeddedServer
 
     jobs = _shared(tmp_path_factory, worker_id) / "prefect-shared"
     with (jobs.parent / "prefect-shared.lock").open("a+b") as lock:

@@ -12,7 +12,7 @@ ELSEWHERE = {
     "flows/demo.py": "the lock of the demo's own directory",
     "flows/engine/api_address.py": "Prefect's profiles",
     "flows/engine/run_names.py": "Prefect's own sources",
-    "flows/engine/server_database.py": "Prefect's own sources",
+    "flows/engine/server/database.py": "Prefect's own sources",
     "flows/job/inputs.py": "the CRTDL that is given",
     "flows/job/running/lock.py": "/proc",
     "flows/gate/release_facts.py": "the list of patients that is given",

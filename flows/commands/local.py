@@ -97,9 +97,9 @@ def server() -> None:
 )
 def start(config: str | None, jobs_dir: str | None, port: int) -> int:
     """Start the server and print the link that opens its UI. CONFIG names the jobs directory by its jobs_dir."""
-    from flows.engine import background_server
+    from flows.engine.server import background
 
-    return background_server.start(background_server.home_of(config, jobs_dir), port)
+    return background.start(background.home_of(config, jobs_dir), port)
 
 
 @server.command()
@@ -107,9 +107,9 @@ def start(config: str | None, jobs_dir: str | None, port: int) -> int:
 @_where
 def stop(config: str | None, jobs_dir: str | None) -> int:
     """Stop the server. Refused while a job runs on it."""
-    from flows.engine import background_server
+    from flows.engine.server import background
 
-    return background_server.stop(background_server.home_of(config, jobs_dir))
+    return background.stop(background.home_of(config, jobs_dir))
 
 
 @server.command()
@@ -117,6 +117,6 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
     """Say whether the server answers, and the link that opens its UI."""
-    from flows.engine import background_server
+    from flows.engine.server import background
 
-    return background_server.status(background_server.home_of(config, jobs_dir))
+    return background.status(background.home_of(config, jobs_dir))

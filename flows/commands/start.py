@@ -9,10 +9,11 @@ from pathlib import Path
 
 from config import LoadedConfig
 from flows.commands.status import continue_hint, status_of
-from flows.engine import api_address, server
+from flows.engine import api_address
 from flows.engine.reached import chosen_api
-from flows.engine.server_database import diagnosed
-from flows.engine.server_watch import watched
+from flows.engine.server.database import diagnosed
+from flows.engine.server.start import EmbeddedServer, lingering
+from flows.engine.server.watch import watched
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
 from flows.job.running.lock import JobLock
@@ -114,8 +115,8 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         embedded = None
         address = chosen_api(jobs_dir)
         if address is None:
-            linger = server.lingering(loaded.config.server_linger)
-            embedded = stack.enter_context(server.EmbeddedServer(jobs_dir, linger=linger))
+            linger = lingering(loaded.config.server_linger)
+            embedded = stack.enter_context(EmbeddedServer(jobs_dir, linger=linger))
             address = embedded.announced()
         api_address.use(address, jobs_dir)
         starts = embedded is not None and embedded.starts

@@ -1,7 +1,7 @@
 """Which Prefect API a command talks to, and how this process's Prefect is told.
 
 The user's own API is taken when ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one
-(``4-product.md`` §6). Otherwise it is the server of the jobs directory (``flows/engine/server.py``).
+(``4-product.md`` §6). Otherwise it is the server of the jobs directory (``flows/engine/server/start.py``).
 
 Nothing here imports Prefect, but for what it has read itself (``current_api``).
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.engine.server_proof import basic, sign_in_link
+from flows.engine.server.proof import basic, sign_in_link
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.http import proxies
 

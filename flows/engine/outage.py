@@ -2,7 +2,7 @@
 
 The work of a step needs no server. So a job that runs bridges ``BRIDGE`` seconds of one outage, all its calls together;
 commands that have not begun a job keep a patience of their own (``4-product.md`` §6). The server of the jobs directory
-itself is never bridged: it ends with its machine (``flows/engine/server_watch.py``).
+itself is never bridged: it ends with its machine (``flows/engine/server/watch.py``).
 """
 
 from __future__ import annotations

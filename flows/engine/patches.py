@@ -117,15 +117,15 @@ ROWS: Final = (
     # --- a server -----------------------------------------------------------------------------------------------
     Row(
         "server", "prefect", "__ui_v2_static_path__", "there is no second UI: its pages call an analytics host",
-        ours="flows.engine.server_app:NO_UI",
+        ours="flows.engine.server.app:NO_UI",
     ),
     Row(
         "server", "prefect.server.api.collections", "KNOWN_VIEWS", "lists of the package, not of the internet",
-        ours="flows.engine.server_app:NO_ADDRESSES",
+        ours="flows.engine.server.app:NO_ADDRESSES",
     ),
     Row(
         "server", "prefect.server.events.services.event_persister", "write_events",
-        "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server_app:keep_events",
+        "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server.app:keep_events",
     ),
     Row("server", "prefect.server.database", "provide_database_interface", "migrates a new database", ""),
     Row(

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 
 from flows.engine.api_address import ApiAddress, configured_api, is_loopback
-from flows.engine.server import EmbeddedServer, is_alive
-from flows.engine.server_file import announced
+from flows.engine.server.announced import announced
+from flows.engine.server.start import EmbeddedServer, is_alive
 from flows.output import patience
 from tasks.shared.errors import NetworkError
 

@@ -20,7 +20,7 @@ from flows.engine.outage import BRIDGE
 from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
 from flows.engine.run_names import is_made_up
-from flows.engine.server_watch import last_words, watched
+from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import Job
 from flows.job.preflight import preflight, worst

@@ -17,8 +17,8 @@ from config import LoadedConfig
 from flows.engine.api import Json, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
 from flows.engine.reached import chosen_api
-from flows.engine.server import EmbeddedServer, lingering
-from flows.engine.server_database import diagnosed
+from flows.engine.server.database import diagnosed
+from flows.engine.server.start import EmbeddedServer, lingering
 from flows.job import which
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, asked_for

@@ -32,7 +32,7 @@ import httpx
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from flows.engine.api_address import ApiAddress
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from tests.peers.postgres import postgres_running
 from tests.peers.project import Fhir, write_input
 

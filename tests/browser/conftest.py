@@ -19,7 +19,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from flows.engine.api_address import ApiAddress
-from flows.engine.server_proof import sign_in_link
+from flows.engine.server.proof import sign_in_link
 from tests.conftest import Commands, wait_until
 from tests.peers.sandbox import Sandboxed
 

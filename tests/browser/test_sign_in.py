@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.server_proof import sign_in_link
+from flows.engine.server.proof import sign_in_link
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")
 

@@ -16,7 +16,7 @@ import yaml
 
 from deployments.notify import automation
 from flows.engine.outage import BRIDGE
-from flows.engine.server import LEASES, LEASES_IN_FILES, QUIET, SERVER
+from flows.engine.server.start import LEASES, LEASES_IN_FILES, QUIET, SERVER
 from flows.job.running.proof import LeaseTimes
 from tests.bench.bench_jobs import FIGURES
 from tests.conftest import ROOT

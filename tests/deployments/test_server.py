@@ -15,8 +15,8 @@ import pytest
 from deployments.server import LOGIN, main
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.engine.background_server import slots_doubt
-from flows.engine.server import LEASES, LEASES_IN_FILES
+from flows.engine.server.background import slots_doubt
+from flows.engine.server.start import LEASES, LEASES_IN_FILES
 from tests.conftest import Commands, wait_until
 
 PAGES = ["/v2", "/v2/", "/v2/dashboard", "/v2/runs/flow-run/1"]

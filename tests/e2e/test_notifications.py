@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flows.engine.api import PrefectApi
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from flows.job.running.sweep import Sweep
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, seed, wait_until
 from tests.peers.mail import Mailbox

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from flows.engine.api import PrefectApi
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.machines import Worker, other_machine, two_workers

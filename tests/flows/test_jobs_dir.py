@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from flows.jobs_dir import check_jobs_dir
 from tasks.shared.errors import InputError, StorageError
 from tests.conftest import wait_until

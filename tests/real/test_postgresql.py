@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from tests.conftest import Commands, ask_prefect
 from tests.peers.postgres import Postgres, postgres_running
 from tests.peers.project import Fhir

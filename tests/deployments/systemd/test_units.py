@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine.server import QUIET, SERVER
+from flows.engine.server.start import QUIET, SERVER
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT
 from tests.docs.pages import example

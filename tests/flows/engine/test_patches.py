@@ -35,9 +35,10 @@ from prefect.states import Running
 from prefect.workers.base import BaseWorker
 from prefect.workers.process import ProcessWorker
 
-from flows.engine import patches, runs, server_app
+from flows.engine import patches, runs
 from flows.engine.outlast import Worker
 from flows.engine.patches import ROWS, Row, UnfitPrefectError
+from flows.engine.server import app
 from tests.conftest import ROOT
 
 EVERY: tuple[patches.Process, ...] = ("run", "loops", "worker", "server")
@@ -232,7 +233,7 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.__ui_v2_static_path__": "deployments/test_server.py::test_a_server_of_one_s_own_has_one_ui_keeps_slots_in_"
     "files_and_is_judged_by_server_status",
     "prefect.server.api.collections.KNOWN_VIEWS": "flows/engine/test_patches.py::test_no_list_is_asked_for_outside",
-    "prefect.server.events.services.event_persister.write_events": "flows/engine/test_server_app.py::test_a_task_run_"
+    "prefect.server.events.services.event_persister.write_events": "flows/engine/server/test_app.py::test_a_task_run_"
     "is_made_of_its_events_and_they_are_not_kept_beside_it",
 }
 
@@ -266,7 +267,7 @@ def test_no_list_is_asked_for_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collections, "GLOBAL_COLLECTIONS_VIEW_CACHE", {})
     assert "process" in asyncio.run(collections.get_collection_view("aggregate-worker-metadata"))["prefect"]
     assert asked == ["none:"]
-    assert server_app.NO_ADDRESSES.keys() == patches.of_prefect("prefect.server.api.collections", "KNOWN_VIEWS").keys()
+    assert app.NO_ADDRESSES.keys() == patches.of_prefect("prefect.server.api.collections", "KNOWN_VIEWS").keys()
 
 
 # --- the check ----------------------------------------------------------------------------------------------------

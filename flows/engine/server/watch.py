@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.server import is_alive
-from flows.engine.server_file import announced
+from flows.engine.server.announced import announced
+from flows.engine.server.start import is_alive
 from flows.output import say
 from tasks.shared.errors import NetworkError, SluiceError, StorageError
 

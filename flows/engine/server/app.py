@@ -1,6 +1,6 @@
 """Prefect's server as an application of ours: it has one UI, asks nobody on the internet, and keeps less.
 
-Of the two servers that use it one is a jobs directory's own (``server_child.py``), one stands for itself
+Of the two servers that use it one is a jobs directory's own (``child.py``), one stands for itself
 (``deployments/server.py``). Importing this imports Prefect.
 """
 

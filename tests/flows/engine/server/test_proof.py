@@ -19,8 +19,8 @@ from threading import Thread
 import pytest
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.server import EmbeddedServer, is_alive, spawn, wait_until_up
-from flows.engine.server_proof import NotProvedError, answer, prove
+from flows.engine.server.proof import NotProvedError, answer, prove
+from flows.engine.server.start import EmbeddedServer, is_alive, spawn, wait_until_up
 from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands, seed
 from tests.peers.project import allowed
@@ -208,7 +208,7 @@ def test_a_served_deployment_ends_with_its_server(tmp_path: Path, migrated_datab
 
 
 def test_a_lock_that_somebody_keeps_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.engine.server.START_TIMEOUT", 0.2)
+    monkeypatch.setattr("flows.engine.server.start.START_TIMEOUT", 0.2)
     home = tmp_path / ".prefect"
     home.mkdir(mode=0o700)
     for name in ("start.lock", "clients.lock"):

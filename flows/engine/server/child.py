@@ -1,6 +1,6 @@
 """The embedded Prefect server: its own process, which ends when nobody uses it any more.
 
-Run as ``python -m flows.engine.server_child HOME --listener FD --lock FD`` with a listening socket: whoever starts it
+Run as ``python -m flows.engine.server.child HOME --listener FD --lock FD`` with a listening socket: whoever starts it
 knows its address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
 ``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``server.json`` says that
 it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone. If a user
@@ -32,10 +32,10 @@ import msgspec
 from flows.engine import patches
 from flows.engine.importing import uncollected
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server_auth import RequestGuard
-from flows.engine.server_database import DATABASE, MIGRATE, is_to_be_made, make
-from flows.engine.server_file import STARTED, announce, announced, withdraw
-from flows.engine.server_proof import read_secret
+from flows.engine.server.announced import STARTED, announce, announced, withdraw
+from flows.engine.server.auth import RequestGuard
+from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make
+from flows.engine.server.proof import read_secret
 from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 
@@ -137,7 +137,7 @@ def collect_apart(every: float = COLLECT_EVERY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until asked to stop."""
-    parser = argparse.ArgumentParser(prog="flows.engine.server_child")
+    parser = argparse.ArgumentParser(prog="flows.engine.server.child")
     parser.add_argument("home", type=Path)
     parser.add_argument("--listener", type=int, required=True)
     parser.add_argument("--lock", type=int, required=True, help="kept open as long as the process lives")
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             import uvicorn
 
             patches.require("server")
-            from flows.engine.server_app import application
+            from flows.engine.server.app import application
 
             app = application(home)
             if new:

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from flows.engine.api_address import configured_api
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 from tests.conftest import ROOT, kill, seed, wait_until
 from tests.peers.server import Reply, loopback
 
 USER = """
 import sys, time
 from pathlib import Path
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1])) as server:
     print(server.address().url, flush=True)
     sys.stdin.read()
@@ -172,7 +172,7 @@ def test_its_ui_is_there_although_nothing_may_be_written_beside_prefect(jobs_dir
 
 CUT_OFF = """
 import gc, sqlite3, sys, threading, time
-from flows.engine.server_child import collect_apart
+from flows.engine.server.child import collect_apart
 
 def connected():
     return sqlite3.connect(sys.argv[1], isolation_level=None, check_same_thread=False, timeout=3)

@@ -17,8 +17,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from flows.engine.server import EmbeddedServer
-from flows.engine.server_proof import make_secret, read_secret
+from flows.engine.server.proof import make_secret, read_secret
+from flows.engine.server.start import EmbeddedServer
 from tests.conftest import Commands, seed
 
 SOCKETS = (

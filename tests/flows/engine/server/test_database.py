@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine.server_database import check_database, diagnosed, is_known
+from flows.engine.server.database import check_database, diagnosed, is_known
 from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands
 
@@ -80,7 +80,7 @@ def test_a_large_one_that_turns_out_to_be_damaged_is_said_as_that_when_the_serve
 ) -> None:
     shutil.copy(migrated_database, tmp_path / "prefect.db")
     one_page(tmp_path / "prefect.db")
-    monkeypatch.setattr("flows.engine.server_database.SMALL", 0)
+    monkeypatch.setattr("flows.engine.server.database.SMALL", 0)
     check_database(tmp_path)
     with pytest.raises(StorageError) as caught, diagnosed(tmp_path):
         raise NetworkError("prefect-refused", "the Prefect API answered 503", status=503)

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from flows.engine import server
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
-from flows.engine.server_file import announced, withdraw
+from flows.engine.server.announced import announced, withdraw
+from flows.engine.server.start import LEASES, EmbeddedServer, is_alive, told
 from flows.job.running.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, say
@@ -34,7 +34,7 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 
 def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
-    with server.EmbeddedServer(home.parent, stay_at=port) as kept:
+    with EmbeddedServer(home.parent, stay_at=port) as kept:
         address = kept.address()
     if kept.starts:
         say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
@@ -45,8 +45,8 @@ def start(home: Path, port: int) -> int:
 
 def stop(home: Path) -> int:
     """Stop the server, unless a command or a run uses it."""
-    with server.told():
-        running = server.EmbeddedServer(home.parent).running()
+    with told():
+        running = EmbeddedServer(home.parent).running()
     if running is None:
         say("no server runs")
         return 0
@@ -85,7 +85,7 @@ def _end(home: Path, pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 15
     with patience("waiting for the local Prefect server to end, for 15 s at most"):
-        while server.is_alive(home):
+        while is_alive(home):
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
                 break
@@ -105,8 +105,8 @@ def status(home: Path) -> int:
             if (doubt := slots_doubt(api)) is not None:
                 say(doubt, err=True)
         return 0
-    with server.told():
-        running = server.EmbeddedServer(home.parent).running()
+    with told():
+        running = EmbeddedServer(home.parent).running()
     if running is None:
         say(f"no server runs for {home.parent}")
         return 1
@@ -130,10 +130,10 @@ def slots_doubt(api: PrefectApi) -> str | None:
         settings = None
     storage = (((settings or {}).get("server") or {}).get("concurrency") or {}).get("lease_storage")
     if storage is None:
-        return f"warning: this server does not say whether it keeps {server.LEASES}"
+        return f"warning: this server does not say whether it keeps {LEASES}"
     if str(storage).endswith(".memory"):
         return (
             "warning: this server keeps in its memory who has a slot of a deployment's limit: after a kill -9 slots of "
-            f"lost runs stay taken\n  {server.LEASES} is {storage}\nhint: {hint}"
+            f"lost runs stay taken\n  {LEASES} is {storage}\nhint: {hint}"
         )
     return None

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine import server_database
-from flows.engine.server import EmbeddedServer, is_alive
-from flows.engine.server_database import BESIDE, LARGEST, cached_at, provide, ready
-from flows.engine.server_file import announced
+from flows.engine.server import database
+from flows.engine.server.announced import announced
+from flows.engine.server.database import BESIDE, LARGEST, cached_at, provide, ready
+from flows.engine.server.start import EmbeddedServer, is_alive
 from tasks.shared.errors import StorageError
 from tests.conftest import wait_until
 
@@ -94,14 +94,14 @@ def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
     place = cached_at()
     assert place is not None
     place.mkdir(mode=0o700, parents=True)
-    server_database._keep(migrated_database.read_bytes())
+    database._keep(migrated_database.read_bytes())
     assert {one.suffix for one in place.parent.iterdir()} == {".db", ".lock"}
     place.rmdir()
     with place.with_suffix(".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        server_database._keep(migrated_database.read_bytes())
+        database._keep(migrated_database.read_bytes())
     assert ready() is None
-    server_database._keep(migrated_database.read_bytes())
+    database._keep(migrated_database.read_bytes())
     assert ready() is not None
 
 
@@ -116,7 +116,7 @@ def test_it_is_put_there_whole_and_private(path: Path, kept: Path) -> None:
     assert path.read_bytes() == kept.read_bytes()
     found = ready()
     assert found is not None
-    assert server_database.check_database(path.parent, thoroughly=True) == [found.revision]
+    assert database.check_database(path.parent, thoroughly=True) == [found.revision]
 
 
 def with_row(kept: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_in_the_cache_directory_that_is_not_what_it_must_be_is_not_used(
     assert ready() is None
     assert not provide(path)
     assert list(path.parent.iterdir()) == []
-    assert not server_database.prepare_database(path.parent)
+    assert not database.prepare_database(path.parent)
 
 
 def test_a_cache_directory_of_another_user_is_not_used(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,20 +192,20 @@ def test_what_cannot_be_written_leaves_nothing_half(path: Path, kept: Path, monk
 def test_migrations_are_spared_where_the_database_is_as_prefect_wants_it(
     path: Path, kept: Path, version: str | None, migrated: bool
 ) -> None:
-    assert server_database.prepare_database(path.parent)
+    assert database.prepare_database(path.parent)
     if version is not None:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
-    assert server_database.prepare_database(path.parent) == migrated
+    assert database.prepare_database(path.parent) == migrated
 
 
-@pytest.mark.parametrize("name", server_database.ELSEWHERE)
+@pytest.mark.parametrize("name", database.ELSEWHERE)
 def test_of_a_database_elsewhere_nothing_is_known(
     path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "postgresql+asyncpg")
-    assert not server_database.prepare_database(path.parent)
+    assert not database.prepare_database(path.parent)
     assert list(path.parent.iterdir()) == []
     monkeypatch.delenv(name)
     (path.parent / "profiles.toml").write_text("active = 'x'\n")
-    assert not server_database.prepare_database(path.parent)
+    assert not database.prepare_database(path.parent)

@@ -2,9 +2,9 @@
 
 ``4-product.md`` §6: one server process a jobs directory, on a free loopback port, with SQLite under
 ``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
-the last of them, or a while later (``lingering``, ``server_child.py``). ``server start`` keeps one until ``server
+the last of them, or a while later (``lingering``, ``child.py``). ``server start`` keeps one until ``server
 stop``. It answers only to those who know the secret of the jobs directory, and is believed only when it has proved that
-it knows it, too (``flows/engine/server_proof.py``).
+it knows it, too (``flows/engine/server/proof.py``).
 
 Nothing here imports Prefect: the server starts while the command imports it.
 """
@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.engine.server_database import MIGRATE, check_database, prepare_database
-from flows.engine.server_file import NAME, STARTED, Announced, announce, announced
-from flows.engine.server_proof import PROOF_SECONDS, NotProvedError, make_secret, prove, read_secret
+from flows.engine.server.announced import NAME, STARTED, Announced, announce, announced
+from flows.engine.server.database import MIGRATE, check_database, prepare_database
+from flows.engine.server.proof import PROOF_SECONDS, NotProvedError, make_secret, prove, read_secret
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, say
 from tasks.shared.errors import InputError, NetworkError, StorageError, storage_error
@@ -348,7 +348,7 @@ def spawn(
     environment |= {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
     if current:  # Prefect would read all its migrations to find that there is nothing to do
         environment[MIGRATE] = "false"
-    command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
+    command = [sys.executable, "-m", "flows.engine.server.child", str(home)]
     with ExitStack() as stack:
         stack.enter_context(listener)
         log = stack.enter_context(stack.enter_context(OutFile(home / "server.log")).opened())
@@ -360,7 +360,7 @@ def spawn(
         child = subprocess.Popen(  # noqa: S603 - our own module
             [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
             env=environment,
-            cwd=str(Path(__file__).parent.parent),
+            cwd=str(Path(__file__).parent.parent.parent),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

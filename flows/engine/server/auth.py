@@ -1,7 +1,7 @@
 """API authentication of the local Prefect server: check each request before Prefect's code sees it.
 
 ``4-product.md`` §6 and ``docs/security.md``. Every path below ``/api`` and every websocket needs the secret of the jobs
-directory (``server_proof.py``). A request is refused, even with the secret, if its host is not 127.0.0.1 or localhost
+directory (``proof.py``). A request is refused, even with the secret, if its host is not 127.0.0.1 or localhost
 (DNS rebinding), if it comes from a page of another origin (cross-site requests), or if its body is not declared as JSON
 (a plain form). Websockets carry the secret in their first message, which Prefect checks.
 
@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flows.engine.server_proof import PROOF_PATH, SIGN_IN_PATH, answer, basic
+from flows.engine.server.proof import PROOF_PATH, SIGN_IN_PATH, answer, basic
 
 _SCRIPT = """
 const words = document.getElementById("words");

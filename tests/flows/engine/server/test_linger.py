@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine import server
-from flows.engine.server import EmbeddedServer, lingering
-from flows.engine.server_child import Watch
-from flows.engine.server_file import Announced, announce, announced
+from flows.engine.server import start
+from flows.engine.server.announced import Announced, announce, announced
+from flows.engine.server.child import Watch
+from flows.engine.server.start import EmbeddedServer, lingering
 from flows.output import AFTER
 from tests.conftest import ROOT, Commands, kill, wait_until
-from tests.flows.engine.test_server import gone, server_pid
+from tests.flows.engine.server.test_start import gone, server_pid
 
 USER = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from flows.engine.server import EmbeddedServer
+from flows.engine.server.start import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1]), linger=timedelta(seconds=float(sys.argv[2]))) as server:
     print(server.address().url, flush=True)
     sys.stdin.read()
@@ -177,7 +177,7 @@ class Screen:
 def test_by_default_it_lingers_for_a_minute_after_a_command_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, asked: timedelta | None, terminal: bool, ci: str, seconds: float
 ) -> None:
-    monkeypatch.setattr(server.sys, "stdout", Screen(terminal))
+    monkeypatch.setattr(start.sys, "stdout", Screen(terminal))
     monkeypatch.setenv("CI", ci)
     assert lingering(asked).total_seconds() == seconds
 

@@ -1,6 +1,6 @@
 """``HOME/server.json`` (0600): where the local server of a jobs directory is, for the commands that come later.
 
-A server that ended without a word leaves it behind, so nobody is believed for what stands in it (``server_proof.py``).
+A server that ended without a word leaves it behind, so nobody is believed for what stands in it (``proof.py``).
 """
 
 from __future__ import annotations
