@@ -1,1 +1,20 @@
-"""The embedded Prefect server of a jobs directory: its start, its proof, the time that it lingers, its end."""
+"""The embedded Prefect server of a jobs directory: its start, its proof, the time that it lingers, its end.
+
+``4-product.md`` §6. One process serves a jobs directory. All that it keeps is in ``HOME``, which is
+``jobs_dir/.prefect`` (0700, files 0600). The rules, and the modules that carry them out:
+
+- **Start** (``start.py``, ``database.py``). The first command that needs the server starts it, under ``start.lock``, on
+  a free port of 127.0.0.1. It passes on a socket that listens already and ``server.lock``, locked: the server is alive
+  from its first moment on, and requests wait in the queue of the socket. A new database is a copy of one that is
+  migrated already; one that is damaged or of a newer Prefect is refused before the server touches it.
+- **Proof** (``proof.py``, ``auth.py``). ``server.json`` (``announced.py``) names the address, but no file is believed:
+  the kernel knows by ``server.lock`` whether the server lives, and a keyed hash over a random challenge shows that it
+  knows ``api-secret``. The secret is sent to nobody before. The server answers only to those who send the secret, to
+  its own name as ``Host``, and to no ``Origin`` but its own.
+- **Lingering** (``child.py``). Each user holds a shared lock on ``clients.lock``, which the kernel releases however the
+  user ends. When the last one is gone, the server stays for the seconds that a user asked for, or until
+  ``server stop`` where ``server start`` keeps it (``background.py``).
+- **End** (``child.py``, ``watch.py``). The server withdraws ``server.json`` and ends while it holds ``clients.lock``
+  alone, so that a newcomer waits and starts another one. It ends at once when its directory is removed. A command whose
+  server ends under it stops within a second, with exit code 3, and ``continue`` starts another server.
+"""
