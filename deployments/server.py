@@ -1,9 +1,9 @@
 """A Prefect server for several machines: ``python -m deployments.server --host 127.0.0.1 --port 4200``.
 
-As ``prefect server start``, with what Sluice needs of one (``SERVER`` in ``flows/engine/server/start.py``): slots of runs
-that were lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages that call an
-analytics host, nobody on the internet is asked. What the environment says wins; the database, the login and
-``PREFECT_HOME`` are named there. Without a login it listens on loopback only.
+As ``prefect server start``, with what Sluice needs of one (``SERVER`` in ``flows/engine/server/start.py``): slots of
+runs that were lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages
+that call an analytics host, nobody on the internet is asked. What the environment says wins; the database, the login
+and ``PREFECT_HOME`` are named there. Without a login it listens on loopback only.
 """
 
 from __future__ import annotations
