@@ -94,10 +94,10 @@ def resource(kind: str, identifier: str, /, **more: Any) -> dict[str, Any]:
     return {"resourceType": kind, "id": identifier, **more}
 
 
-def in_process(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+def in_process(code: str, *arguments: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:
     """Python code in a process of its own, so that it can be killed or its memory measured."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True, **options)
 
 
 def printed(code: str, *arguments: object) -> str:

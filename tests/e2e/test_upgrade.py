@@ -1,0 +1,106 @@
+"""A job that an earlier version left half done is continued by this one: its ledgers, its parts, its record.
+
+The earlier versions come from the history of the repository. Without it the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Commands, started, wait_until
+from tests.e2e.extraction_kill import check, trial, write_hospital
+from tests.peers.job import in_process
+from tests.peers.project import Fhir
+from tests.tasks import test_kills
+from tests.tasks.test_kills import CLIENT, STEPS, filled, undisturbed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+VERSIONS = ("5ef29fe86a", "198a32a1e6")
+PACKAGES = ("config", "tasks", "flows", "deployments", "tests", "pyproject.toml")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of an earlier version, with the client of today's tests."""
+    packed = subprocess.run(
+        ["git", "archive", request.param, *PACKAGES], cwd=ROOT, capture_output=True, check=False
+    )  # fmt: skip
+    if packed.returncode:
+        pytest.skip("the history of the repository is not there")
+    tree = tmp_path_factory.mktemp(request.param)
+    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+        archive.extractall(tree, filter="data")
+    shutil.copy(test_kills.__file__, tree / "tests/tasks")
+    return tree
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_goes_on_where_an_earlier_version_was_killed(tmp_path: Path, earlier: Path, name: str) -> None:
+    step, lines = STEPS[name], 80 if name.startswith("pseudonymizer") else 40
+    expected, reported, total = undisturbed(step, tmp_path / "undisturbed", lines)
+    job = filled(step, tmp_path / "job", lines)
+    with step.serving() as service:
+        for moment in step.moments:
+            service.requests.clear()
+            service.kill_at(moment, lambda: in_process(CLIENT, name, job.directory, service.url, 4, cwd=earlier))
+        service.requests.clear()
+        assert test_kills.finish(name, job, service.url) == reported
+        assert len(service.requests) <= total - step.spared
+    assert step.made(job) == expected
+
+
+def sending(place: Path) -> bool:
+    return any(file.stat().st_size for file in place.rglob("send/ledger.ndjson"))
+
+
+@pytest.mark.parametrize("wait", [False, True], ids=["killed in the send", "waiting"])
+def test_a_job_of_an_earlier_version_sends_what_it_had_not_sent(
+    sluice_process: Commands, project: Path, fhir: Fhir, earlier: Path, wait: bool
+) -> None:
+    old = {"PYTHONPATH": str(earlier)}
+    config = (project / "config.yaml").read_text().replace("url:", "batch_size: 2, url:")
+    (project / "config.yaml").write_text(config if wait else config.replace(", wait", ""))
+    if not wait:
+        delay = {"action": "delay", "at": "applied", "seconds": 2, "path": "/fhir*", "method": "POST", "times": None}
+        fhir.faults(delay)
+    child = sluice_process.start("pipeline", "start", "config.yaml", env=old)
+    job = started(child)
+    place = project / "jobs" / job
+    if not wait:
+        wait_until(partial(sending, place), 60)
+        child.kill()
+    child.communicate(timeout=60)
+    imported = {path.name: path.stat().st_mtime_ns for path in (place / "import").iterdir()}
+    sent = fhir.total()
+    assert wait == (sent == 0)
+    fhir.faults()
+    ran = sluice_process("pipeline", "continue", "config.yaml", job, *(["--approve"] if wait else []))
+    assert ran.code == 0, ran.err
+    assert fhir.total() == 19
+    assert {path.name: path.stat().st_mtime_ns for path in (place / "import").iterdir()} == imported
+    assert sluice_process.status(job)["state"] == "completed"
+
+
+def test_an_extraction_of_an_earlier_version_is_submitted_once(
+    tmp_path: Path, migrated_database: Path, prefect_api: str, earlier: Path
+) -> None:
+    hospital = write_hospital(tmp_path / "hospital", 12)
+    with trial(tmp_path / "trial", hospital, migrated_database, api=prefect_api) as job:
+        today = job.sluice.environment["PYTHONPATH"]
+        job.sluice.environment["PYTHONPATH"] = str(earlier)
+        job.server.slow(submission=0.0, megabyte=2.0, cut=3)
+        for until in (lambda: bool(job.server.submissions()), lambda: bool(job.complete_files())):
+            child = job.launch()
+            wait_until(until, 90)
+            assert job.kill(child)
+        job.sluice.environment["PYTHONPATH"] = today
+        job.server.slow(submission=0.0, megabyte=0.6)
+        check(job, job.refuses_a_second_process(), hospital, None)
