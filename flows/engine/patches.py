@@ -127,6 +127,14 @@ ROWS: Final = (
         "server", "prefect.server.events.services.event_persister", "write_events",
         "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server.app:keep_events",
     ),
+    Row(
+        "server", "prefect.server.events.ordering.memory", "CausalOrdering.wait_for_leader",
+        "CausalOrdering overrides it: no event is held back for 15 minutes", "self event",
+    ),
+    Row(
+        "server", "prefect.server.events.ordering.memory", "CausalOrdering.forget_follower", "CausalOrdering calls it",
+        "self follower",
+    ),
     Row("server", "prefect.server.database", "provide_database_interface", "migrates a new database", ""),
     Row(
         "server", "prefect", "server/database/_migrations/versions/sqlite/*.py",

@@ -45,6 +45,8 @@ LEASES = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
 LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
 
 SERVER = QUIET | {
+    # Prefect's own order holds events back for 15 minutes after a restart, and those of a schedule's runs.
+    "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.engine.server.event_order",
     # A relative address: else a server on another port shows a UI that calls port 4200.
     "PREFECT_SERVER_UI_API_URL": "/api",
     # UI v2 calls an analytics host from the browser.

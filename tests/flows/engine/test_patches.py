@@ -233,6 +233,8 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.__ui_v2_static_path__": "deployments/test_server.py::test_a_server_of_one_s_own_has_one_ui_keeps_slots_in_"
     "files_and_is_judged_by_server_status",
     "prefect.server.api.collections.KNOWN_VIEWS": "flows/engine/test_patches.py::test_no_list_is_asked_for_outside",
+    "prefect.server.events.ordering.memory.CausalOrdering.wait_for_leader": "flows/engine/server/test_event_order.py::"
+    "test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one",
     "prefect.server.events.services.event_persister.write_events": "flows/engine/server/test_app.py::test_a_task_run_"
     "is_made_of_its_events_and_they_are_not_kept_beside_it",
 }
