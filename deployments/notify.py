@@ -31,13 +31,21 @@ STATES = ("Failed", "Crashed", "Stopped", "Interrupted", "Paused", "Suspended", 
 that waits for another one of its deployment since then: a worker tells of those (``flows/job/running/sweep.py``).
 """
 
-_WORDS = """\
+_WORDS = (
+    """\
+{%- set behind = flow_run.state.name == 'AwaitingConcurrencySlot' -%}
+{%- if flow_run.state_id != event.id and not (behind and event.event == '"""
+    + STILL_BEHIND
+    + """') -%}
+{{ this_state_has_passed() }}
+{%- endif -%}
 {%- set found = namespace(step='') -%}
+{%- set error = (flow_run.labels['job.error'] or '') | string -%}
 {%- for name in (flow_run.labels['job.steps'] or '').split(',') -%}
 {%- set label = (flow_run.labels['job.step.' ~ loop.index] or '') | string -%}
-{%- if not found.step and '"completed"' not in label %}{% set found.step = name %}{% endif -%}
+{%- set its = ('"step":"' ~ name ~ '"') in error if flow_run.state.name == 'Failed' else '"completed"' not in label -%}
+{%- if not found.step and its %}{% set found.step = name %}{% endif -%}
 {%- endfor -%}
-{%- set behind = flow_run.state.name == 'AwaitingConcurrencySlot' -%}
 {%- set state = 'Late' if behind else flow_run.state.name -%}
 {%- set told = (flow_run.state.message or '').split('\\n')[0] -%}
 {%- set late = 'it waits until another run of its deployment is over' if behind else 'no worker has taken it up' -%}
@@ -46,7 +54,13 @@ _WORDS = """\
 {%- set text = flow_run.name ~ ' is ' ~ state ~ at ~ (': ' ~ reason if reason else '') -%}
 {%- set text = text ~ ' (job ' ~ flow_run.id ~ ')' -%}
 """
-"""What both ways say: the first line of a state's message, which names steps, references and counts, no data."""
+)
+"""The text of both ways: the first line of a state's message, which names steps, references and counts, no data.
+
+Prefect has no condition for an action. An undefined function ends one whose state is no longer the run's, and the event
+``prefect.automation.action.failed`` gives its name as the reason. The run itself has the current ``state_id``, which is
+the id of the event that announced it; ``state`` is the state of the event.
+"""
 
 CALL = _WORDS + (
     '{"text": {{ text | tojson }}, "job": {{ flow_run.id | string | tojson }}, "state": {{ state | tojson }},'

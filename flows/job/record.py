@@ -173,7 +173,9 @@ class JobRecord(Kept):
 
     @property
     def current_step(self) -> str | None:
-        """The step that runs, waits or failed; after that the next one to do."""
+        """The step that runs or waits, or whose error ended the job (``None``: an error of no step); else the next."""
+        if self.state is JobState.FAILED and self.error is not None:
+            return self.error.step
         for step in self.steps:
             if step.state != "completed":
                 return step.name
@@ -183,6 +185,8 @@ class JobRecord(Kept):
     def at(self) -> str:
         """Where it stands, in words behind its state."""
         if self.current_step is None:
+            if self.state is JobState.FAILED:
+                return ""
             return f" behind {self.steps[-1].name}" if self.steps else " before its first step"
         return f" at {self.current_step}"
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from deployments.notify import _kept, _mails
+from deployments.notify import CALL, MAIL, SUBJECT, _kept, _mails
+from flows.job.running.sweep import BEHIND, STILL_BEHIND
 from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.report import Problem, StepReport
 
 SECRET = "hush-hush"
 
@@ -51,3 +58,74 @@ def test_a_server_that_refuses_the_block_quotes_it_and_the_error_does_not() -> N
     assert refused.value.reference == "prefect-refused"
     assert refused.value.__suppress_context__
     assert SECRET not in refused.value.render()
+
+
+NOW, BEFORE = uuid4(), uuid4()
+"""Ids of the state that a run has, and of the one before."""
+
+STEPS = {
+    "job.steps": "local_import,validation,send",
+    "job.step.1": StepReport(position=1, name="local_import", state="completed").model_dump_json(),
+    "job.step.2": StepReport(position=2, name="validation", state="completed").model_dump_json(),
+}
+
+
+def sent(kind: str, name: str, event: Any, labels: dict[str, Any], *, announced: str | None = None) -> dict[str, Any]:
+    """Return what Prefect's server calls the webhook with. Raises ``ActionFailed`` where it makes no call."""
+    from prefect.server.events.actions import CallWebhook, SendNotification
+    from prefect.server.schemas.responses import FlowRunResponse
+
+    run = uuid4()
+    state = {"type": kind, "name": name, "message": "why\nmore", "id": str(NOW)}
+    data = {"id": run, "flow_id": uuid4(), "name": "nightly", "labels": labels, "state": state, "state_id": NOW}
+    resource: dict[str, Any] = {"prefect.resource.id": f"prefect.flow-run.{run}"}
+    if announced is not None:  # Prefect shows a template the state of the event, which may have passed
+        resource |= {"prefect.state-name": announced, "prefect.state-type": "PAUSED", "prefect.state-message": "then"}
+        resource |= {"prefect.state-timestamp": "2026-01-01T00:00:00+00:00"}
+    call = CallWebhook(block_document_id=uuid4(), payload=CALL)
+    mail = SendNotification(block_document_id=uuid4(), subject=SUBJECT, body=MAIL)
+    action: Any = SimpleNamespace(id=uuid4())
+    context = {"event": event, "flow_run": call.instantiate_object(FlowRunResponse, data, action, resource)}
+
+    async def given(*_: Any) -> dict[str, Any]:
+        return context
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CallWebhook, "_template_context", given)
+        patched.setattr(SendNotification, "_template_context", given)
+        subject, body = asyncio.run(mail.render(action))
+        (text,) = asyncio.run(call._render([CALL], action))
+    made: dict[str, Any] = json.loads(text)
+    assert body == made["text"]
+    assert subject in body
+    return made
+
+
+def changed(to: Any, name: str = "Failed") -> Any:
+    return SimpleNamespace(id=to, event=f"prefect.flow-run.{name}")
+
+
+@pytest.mark.slow
+def test_a_failure_names_the_step_that_caused_it_and_not_the_first_open_one() -> None:
+    """A closed gate ends a job whose validation is complete: it is not the step behind it."""
+    error = Problem(reference="validation-findings", message='closed, "step":"send"', step="validation")
+    labels = STEPS | {"job.error": error.model_dump_json()}
+    assert sent("FAILED", "Failed", changed(NOW), labels)["step"] == "validation"
+    beside = error.model_copy(update={"step": None})
+    assert sent("FAILED", "Failed", changed(NOW), STEPS | {"job.error": beside.model_dump_json()})["step"] == ""
+    assert sent("CRASHED", "Stopped", changed(NOW, "Stopped"), labels)["step"] == "send"
+    assert sent("SCHEDULED", "Late", changed(NOW, "Late"), {})["step"] == ""
+
+
+@pytest.mark.slow
+def test_a_state_that_has_passed_is_not_told() -> None:
+    from prefect.server.events.actions import ActionFailed
+
+    with pytest.raises(ActionFailed, match="this_state_has_passed"):
+        sent("RUNNING", "Running", changed(BEFORE, "Paused"), STEPS, announced="Paused")
+    with pytest.raises(ActionFailed, match="this_state_has_passed"):  # failed again meanwhile: that is told by itself
+        sent("FAILED", "Failed", changed(BEFORE), STEPS, announced="Failed")
+    told = SimpleNamespace(id=uuid4(), event=STILL_BEHIND)
+    assert sent("SCHEDULED", BEHIND, told, {})["state"] == "Late"
+    with pytest.raises(ActionFailed, match="this_state_has_passed"):
+        sent("RUNNING", "Running", told, STEPS)

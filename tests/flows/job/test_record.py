@@ -174,6 +174,23 @@ def test_an_error_is_kept_with_what_a_person_and_a_script_need():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("step", "named", "at"), [("validation", "validation", " at validation"), (None, None, "")],
+    ids=["closed gate", "no step"],
+)  # fmt: skip
+def test_a_failed_job_names_the_step_of_its_error_and_not_the_first_open_one(step, named, at):
+    """The gate of a validation ends a job whose validation is complete; the first open step is the one behind it."""
+    labels = {
+        "job.steps": "local_import,validation,send",
+        "job.step.1": StepReport(position=1, name="local_import", state="completed").model_dump_json(),
+        "job.step.2": StepReport(position=2, name="validation", state="completed").model_dump_json(),
+        "job.error": Problem(reference="validation-findings", message="closed", step=step).model_dump_json(),
+    }
+    record = JobRecord.of(run("FAILED", labels=labels))
+    assert (record.current_step, record.at, row_of(record)["step"]) == (named, at, named)
+    assert JobRecord.of(run("RUNNING", labels=labels)).current_step == "send"
+
+
 def test_labels_that_are_no_record_of_ours_do_no_harm():
     labels = {"job.steps": "send", "job.step.1": "{", "job.waiting": 5, "job.error": "[]"}
     record = JobRecord.of(run("FAILED", labels=labels))
