@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +16,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 
 from tests.browser.conftest import link
 from tests.browser.ui import Ui
+from tests.peers.server import Reply, loopback
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -85,24 +84,12 @@ def test_a_page_of_another_origin_in_the_same_browser_reads_and_changes_nothing(
     <form id="wipe" method="post" enctype="text/plain" action="{prefect_api}/admin/database/clear">
     <input name='{{"confirm": true, "x": "' value='"}}'></form></body>"""
 
-    class Evil(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Evil)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with loopback([Reply(200, page.encode(), {"Content-Type": "text/html"})]) as server:
         context = browser.new_context()
         own = Ui(context.new_page(), root, tmp_path)
         own.sign_in(link(prefect_api))
         foreign = context.new_page()
-        foreign.goto(f"http://127.0.0.1:{server.server_port}/")
+        foreign.goto(server.url)
         tried = foreign.evaluate("tried()")
         assert tried[:2] == ["refused", "refused"]  # nothing of the answer can be read
         assert set(tried[2:]) <= {"opaque0", "refused"}
@@ -111,6 +98,3 @@ def test_a_page_of_another_origin_in_the_same_browser_reads_and_changes_nothing(
         with foreign.expect_response("**/database/clear") as wiped:
             foreign.evaluate("document.getElementById('wipe').submit()")
         assert wiped.value.status == 403
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -9,15 +9,18 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from tests.bench.echo import serving
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 MB = 1_000_000
 LIMIT = 300
 """MB, performance.md."""
+RESULT = "/fhir/__status/11111111-1111-4111-8111-111111111111"
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1800)]
 
@@ -171,3 +174,34 @@ def test_a_single_line_of_300_mb_is_imported_or_named(sluice, tmp_path, broken):
         assert ran.code == 0, ran.err
         assert json.loads(ran.out)["steps"][0]["resources_out"] == 2 + entries
         assert names == ["line.ndjson.zst", "small.ndjson.zst"]
+
+
+@pytest.mark.parametrize("size", [30, 3000])
+def test_an_extraction_takes_no_more_memory_for_a_file_of_3_gb(sluice, tmp_path, size):
+    """An extraction server makes the one file of its result while it sends it; no line of it is like another."""
+    lines = size * MB // (len(next(bundles(1))) + 1)
+    length = lines * (len(next(bundles(1))) + 1)
+    manifest = {"output": [{"type": "NDJSON Bundle", "url": "/out/large.ndjson"}], "error": []}
+
+    def answer(seen: Seen) -> Reply | Raw:
+        if seen.target == RESULT:
+            return Reply(200, json.dumps(manifest).encode(), {"Content-Type": "application/json"})
+        if seen.method == "HEAD":
+            return Reply(200, length=length)
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
+        return Raw(chain([head], (line + b"\n" for line in bundles(lines)))) if "/out/" in seen.target else Reply(404)
+
+    with loopback(answer) as server:
+        (tmp_path / "config.yaml").write_text(
+            f'services: {{extractor: {{base_url: "{server.url}"}}}}\n'
+            "pipeline: {enabled_steps: [extractor]}\njobs_dir: jobs\n"
+        )
+        ran = measured(sluice, "pipeline", "start", "config.yaml", f"{server.url}{RESULT}", "--json")
+    assert ran.code == 0, ran.err
+    (step,) = json.loads(ran.out)["steps"]
+    print(
+        f"extraction of one file of {step['bytes_in'] / MB:.0f} MB, stored in {step['bytes_out'] / MB:.0f} MB: "
+        f"peak {ran.peak:.0f} MB (limit {LIMIT}), whole command {ran.seconds:.1f} s"
+    )
+    assert step["resources_out"] == lines * 101
+    assert ran.peak <= LIMIT

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
@@ -64,9 +64,9 @@ class Reply:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes as they are, and then: ``close``, ``reset`` or ``stall``."""
+    """Bytes as they are, or made while they are sent, and then: ``close``, ``reset`` or ``stall``."""
 
-    data: bytes = b""
+    data: bytes | Iterable[bytes] = b""
     then: str = "close"
 
 
@@ -187,7 +187,8 @@ class Loopback:
     def _give(self, sock: socket.socket, seen: Seen, answer: Reply | Raw) -> bool:
         """Send it; whether the connection can be used again."""
         if isinstance(answer, Raw):
-            sock.sendall(answer.data)
+            for piece in [answer.data] if isinstance(answer.data, bytes) else answer.data:
+                sock.sendall(piece)
             if answer.then == "stall":
                 self.closing.wait(30)
             elif answer.then == "reset":
