@@ -2,14 +2,13 @@
 
 Jobs import and send 19 resources, and are commands that start at the same moment. The server is the embedded one, with
 SQLite or with a PostgreSQL of the bench's own, which is left out where PostgreSQL is not installed. Requests and bytes
-are counted by a relay between a job and the server, in a run of its own, so that the relay does not slow the others.
+are counted by a bridge between a job and the server, in a run of its own, so that it does not slow the others.
 Each line is ``database | figure | value``; ``FIGURES`` says what each means.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +19,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from flows.engine.api_address import ApiAddress
 from flows.engine.server.start import EmbeddedServer
+from tests.peers.bridge import Bridge, bridge
 from tests.peers.postgres import postgres_running
 from tests.peers.project import Fhir, write_input
 
@@ -76,71 +75,11 @@ RECORD = (
 )  # fmt: skip
 
 
-class Relay:
-    """Passes TCP connections on to a server, and counts: bytes both ways, and requests by their first lines.
-
-    The server answers to its own address alone, so requests that name the relay's are made to name that.
-    """
-
-    _REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) \S+ HTTP/1\.1\r\n")
-
-    def __init__(self, url: str) -> None:
-        host, _, rest = url.removeprefix("http://").partition(":")
-        port, _, self._path = rest.partition("/")
-        self._target = (host, int(port))
-        self.bytes = 0
-        self.requests = 0
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/{self._path}"
-
-    def __enter__(self) -> Relay:
-        self._thread.start()
-        self._ready.wait(10)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0))
-        self._port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        self._loop.run_forever()
-        server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0.1))
-        self._loop.close()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(self._pass(reader, there[1], count=True), self._pass(there[0], writer, count=False))
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: bool) -> None:
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            while block := await reader.read(65536):
-                self.bytes += len(block)
-                if count:
-                    # The head of a request is one segment of its own, or the beginning of one.
-                    self.requests += len(self._REQUEST.findall(block))
-                    block = block.replace(
-                        b"127.0.0.1:%d" % self._port, b"%s:%d" % (self._target[0].encode(), self._target[1])
-                    )
-                writer.write(block)
-                await writer.drain()
-        writer.close()
+@contextlib.contextmanager
+def counted(api: str) -> Iterator[tuple[Bridge, str]]:
+    """A bridge to the API, which counts, and the API's address behind it."""
+    with bridge(api.removesuffix("/api")) as between:
+        yield between, f"{between.url}/api"
 
 
 @dataclass
@@ -306,9 +245,9 @@ def at_once(site: Site, count: int) -> int:
 
 def one_job(site: Site, seconds: float) -> None:
     """What a job asks of the API: in all when it is short, and for each minute while it runs."""
-    with Relay(site.api) as relay:
-        site.run("pipeline", "start", "config.yaml", "--no-progress", api=relay.url)
-        short, traffic = relay.requests, relay.bytes
+    with counted(site.api) as (between, api):
+        site.run("pipeline", "start", "config.yaml", "--no-progress", api=api)
+        short, traffic = len(between.passed), between.carried
         site.show("requests a job", f"{short}")
         site.show("traffic a job", f"{traffic / 1000:.0f} kB")
     transactions = 31
@@ -318,12 +257,12 @@ def one_job(site: Site, seconds: float) -> None:
     site.fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": seconds / transactions})
     time.sleep(5)
     size, rows = site.database.size(), site.database.rows(RECORD + EVENTS)
-    with Relay(site.api) as relay:
+    with counted(site.api) as (between, api):
         begun = time.monotonic()
-        site.run("pipeline", "start", "config.yaml", "--no-progress", api=relay.url)
+        site.run("pipeline", "start", "config.yaml", "--no-progress", api=api)
         minutes = (time.monotonic() - begun) / 60
-        site.show("requests a minute", f"{(relay.requests - short) / minutes:.0f}")
-        site.show("traffic a minute", f"{(relay.bytes - traffic) / minutes / 1000:.0f} kB")
+        site.show("requests a minute", f"{(len(between.passed) - short) / minutes:.0f}")
+        site.show("traffic a minute", f"{(between.carried - traffic) / minutes / 1000:.0f} kB")
     time.sleep(5)
     site.show("database a minute", f"{(site.database.size() - size - site.a_job) / minutes / 1000:.0f} kB")
     rows = site.database.rows(RECORD + EVENTS) - rows - site.rows_a_job
@@ -333,19 +272,19 @@ def one_job(site: Site, seconds: float) -> None:
 
 def idle_worker(site: Site, seconds: float) -> None:
     """What a worker asks while there is nothing to do."""
-    with Relay(site.api) as relay:
+    with counted(site.api) as (between, api):
         log = site.place / "worker.log"
         worker = site.start(
-            sys.executable, "-m", "prefect", "worker", "start", "--pool", "bench", "--type", "process", api=relay.url,
+            sys.executable, "-m", "prefect", "worker", "start", "--pool", "bench", "--type", "process", api=api,
             log=log,
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 90
             while b"started!" not in log.read_bytes() and time.monotonic() < deadline:
                 time.sleep(0.2)
-            before = relay.requests
+            before = len(between.passed)
             time.sleep(seconds)
-            site.show("requests a minute, idle worker", f"{(relay.requests - before) / seconds * 60:.0f}")
+            site.show("requests a minute, idle worker", f"{(len(between.passed) - before) / seconds * 60:.0f}")
         finally:
             worker.send_signal(signal.SIGINT)
             worker.wait(60)
