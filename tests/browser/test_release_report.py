@@ -113,7 +113,8 @@ def test_the_answer_and_the_first_reason_are_on_the_first_screen(
     shown: Callable[..., Page], screen: tuple[int, int], language: str, tmp_path: Path
 ) -> None:
     page = shown(reports.rich(language=language), *screen)
-    parts = [page.locator("h1"), *page.locator(".tiles li").all(), page.locator(".lines .stop .say").first]
+    parts = [page.locator("h1"), *page.locator(".tiles li").all(), *page.locator(".terms dd").all()]
+    parts += [page.locator(".lines .stop .say").first]
     if screen[0] > 700:
         parts += page.locator(".lines .stop").all()
     for part in parts:
@@ -124,8 +125,11 @@ def test_the_answer_and_the_first_reason_are_on_the_first_screen(
 
 def test_folded_tables_open_without_a_script(shown: Callable[..., Page]) -> None:
     page = shown(reports.rich())
-    folded = page.locator("details", has_text="Removed by the rules").first
+    section = page.locator("details.card", has=page.locator("#s7"))
+    folded = page.locator("#s7 details", has_text="Removed by the rules").first
     row = folded.locator("tbody tr").first
+    assert not row.is_visible()
+    section.locator("summary").first.click()
     assert not row.is_visible()
     folded.locator("summary").click()
     assert row.is_visible()
@@ -136,14 +140,16 @@ def test_a_link_of_a_finding_leads_to_its_section(shown: Callable[..., Page]) ->
     page.locator(".lines .stop a").first.click()
     box = page.locator("#s7").bounding_box()
     assert box is not None
-    assert -5 <= box["y"] <= 60
+    assert -5 <= box["y"] <= 80
+    assert page.locator("#s7 > *").first.is_visible()  # the link opens the section
     assert page.url.endswith("#s7")
 
 
 def test_it_prints_with_what_is_folded(shown: Callable[..., Page], tmp_path: Path) -> None:
     page = shown(reports.rich())
     page.emulate_media(media="print")
-    assert page.locator("details", has_text="Removed by the rules").first.locator("tbody tr").first.is_visible()
+    assert page.locator("#s7 details", has_text="Removed by the rules").first.locator("tbody tr").first.is_visible()
+    assert page.locator("nav + .card").evaluate("one => getComputedStyle(one).breakBefore") == "page"
     assert not page.locator("nav").is_visible()
     assert len(page.pdf()) > 10_000
 

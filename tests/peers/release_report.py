@@ -51,6 +51,7 @@ def rich(**changes: Any) -> ReleaseReport:
             values={"kind": "@kind-telecom"},
         ),
         Finding(level="stop", code="unencrypted", about="fhir.research.example", section=2),
+        Finding(level="look", code="terms-missing", section=3, values={"terms": "@term-legal_basis"}),
         Finding(
             level="look", code="told-apart", section=8, patients=about(15), values={"by": "@by-birth-sex-region"},
         ),
@@ -168,6 +169,9 @@ def _query(n: int, name: str) -> Section:
             Fact(name="title", value="Heart failure, first diagnosis"), Fact(name="query_sha256", value="c0" * 32),
             Fact(name="purpose", value="Care of heart failure, study 4711"),
             Fact(name="legal_basis", value="@not-given"),
+            Fact(name="recipient", value="University Hospital Example"),
+            Fact(name="retention", value="until the end of 2030"), Fact(name="contact", value="steward@example.org"),
+            Fact(name="consent", value="@consent-checked"),
         ),
         tables=(
             Table(name="cohort", columns=("criterion", "term", "codes"), rows=(("@included", "Heart failure", "I50"),)),

@@ -32,6 +32,12 @@ LARGEST: Final = 150_000
 ITEMS: Final = 3
 """Of many findings of a kind so many are shown before the others are folded; as many as these are shown alone."""
 
+TERMS: Final = ("purpose", "legal_basis", "recipient", "retention", "consent", "contact")
+"""Facts of section 3 that the first screen shows."""
+
+_OPEN_TERMS: Final = frozenset({None, "@not-given", "@no-query", "@consent-unchecked"})
+"""Values of these that a person has to ask about."""
+
 _FIRST: Final = {"unspoken": 60}
 """Rows of long lists: what is first in them is what a person looks at."""
 
@@ -136,7 +142,7 @@ def _render(report: ReleaseReport, limits: Limits) -> str:
         return visible(text) if len(text) <= most else f"{visible(text[:most])}…"
 
     return _template().render(
-        report=report, w=words, limits=limits, levels=LEVELS, items=ITEMS, cut=cut,
+        report=report, w=words, terms=TERMS, open_terms=_OPEN_TERMS, limits=limits, levels=LEVELS, items=ITEMS, cut=cut,
         text=lambda value, name="": cut(words.value(value, name)),
         verdict=verdict(report), answer=outcome(report) or verdict(report), digest=sha256(report),
         unchecked=[name for name in unchecked if name != "nothing-found"][: limits.findings],

@@ -145,7 +145,10 @@ class Words:
                 return self.size(value) if is_bytes(name) else self.number(value)
 
     def _named(self, value: str) -> str:
-        """What a name stands for: a word, or a finding by its short name; empty when it is no name."""
+        """What names stand for: words, or findings by their short names; empty when one is no name."""
+        if " @" in value:
+            each = [self._named(one) for one in value.split(" ")]
+            return ", ".join(each) if all(each) else ""
         name = value[1:] if value.startswith("@") else ""
         if name in self._all.words:
             return self._filled(self._now(self._all.words, name) or "", {})

@@ -87,6 +87,8 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
     )
     patients, found = show.everybody(), findings(facts, show)
     sections = {rule.number: rule.section(facts, show) for rule in _SECTIONS}
+    if facts.query_not_applied:
+        sections[3] = sections[3].model_copy(update={"name": "query-not-applied"})
     kept = kept_from(facts.last, patients, k) if review.is_alike(facts) else None
     if kept is not None:
         patients, found = kept.patients or patients, kept.findings(found)

@@ -145,6 +145,20 @@ class Facts:
         )
         return [(name, figure) for name, figure in figures if isinstance(figure, int)]
 
+    @property
+    def consent(self) -> str:
+        """Return the word for what became of consent: asked for by the query or not, checked by this job or not."""
+        if self.query is None:
+            return "@no-query"
+        if not self.query.asks_for_consent:
+            return "@consent-not-asked"
+        return "@consent-checked" if self.step_with(Role.EXTRACT) is not None else "@consent-unchecked"
+
+    @property
+    def query_not_applied(self) -> bool:
+        """Whether there is a query, and no extraction of this job applied it."""
+        return self.query is not None and self.step_with(Role.EXTRACT) is None
+
     def step_with(self, role: Role) -> StepReport | None:
         """Return the last completed step with this role."""
         done = [step for step in self.steps if has_role(step.name, role) and step.state == "completed"]

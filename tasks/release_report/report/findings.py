@@ -26,6 +26,9 @@ from tasks.shared.publication import SOME, Count, flow
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
 """Types whose towns and streets are no patient's, though a patient may live there."""
 
+TERMS: Final = ("purpose", "legal_basis", "recipient", "retention")
+"""Keys of ``report`` without which nobody can say whether the data may leave."""
+
 TECHNICAL: Final = frozenset({"Provenance", "OperationOutcome", "Bundle"})
 """Types that come with every extraction, whoever asked for them."""
 
@@ -41,6 +44,7 @@ def findings(facts: Facts, show: Disclosure) -> tuple[Finding, ...]:
         *_left(facts, show),
         *changes.findings(facts, show, lambda path: is_kept(facts, path, "")),
         *_destination(facts),
+        *_terms(facts),
         *_references(facts, show),
         *_counts(facts, show),
         *_types(facts, show),
@@ -189,6 +193,17 @@ def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     final = next((n for step in facts.steps if isinstance(n := step.details.get("final_patients"), int)), None)
     if final is not None and facts.imported is not None and final != facts.imported.patients:
         yield finding("server-counts-differ")
+
+
+def _terms(facts: Facts) -> Iterator[Finding]:
+    """Yield what a person must ask for where the configuration and the job leave it open."""
+    missing = [name for name in TERMS if not getattr(facts.settings, name)]
+    if missing and facts.destination is not None:
+        yield finding("terms-missing", values={"terms": " ".join(f"@term-{name}" for name in missing)})
+    if facts.query_not_applied:
+        yield finding("query-not-applied")
+    if facts.consent == "@consent-unchecked":
+        yield finding("consent-unchecked")
 
 
 def _lost(facts: Facts, show: Disclosure, patients: int) -> Count:

@@ -19,7 +19,7 @@ _SECTIONS: Final = range(4, 14)
 """Sections with figures of patients."""
 _ALARMS: Final = 7
 _CLASSES: Final = 8
-_ALARM_TABLES: Final = frozenset({"left", "changed"})
+_ALARM_TABLES: Final = frozenset({"left", "beside_codes", "changed"})
 """Tables of section 7 in which each row is an alarm."""
 _ALARM_ROWS: Final = frozenset({"@days-raw", "@ids-original"})
 """Words that make a row of another table one."""

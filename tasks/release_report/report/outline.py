@@ -87,6 +87,9 @@ TABLES: Final[Mapping[str, TableRule]] = {
     "nobody": TableRule(("type", "resources", "asked"), rounded=True),
     # 7, what still identifies
     "left": TableRule(("path", "kind", "patients_before", "patients", "original", "level"), most=60, always=True),
+    "beside_codes": TableRule(
+        ("path", "kind", "patients_before", "patients", "original", "level"), most=60, folded=True
+    ),
     "attachments": TableRule(("path", "mime_type", "patients"), most=60),
     "one_each": TableRule(("path", "patients"), most=60, folded=True),
     "ids": TableRule(("form", "patients")),
@@ -106,7 +109,7 @@ TABLES: Final[Mapping[str, TableRule]] = {
         ("group", "attribute", "required", "before", "after", "state"), most=150, folded=True, always=True
     ),
     # 10, content, and 11, time, whose columns are the types
-    "codes": TableRule(("path", "code", "display", "system", "patients", "share"), most=150, bars="share"),
+    "codes": TableRule(("path", "code", "display", "system", "patients", "share"), most=150, folded=True, bars="share"),
     "systems": TableRule(("path", "system", "patients"), most=150, folded=True),
     "numbers": TableRule(("path", "code", "unit", *_QUARTILES, "patients"), most=150),
     "statuses": TableRule(("path", "status", "patients"), most=150, folded=True),
@@ -154,8 +157,10 @@ class FindingRule(NamedTuple):
 _BY_SECTION: Final[Mapping[tuple[Level, int], tuple[str, ...]]] = {
     ("stop", 2): ("unencrypted", "file-changed", "file-unread"),
     ("look", 2): ("unencrypted-private", "first-time"),
+    ("look", 3): ("terms-missing", "query-not-applied"),
     ("stop", 4): ("patients-gained", "patients-lost", "lines-differ", "server-counts-differ"),
     ("look", 4): ("patients-fewer", "no-patients"),
+    ("look", 5): ("consent-unchecked",),
     ("stop", 6): ("type-not-asked",),
     ("stop", 7): (
         "original-ids", "original-ids-referred", "content-changed", "original-left", "identifying-left",

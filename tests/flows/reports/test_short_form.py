@@ -41,7 +41,7 @@ def test_a_terminal_gets_tiles_stops_and_looks_and_no_note() -> None:
     assert said[2].startswith("  STOP: ")
     assert f" {reports.MAIDEN} " in said[2]
     assert said[2].endswith("(all patients)")
-    assert [line.split(":")[0].strip() for line in said[2:]] == ["STOP"] * 3 + ["LOOK"] * 2
+    assert [line.split(":")[0].strip() for line in said[2:]] == ["STOP"] * 3 + ["LOOK"] * 3
 
 
 @pytest.mark.parametrize(("language", "said"), [("en", "nothing is sent"), ("de", "es wird nichts gesendet")])

@@ -27,7 +27,8 @@ def identifying(facts: Facts, show: Disclosure) -> Parts:
     if facts.imported is None:
         yield "originals-unchecked"
     yield from _facts(facts, show)
-    yield table("left", rows)
+    yield table("left", (row for code, row in rows if code != "texts-beside-codes"))
+    yield table("beside_codes", (row for code, row in rows if code == "texts-beside-codes"))
     if show.enough:
         yield _attachments(facts.leaving, show)
         yield _one_each(facts.leaving, show)
@@ -40,7 +41,7 @@ def identifying(facts: Facts, show: Disclosure) -> Parts:
         yield _unspoken(facts, show)
 
 
-def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
+def _left(facts: Facts, show: Disclosure) -> Iterator[tuple[str, list[Value]]]:
     seen: set[tuple[str, str]] = set()
     found = [*facts.leaving.paths.items(), *facts.leaving.undefined.items()]
     for path, at in sorted(found, key=lambda one: (one[0], one[1].kind)):
@@ -49,7 +50,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
         if code is None or (shown, at.kind) in seen:
             continue
         seen.add((shown, at.kind))
-        yield [
+        row: list[Value] = [
             shown,
             kind_word(at.kind),
             _before(facts, path, show, at.patients),
@@ -57,6 +58,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
             _original(facts, at, show),
             f"@{FINDINGS[code].level}",
         ]
+        yield code, row
 
 
 def _original(facts: Facts, at: Path, show: Disclosure) -> Value:

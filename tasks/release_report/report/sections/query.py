@@ -32,8 +32,9 @@ def query(facts: Facts, _: Disclosure) -> Parts:
         yield fact("query_sha256", asked.sha256)
         yield fact("added_attributes", len(added))
         yield from (_cohort(asked), _groups(asked), _attributes(asked))
-    for name in ("purpose", "legal_basis", "retention", "contact", "recipient"):
+    for name in ("purpose", "legal_basis", "recipient", "retention", "contact"):
         yield fact(name, getattr(facts.settings, name) or "@not-given")
+    yield fact("consent", facts.consent)
 
 
 def _cohort(asked: Query) -> Table:
@@ -89,14 +90,14 @@ def _are_cut(name: str, rows: Sequence[object]) -> bool:
 
 def consent(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 5: whether consent was asked for, and what the extraction server left out for want of it."""
-    checked = facts.query is not None and facts.query.asks_for_consent
+    extraction = facts.step_with(Role.EXTRACT)
+    checked = extraction is not None and facts.query is not None and facts.query.asks_for_consent
     if not checked:
-        yield "consent-not-checked"
+        yield consent_not_checked(facts)
     if not show.enough:
         yield "too-few"
         return
     yield fact("consent_asked", facts.query.asks_for_consent if facts.query is not None else None)
-    extraction = facts.step_with(Role.EXTRACT)
     details = extraction.details if extraction is not None else {}
     by_stage = numbers_of(details.get("patient_exclusions"))
     if CONSENT in by_stage:
@@ -114,6 +115,11 @@ def consent(facts: Facts, show: Disclosure) -> Parts:
         yield fact("patients_with_consent", show.count(found.patients if found is not None else 0))
     if isinstance(details.get("consent_files"), int):
         yield fact("consent_files", int(details["consent_files"]))
+
+
+def consent_not_checked(facts: Facts) -> str:
+    """Return the sentence for a consent that nobody checked: no extraction by this job, or no criterion for it."""
+    return "consent-not-checked" if facts.step_with(Role.EXTRACT) is not None else "consent-no-extraction"
 
 
 def left_out_for_consent(details: Mapping[str, Any]) -> int:

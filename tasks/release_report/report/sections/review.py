@@ -12,6 +12,7 @@ from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Finding, Section, Value
 from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
+from tasks.release_report.report.sections.query import consent_not_checked
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
 _NAME = re.compile(r"[\w.-]{1,100}")
@@ -97,8 +98,8 @@ def unchecked(facts: Facts, show: Disclosure) -> Parts:
         "tables-twice": leaving.copies,
         "not-validated": facts.step_with(Role.VALIDATE) is None,
         "no-query": asked is None,
-        "consent-not-checked": asked is not None and not asked.asks_for_consent,
-        "consent-dates": asked is not None and asked.asks_for_consent,
+        consent_not_checked(facts): asked is not None and facts.consent != "@consent-checked",
+        "consent-dates": facts.consent == "@consent-checked",
         "origin-unknown": facts.step_with(Role.EXTRACT) is None,
         "first-of-query": facts.last is None and not show.recipient,
     }

@@ -184,8 +184,8 @@ class TestTheAnswer:
 
     @pytest.mark.parametrize(
         ("language", "one", "many"),
-        [("en", ("stop", "look", "note"), ("3 stops", "2 looks", "2 notes")),
-         ("de", ("Stopp", "zum Ansehen", "Hinweis"), ("3 Stopps", "2 zum Ansehen", "2 Hinweise"))],
+        [("en", ("stop", "look", "note"), ("3 stops", "3 looks", "2 notes")),
+         ("de", ("Stopp", "zum Ansehen", "Hinweis"), ("3 Stopps", "3 zum Ansehen", "2 Hinweise"))],
     )  # fmt: skip
     def test_one_is_said_as_one_and_more_as_more(
         self, language: str, one: tuple[str, ...], many: tuple[str, ...]

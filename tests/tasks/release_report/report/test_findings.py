@@ -178,7 +178,7 @@ def test_r1_a_total_is_the_sum_of_the_printed_parts_and_both_are_marked_as_round
 def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> None:
     given = leaving(clean(), dates={"Condition.recordedDate": Dates(SIZE, future=SIZE)})
     page = html(build(given, k=5))
-    section = page.partition('<section class="card" id="s11">')[2].partition("</section>")[0]
+    section = page.partition('<div class="body" id="s11">')[2].partition("</details>")[0]
     assert "<code>Condition.recordedDate</code> has dates in the future." in section
     assert 'href="#s11"' in page.partition('id="s2"')[0]
     assert 'href="#s11"' not in section

@@ -327,7 +327,7 @@ def test_of_what_was_not_compared_the_column_does_not_say_none(tmp_path: Path) -
     measured = spread(tmp_path, same, same)
     given = clean()
     report = build(replace(given, leaving=replace(given.leaving, paths=measured.paths)), k=5)
-    assert [row[4] for row in report.rows("left") if row[0] == f"{path}.display"] == [None]
+    assert [row[4] for row in report.rows("beside_codes") if row[0] == f"{path}.display"] == [None]
 
 
 @pytest.mark.parametrize("value", ["LANR-123456789", "12345"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flows.reports.short_form import short
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import ReleaseReport
 from tasks.release_report.report.facts import Corrected
+from tasks.release_report.report.findings import TERMS
 from tasks.release_report.report.query import element_of, read_query
 from tasks.release_report.report.step_files import read_rules
 from tasks.shared.publication import HIDDEN, Count
@@ -420,5 +422,51 @@ def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_pa
 
 def test_that_dates_of_what_was_left_out_are_not_known_is_said(tmp_path: Path) -> None:
     query = asking_for_consent(tmp_path / "query.json")
-    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), query=read_query(query)).in_house
+    step = StepReport(position=1, name="extractor", state="completed", output="import")
+    files = write(tmp_path / "out"), write(tmp_path / "import")
+    found = made(tmp_path, *files, steps=(step,), query=read_query(query)).in_house
     assert "consent-dates" in section_of(found, 14).said
+    assert "consent-unchecked" not in {one.code for one in found.findings}
+    assert found.fact("consent") == "@consent-checked"
+
+
+@pytest.mark.parametrize("source", ["local_import", "http_import"])
+@pytest.mark.parametrize("asked", [True, False], ids=["consent", "no-consent"])
+def test_a_query_that_no_extraction_applied_is_said_where_it_stands(tmp_path: Path, source: str, asked: bool) -> None:
+    query = read_query(asking_for_consent(tmp_path / "query.json"))
+    query = query if asked or query is None else replace(query, criteria=())
+    steps = (StepReport(position=1, name=source, state="completed", output="import"),)
+    files = write(tmp_path / "out"), write(tmp_path / "import")
+    copies = made(tmp_path, *files, steps=steps, query=query)
+    for found in (copies.in_house, copies.recipient):
+        assert section_of(found, 3).name == "query-not-applied"
+        codes = {one.code: one.level for one in found.findings}
+        assert codes["query-not-applied"] == "look"
+        assert ("consent-unchecked" in codes) is asked
+        assert found.fact("consent") == ("@consent-unchecked" if asked else "@consent-not-asked")
+        for number in (5, 14):
+            assert "consent-no-extraction" in section_of(found, number).said
+            assert "consent-not-checked" not in section_of(found, number).said
+    shown = html(copies.in_house)
+    assert "The query, not applied by this job" in shown
+    assert "extraction server did not check" not in shown
+    assert "Die Abfrage, von diesem Auftrag nicht angewandt" in html(
+        copies.in_house.model_copy(update={"language": "de"})
+    )
+
+
+@pytest.mark.parametrize("given", [(), ("purpose",), ("purpose", "legal_basis", "recipient", "retention")])
+def test_terms_that_are_not_given_are_one_look(tmp_path: Path, given: tuple[str, ...]) -> None:
+    settings = ReportConfig.model_validate(dict.fromkeys(given, "as agreed"))
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), settings=settings).in_house
+    missing = [name for name in TERMS if name not in given]
+    looks = [one for one in found.findings if one.code == "terms-missing"]
+    assert [one.level for one in looks] == (["look"] if missing else [])
+    assert [one.values["terms"] for one in looks] == (
+        [" ".join(f"@term-{name}" for name in missing)] if missing else []
+    )
+    page = html(found)
+    first = page.partition('<dl class="terms"')[2].partition("</dl>")[0]
+    assert first.count("not given") == len(missing) + 1  # the contact, whose absence is no finding
+    assert page.index('<dl class="terms"') < page.index("<nav") < page.index("<table")
+    assert "Not given: purpose, legal basis, recipient, how long" not in page or not given
