@@ -41,8 +41,8 @@ def plan(inputs: JobInputs) -> int:
     code = check(loaded, inputs)
     if code == 0:
         doubtful = len(loaded.warnings) + len(_said)
-        found = f"{human_count(doubtful, 'warning')};" if doubtful else "nothing found:"
-        say(f"{found} the job can start")
+        found = human_count(doubtful, "warning") + "." if doubtful else "All checks passed."
+        say(f"{found} The job can start.")
     return code
 
 

@@ -123,7 +123,7 @@ def continue_hint(record: JobRecord) -> str:
     """The command that goes on with a job, and where it decides, how."""
     overrides = [str(one) for one in record.parameters.get("overrides") or ()]
     where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
-    how = "\n  it asks on a terminal; elsewhere add --approve or --reject" if record.undecided else ""
+    how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
     return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where)}{how}"
 
 

@@ -36,7 +36,7 @@ def begun(text: str, reference: str, hint: str) -> str:
     start = text.lower()
     if len(start) < SHORTEST or not is_beginning(start):
         raise InputError(
-            reference, f"neither an id (a UUID) nor its beginning, {SHORTEST} characters of it or more",
+            reference, f"not an id: give the id, or at least its first {SHORTEST} characters",
             context=shown(text), hint=hint,
         )  # fmt: skip
     return start

@@ -75,7 +75,9 @@ PROBE: Final = MadeUp("a FHIR R4 server that takes data", _exchanges)
 
 def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
     if answer.status in _HIDDEN:
-        return Doubt(f"send: the server does not show its metadata ({answer.status}); nobody knows yet what it takes")
+        return Doubt(
+            f"send: the server refused its metadata ({answer.status}), so its capabilities could not be checked"
+        )
     if not answer.says_json:
         return "answered with a Content-Type that is not JSON"
     try:

@@ -152,7 +152,7 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) 
     refused = gate.go_on("--approve", code=2)
     assert "error[report-stops]" in refused.err
     assert "--despite" in refused.err
-    assert "a release needs a reason" in refused.out
+    assert "To release despite the stops" in refused.out
     assert "mothersMaidenName" in refused.out
     assert "STOP: original: " in refused.err
     gate.waits()
@@ -160,7 +160,7 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) 
     gate.waits()
 
     released = gate.go_on("--approve", "--by", "Anna", "--despite", WHY)
-    assert "a release needs a reason" not in released.out + released.err
+    assert "To release despite the stops" not in released.out + released.err
     assert gate.fhir.total() == 19
     (approval,) = gate.status()["approvals"]
     assert (approval["despite"], approval["overridden"]) == (WHY, [STOP.key])

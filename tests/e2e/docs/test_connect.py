@@ -62,8 +62,8 @@ def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
         "sluice pipeline plan sluice.yaml query.json",
     )
     said = [place.run(plan) for plan in plans]
-    assert all(last.endswith("the job can start\n") for last in said)
-    assert example("docs/connect.md", "nothing found").text in said  # the others have warnings
+    assert all(last.endswith("The job can start.\n") for last in said)
+    assert example("docs/connect.md", "All checks passed").text in said  # the others have warnings
 
     place.run("sluice pipeline start sluice.yaml query.json --set 'pipeline.enabled_steps=[extractor, flattening]'")
     tables = tmp_path / "jobs" / place.known["job"] / "csv"
@@ -86,7 +86,7 @@ def test_a_configuration_of_aether_runs_and_is_migrated(tmp_path: Path, prefect_
     assert check == "aether.yaml: valid; steps: extractor, pseudonymizer, flattening, send\n"
     assert migrated.startswith("sluice.yaml is written")
     assert "services.extractor.extraction_timeout" in shown
-    assert "the job can start" in plan
+    assert "The job can start." in plan
     for config in ("aether.yaml", "sluice.yaml"):
         place.known["config"] = config
         started = place.ran("sluice pipeline start CONFIG query.json")

@@ -56,7 +56,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.mark.parametrize("server", [0.0], indirect=True)
 def test_the_query_that_the_page_shows_is_one(place: Place, server: Server) -> None:
     place.save("small.json", example("docs/extraction.md", '{\n  "version": "1"').text)
-    assert "nothing found: the job can start" in place.run("sluice pipeline plan config.yaml small.json")
+    assert "All checks passed. The job can start." in place.run("sluice pipeline plan config.yaml small.json")
     assert re.fullmatch(r"[1-9] patients\n", place.run("sluice extraction preview config.yaml small.json"))
     place.run("sluice pipeline start config.yaml small.json")
     imported = place.directory / "jobs" / place.known["job"] / "import"

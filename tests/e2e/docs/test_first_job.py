@@ -27,7 +27,7 @@ def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path:
     with place.running(example("docs/first-job.md", "sluice sandbox --port 8090").text, "configuration: "):
         check, plan, start = place.lines(example("docs/first-job.md", "sluice config check").text)
         assert check == "first.yaml: valid; steps: local_import, wait, send\n"
-        assert plan == "nothing found: the job can start\n"
+        assert plan == "All checks passed. The job can start.\n"
         assert_shown(example("docs/first-job.md", "job 368f91e2").text, start)
 
         shows_the_status(json.loads(place.run("sluice pipeline status first.yaml JOB --json")))

@@ -157,9 +157,9 @@ def test_one_empty_file_among_others_is_a_warning_before_a_job_exists(sluice, pl
     assert ran.code == 0, ran.err
     assert "warning: empty" in ran.err
     assert "void.ndjson" in ran.err
-    assert ran.out == "1 warning; the job can start\n"
+    assert ran.out == "1 warning. The job can start.\n"
     (place / "data" / "void.ndjson").unlink()
-    assert sluice("pipeline", "plan", "config.yaml").out == "nothing found: the job can start\n"
+    assert sluice("pipeline", "plan", "config.yaml").out == "All checks passed. The job can start.\n"
 
 
 @pytest.mark.parametrize(

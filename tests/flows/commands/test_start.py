@@ -35,7 +35,7 @@ def test_that_prefect_is_loaded_is_said_unless_a_server_that_starts_is_waited_fo
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setitem(sys.modules, "flows.pipeline", ModuleType("flows.pipeline"))  # which brings Prefect
     monkeypatch.setattr(start, "patience", lambda text: nullcontext(said.append(text)))
-    monkeypatch.setattr(start.server, "EmbeddedServer", lambda *_, **__: nullcontext(Server(starts)))
+    monkeypatch.setattr(start, "EmbeddedServer", lambda *_, **__: nullcontext(Server(starts)))
     monkeypatch.setattr(start.api_address, "use", lambda *_: None)
     (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}\n")
     with pytest.raises(NotImplementedError), start.opened_with_prefect(load_config(tmp_path / "c.yaml")):
