@@ -1,10 +1,9 @@
-"""What HAPI JPA and Blaze answer differently to the same request (document 3 §7), one class each."""
+"""What HAPI JPA and Blaze answer differently to the same request (document 3 §7)."""
 
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from deployments.sandbox.common.request import FhirProblem
 
@@ -13,42 +12,14 @@ _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _REASONS = {200: "OK", 201: "Created", 204: "No Content"}
 
 
-class Manners(ABC):
-    """The habits of one kind of server."""
+class Manners:
+    """The habits of HAPI JPA with referential integrity on write and on delete."""
 
-    name: ClassVar[MannersName]
-    numeric_ids: ClassVar[bool]
+    name: MannersName = "hapi"
+    numeric_ids = False
     """Whether a client may give a purely numeric id to a new resource."""
-    strict_search: ClassVar[bool]
+    strict_search = True
     """Whether an unknown search parameter is refused."""
-
-    @abstractmethod
-    def missing_reference(self, target: str, path: str) -> FhirProblem:
-        """A resource refers to one that is not there."""
-
-    @abstractmethod
-    def unresolved_urn(self, target: str, path: str) -> FhirProblem | None:
-        """A ``urn:`` reference that no entry of the transaction stands for; None lets it pass."""
-
-    @abstractmethod
-    def still_referenced(self, target: str, source: str) -> FhirProblem:
-        """A resource is to be deleted while another refers to it."""
-
-    @abstractmethod
-    def duplicate(self, key: str) -> FhirProblem:
-        """A transaction names the same resource twice."""
-
-    @abstractmethod
-    def version_conflict(self, key: str, wanted: str, current: int) -> FhirProblem:
-        """``If-Match`` does not name the current version."""
-
-    @abstractmethod
-    def entry_response(self, base: str, key: str, version: int, status: int, modified: str) -> dict[str, Any]:
-        """The ``response`` of a Bundle's entry."""
-
-    @abstractmethod
-    def new_id(self, sequence: int) -> str:
-        """An id for a created resource."""
 
     def numeric_id(self, value: str) -> FhirProblem:
         """A client gives a purely numeric id to a new resource."""
@@ -59,43 +30,35 @@ class Manners(ABC):
             " and clients may only assign IDs which contain at least one non-numeric character",
         )
 
-
-class Hapi(Manners):
-    """HAPI JPA with referential integrity on write and on delete."""
-
-    name = "hapi"
-    numeric_ids = False
-    strict_search = True
-
     def missing_reference(self, target: str, path: str) -> FhirProblem:
-        """400, with the reference and the path in ``diagnostics``."""
+        """A resource refers to one that is not there: 400, with the reference and the path in ``diagnostics``."""
         text = f"HAPI-1094: Resource {target} not found, specified in path: {path}"
         return FhirProblem(400, "processing", text)
 
     def unresolved_urn(self, target: str, path: str) -> FhirProblem | None:
-        """400 as well."""
+        """A ``urn:`` reference that no entry of the transaction stands for: 400; None lets it pass."""
         kind, _, element = path.partition(".")
         text = f"HAPI-0541: Unable to satisfy placeholder ID {target} found in element named '{element}'"
         return FhirProblem(400, "processing", f"{text} within resource of type: {kind}")
 
     def still_referenced(self, target: str, source: str) -> FhirProblem:
-        """409."""
+        """A resource is to be deleted while another refers to it: 409."""
         text = f"HAPI-0550: Unable to delete {target} because at least one resource has a reference to"
         return FhirProblem(409, "processing", f"{text} this resource. First reference found was resource {source}")
 
     def duplicate(self, key: str) -> FhirProblem:
-        """400."""
+        """A transaction names the same resource twice: 400."""
         return FhirProblem(
             400, "processing", f"HAPI-0535: Transaction bundle contains multiple resources with ID: {key}"
         )
 
     def version_conflict(self, key: str, wanted: str, current: int) -> FhirProblem:
-        """409."""
+        """``If-Match`` does not name the current version: 409."""
         text = f"HAPI-0989: Trying to update {key}/_history/{wanted} but this is not the current version"
         return FhirProblem(409, "conflict", text)
 
     def entry_response(self, base: str, key: str, version: int, status: int, modified: str) -> dict[str, Any]:
-        """Status with its phrase, relative location, bare version as etag."""
+        """The ``response`` of a Bundle's entry: status with its phrase, relative location, bare version as etag."""
         line = f"{status} {_REASONS[status]}"
         if status == 204:
             return {"status": line}
@@ -107,14 +70,14 @@ class Hapi(Manners):
         }
 
     def new_id(self, sequence: int) -> str:
-        """Numbers, counted up."""
+        """An id for a created resource: numbers, counted up."""
         return str(sequence)
 
 
 class Blaze(Manners):
     """Blaze with its default of enforced referential integrity."""
 
-    name = "blaze"
+    name: MannersName = "blaze"
     numeric_ids = True
     strict_search = False
 
@@ -153,4 +116,4 @@ class Blaze(Manners):
         return "".join(secrets.choice(_BASE32) for _ in range(16))
 
 
-MANNERS: dict[str, Manners] = {"hapi": Hapi(), "blaze": Blaze()}
+MANNERS: dict[str, Manners] = {"hapi": Manners(), "blaze": Blaze()}
