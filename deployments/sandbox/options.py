@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.app import ExtractionOptions
-from deployments.sandbox.extraction.files import UrlStyle
-from deployments.sandbox.extraction.index import BadLines
 from deployments.sandbox.fhir.app import FhirOptions
-from deployments.sandbox.fhir.manners import MANNERS, MannersName
 from deployments.sandbox.flattening.app import FlatteningOptions
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions
 from deployments.sandbox.validation.app import ValidationOptions
@@ -66,89 +63,37 @@ def read_settings(values: Mapping[str, str]) -> Settings:
     for name, text in values.items():
         if name not in SETTINGS:
             raise OptionError(f"unknown setting {name!r}; known are {', '.join(sorted(SETTINGS))}")
-        service, option, read = SETTINGS[name]
+        service, option = SETTINGS[name]
+        options: Any = getattr(settings, service)
+        kind = get_type_hints(type(options), include_extras=True)[option]
         try:
-            changed: Any = replace(getattr(settings, service), **{option: read(text)})
-        except ValueError as error:
-            raise OptionError(f"setting {name}: {error}") from None
-        settings = replace(settings, **{service: changed})
+            value = TypeAdapter(kind).validate_python(text)
+        except ValidationError as error:
+            raise OptionError(f"setting {name}: {error.errors()[0]['msg']}") from None
+        settings = replace(settings, **{service: replace(options, **{option: value})})
     return settings
 
 
-def _manners(text: str) -> MannersName:
-    for name, manners in MANNERS.items():
-        if name == text:
-            return manners.name
-    raise ValueError(f"expected one of {', '.join(MANNERS)}")
-
-
-def _flag(text: str) -> bool:
-    if text.lower() in ("true", "yes", "on", "1"):
-        return True
-    if text.lower() in ("false", "no", "off", "0"):
-        return False
-    raise ValueError("expected true or false")
-
-
-def _whole(least: int, what: str = "a whole number") -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) < least:
-            raise ValueError(f"expected {what} from {least}")
-        return int(text)
-
-    return read
-
-
-_bytes = _whole(1, "a number of bytes")
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 3600:
-        raise ValueError("expected seconds from 0 to 3600")
-    return value
-
-
-def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    def read(text: str) -> StrEnum:
-        try:
-            return kind(text)
-        except ValueError:
-            raise ValueError(f"expected one of {', '.join(kind)}") from None
-
-    return read
-
-
-def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError("expected an http or https URL")
-    return text.rstrip("/")
-
-
-SETTINGS: dict[str, tuple[str, str, Callable[[str], object]]] = {
-    "manners": ("fhir", "manners", _manners),
-    "references": ("fhir", "references", _flag),
-    "numeric_ids": ("fhir", "numeric_ids", _flag),
-    "max_body": ("fhir", "max_body", _bytes),
-    "batchsize": ("extraction", "batchsize", _whole(1)),
-    "maxconcurrency": ("extraction", "maxconcurrency", _whole(1)),
-    "batch_delay": ("extraction", "batch_delay", _seconds),
-    "retry_delay": ("extraction", "retry_delay", _seconds),
-    "availability_delay": ("extraction", "availability_delay", _whole(0)),
-    "result_urls": ("extraction", "result_urls", _one_of(UrlStyle)),
-    "public_url": ("extraction", "public_url", _url),
-    "bad_lines": ("extraction", "bad_lines", _one_of(BadLines)),
-    "ignore_config": ("pseudonymizer", "ignore_config", _flag),
-    "pseudonymizer_max_body": ("pseudonymizer", "max_body", _bytes),
-    "validation_serial": ("validation", "serial", _flag),
-    "validation_max_body": ("validation", "max_body", _bytes),
-    "flattening_errors_500": ("flattening", "errors_500", _flag),
-    "flattening_exact_accept": ("flattening", "exact_accept", _flag),
-    "flattening_null_columns": ("flattening", "null_columns", _flag),
-    "flattening_max_body": ("flattening", "max_body", _bytes),
+SETTINGS: dict[str, tuple[str, str]] = {
+    "manners": ("fhir", "manners"),
+    "references": ("fhir", "references"),
+    "numeric_ids": ("fhir", "numeric_ids"),
+    "max_body": ("fhir", "max_body"),
+    "batchsize": ("extraction", "batchsize"),
+    "maxconcurrency": ("extraction", "maxconcurrency"),
+    "batch_delay": ("extraction", "batch_delay"),
+    "retry_delay": ("extraction", "retry_delay"),
+    "availability_delay": ("extraction", "availability_delay"),
+    "result_urls": ("extraction", "result_urls"),
+    "public_url": ("extraction", "public_url"),
+    "bad_lines": ("extraction", "bad_lines"),
+    "ignore_config": ("pseudonymizer", "ignore_config"),
+    "pseudonymizer_max_body": ("pseudonymizer", "max_body"),
+    "validation_serial": ("validation", "serial"),
+    "validation_max_body": ("validation", "max_body"),
+    "flattening_errors_500": ("flattening", "errors_500"),
+    "flattening_exact_accept": ("flattening", "exact_accept"),
+    "flattening_null_columns": ("flattening", "null_columns"),
+    "flattening_max_body": ("flattening", "max_body"),
 }
-"""What ``--set`` takes: whose option it is, its name there, and how the value is read."""
+"""What ``--set`` takes: the service, and the name of its option."""

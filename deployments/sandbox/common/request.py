@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from pydantic import Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from deployments.sandbox.common.requestlog import LogEntry
 
 FHIR_JSON = "application/fhir+json;charset=utf-8"
+Limit = Annotated[int, Field(ge=1)] | None
+"""Largest body in bytes; None: no limit."""
 DISCLAIMER = "Sandbox service for trials and tests, not for production: no real patient data belongs here."
 
 

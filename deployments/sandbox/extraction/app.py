@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
+from pydantic import AfterValidator, Field
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -54,8 +56,19 @@ _THREADS = 8
 _CONTROLS = ("pause", "resume", "cancel")
 
 
+Seconds = Annotated[float, Field(ge=0, le=3600)]
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _root_url(text: str) -> str:
+    """A URL without a trailing slash. Raises ``ValueError``."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected an http or https URL")
+    return text.rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -66,19 +79,19 @@ class ExtractionOptions:
     """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
     state: Path | None = None
     """Where index, jobs and results are kept; None: nowhere, all is gone at the end."""
-    batchsize: int = 500
+    batchsize: Annotated[int, Field(ge=1)] = 500
     """Patients per batch (``extractor.batchsize``)."""
-    maxconcurrency: int = 4
+    maxconcurrency: Annotated[int, Field(ge=1)] = 4
     """Batches at once (``extractor.maxconcurrency``)."""
-    batch_delay: float = 0.0
+    batch_delay: Seconds = 0.0
     """Seconds that each cohort query, batch and core pass takes longer, so that one can watch."""
-    retry_delay: float = 5.0
+    retry_delay: Seconds = 5.0
     """Seconds until a unit that failed for now is tried again."""
-    availability_delay: int = 0
+    availability_delay: Annotated[int, Field(ge=0)] = 0
     """How many requests for each result file are answered 404 first."""
     result_urls: UrlStyle = UrlStyle.ABSOLUTE
     """How the manifest writes the URLs of files."""
-    public_url: str | None = None
+    public_url: Annotated[str, AfterValidator(_root_url)] | None = None
     """Root URL under which clients reach the server; None: the one that they, or a proxy's headers, name."""
     bad_lines: BadLines = BadLines.REFUSE
     """What becomes of lines of the data that are no FHIR resource."""

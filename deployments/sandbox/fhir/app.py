@@ -24,7 +24,7 @@ from starlette.routing import Route
 from deployments.sandbox.common import request
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
-from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, outcome
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, Limit, answer, outcome
 from deployments.sandbox.common.service import JSON, SandboxService, Service
 from deployments.sandbox.fhir.binary import binary_answer, has_json, receive_file
 from deployments.sandbox.fhir.bundle import read_bundle
@@ -68,7 +68,7 @@ class FhirOptions:
     """Refuse resources that refer to what is not there."""
     numeric_ids: bool | None = None
     """Whether clients may choose purely numeric ids; None: as the manners say."""
-    max_body: int | None = None
+    max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 

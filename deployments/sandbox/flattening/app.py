@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, capability_statement
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, Limit, answer, capability_statement
 from deployments.sandbox.common.requestlog import LogEntry
 from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.flattening.problem import (
@@ -51,7 +51,7 @@ class FlatteningOptions:
     """*Quirk:* ``Accept`` is compared as a whole."""
     null_columns: bool = False
     """Write columns without a value as null, instead of leaving them out."""
-    max_body: int | None = None
+    max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -80,7 +82,7 @@ class PseudonymizationOptions:
     """The service's own rule file, for requests that bring none."""
     ignore_config: bool = False
     """Be a server before 2.34.0: a ``config`` in a request is not even looked at."""
-    max_body: int = MAX_BODY
+    max_body: Annotated[int, Field(ge=1)] = MAX_BODY
     """Largest request body in bytes; a larger one is answered 413."""
 
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from deployments.sandbox.common.definitions.schema import load_schema
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import as_decimal
-from deployments.sandbox.common.request import DISCLAIMER, FhirProblem, FhirRequest, answer, capability_statement
+from deployments.sandbox.common.request import DISCLAIMER, FhirProblem, FhirRequest, Limit, answer, capability_statement
 from deployments.sandbox.common.requestlog import LogEntry
 from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.validation.engine import NOT_CHECKED, Validator
@@ -40,7 +40,7 @@ class ValidationOptions:
 
     serial: bool = False
     """*Quirk:* work on one request at a time; the others wait in the order they came."""
-    max_body: int | None = None
+    max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 

@@ -165,9 +165,9 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
     ("words", "complaint"),
     [
         (["--set", "colour=blue"], "known are"),
-        (["--set", "manners=rude"], "hapi, blaze"),
-        (["--set", "references=maybe"], "true or false"),
-        (["--set", "max_body=0"], "from 1"),
+        (["--set", "manners=rude"], "'hapi' or 'blaze'"),
+        (["--set", "references=maybe"], "valid boolean"),
+        (["--set", "max_body=0"], "greater than or equal to 1"),
         (["--set", "nothing"], "NAME=VALUE"),
         (["--data", "no/such/directory"], "does not exist"),
     ],
