@@ -23,6 +23,7 @@ from flows.engine.reached import chosen_api
 from flows.engine.server.start import EmbeddedServer
 from flows.engine.server.watch import watched
 from flows.shell import command
+from flows.signals import end_with_supervisor
 from tasks.shared.errors import InputError, SluiceError
 
 CHILD = "--child"
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     if not args.child:
         return supervise([sys.executable, "-m", "deployments.serve", CHILD, *options])
+    end_with_supervisor()
     jobs_dir = Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
     try:
         address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).kept()

@@ -34,6 +34,7 @@ from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_prox
 from flows.engine.reached import own_server
 from flows.engine.server.start import is_alive
 from flows.job.running.sweep import EVERY, Sweep, Unfinished
+from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError, StorageError
 
 PATIENCE = 15.0
@@ -126,7 +127,8 @@ def supervise(
 ) -> int:
     """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first, and set ``ending``.
 
-    When its local server is ``lost``, it ends with 3: whoever takes that server's place is sent nothing.
+    The worker is killed when this process is: two workers would serve one place (``end_with_supervisor``). Its runs go
+    on. When its local server is ``lost``, it ends with 3: whoever takes that server's place is sent nothing.
     """
     asked: list[int] = []
 
@@ -138,7 +140,8 @@ def supervise(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, remember)
     # A session of its own: Ctrl-C on a terminal reaches this process alone.
-    worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - Prefect's command line
+    named = os.environ | {SUPERVISOR: str(os.getpid())}
+    worker = subprocess.Popen(command, env=named, start_new_session=True)  # noqa: S603 - Prefect's command line
     while worker.poll() is None and not asked:
         if lost():
             worker.kill()

@@ -10,10 +10,12 @@ The thread also says what happens now, at once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -141,6 +143,32 @@ class Signals:
 
     def _say(self, text: str, name: str) -> None:
         self._words(text.format(name="Ctrl-C" if name == signal.SIGINT.name else name, seconds=STOP_SECONDS))
+
+
+SUPERVISOR = "SLUICE_SUPERVISOR"
+"""The environment variable with the process id of whoever started this process and cares for its end."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_supervisor(*, every: float = 0.5) -> None:
+    """Kill this process when its supervisor is gone, however that ended. Without a supervisor, do nothing.
+
+    Linux does it at once (``PR_SET_PDEATHSIG``), also while this process is held still. A thread that looks for the
+    parent each half second does it where the kernel does not.
+    """
+    supervisor = os.environ.pop(SUPERVISOR, None)
+    if supervisor is None:
+        return
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == int(supervisor):
+            time.sleep(every)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()
 
 
 def ignore() -> None:

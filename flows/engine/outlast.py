@@ -23,6 +23,7 @@ from prefect.utilities.services import critical_service_loop
 from prefect.workers.process import ProcessWorker
 
 from flows.engine import patches
+from flows.signals import end_with_supervisor
 from tasks.shared.errors import TerminalError
 
 logger = logging.getLogger("sluice.worker")
@@ -105,6 +106,7 @@ def _told(what: str, run: UUID, error: httpx.HTTPError) -> None:
 
 def main() -> None:
     """Prefect's command line for a process worker, in this process; unless Prefect is unfit."""
+    end_with_supervisor()
     try:
         patches.require("run", "loops", "worker")  # also what its runs need
         patches.apply("loops", "worker")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -110,6 +111,57 @@ def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
     supervised.process.terminate()
     assert supervised.process.wait(60) == 7
     assert not supervised.ended()
+
+
+def gone(process: int) -> bool:
+    """Whether a process has ended; whoever inherits it may not have noticed yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize("kernel", ["prctl", "watch"])
+def test_a_killed_supervisor_leaves_no_worker_and_the_run_goes_on(tmp_path: Path, kernel: str) -> None:
+    """Whoever starts another one would have two workers in one place."""
+    (tmp_path / "worker.py").write_text(
+        "import pathlib, subprocess, sys, time\n"
+        "from flows import signals\n"
+        f"if {kernel!r} == 'watch': signals.ctypes = None  # as where the C library has no prctl\n"
+        "run = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"signals.end_with_supervisor(every={3600 if kernel == 'prctl' else 0.05})\n"
+        "pathlib.Path('works').write_text(str(run.pid))\n"
+        "time.sleep(60)\n"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISE.format(60), "--", sys.executable, "worker.py"], cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    wait_until(lambda: (tmp_path / "works").exists() and bool((tmp_path / "works").read_text()))
+    (worker,), run = children(supervisor.pid), int((tmp_path / "works").read_text())
+    supervisor.kill()
+    supervisor.wait(60)
+    try:
+        wait_until(lambda: gone(worker), 20)
+        assert not gone(run)
+    finally:
+        os.kill(run, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["deployments.worker", "deployments.serve"])
+def test_what_works_or_serves_ends_with_its_supervisor(prefect_api: str, tmp_path: Path, module: str) -> None:
+    options = ["--pool", f"pool-{own_name(tmp_path)}"] if module.endswith("worker") else ["--name", own_name(tmp_path)]
+    environment = os.environ | {"PREFECT_API_URL": prefect_api, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(tmp_path)}
+    with (tmp_path / "log").open("wb") as log:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", module, *options], cwd=tmp_path, env=environment, stdout=log, stderr=log
+        )
+    wait_until(lambda: bool(children(supervisor.pid)))
+    (child,) = children(supervisor.pid)
+    supervisor.kill()
+    supervisor.wait(60)
+    wait_until(lambda: gone(child), 60)
 
 
 @pytest.mark.parametrize(
