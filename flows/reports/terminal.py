@@ -176,9 +176,11 @@ class Terminal(Presenter):
 
 
 def bar(name: str, snapshot: Snapshot, width: int) -> str:
-    """A step's line in ``width`` columns: how far it is and its words, for which a narrow terminal has no bar."""
+    """Return a step's line in ``width`` columns: a bar where a fraction is known and there is space, and its words."""
     text = describe(snapshot)
     room = min(BAR, width - len(f"{name:14} [] {text}"))
-    done = round(room * (snapshot.fraction or 0.0))
-    drawn = f"[{'#' * done}{'.' * (room - done)}] " if room >= LEAST_BAR else ""
+    if snapshot.fraction is None or room < LEAST_BAR:
+        return f"{name:14} {text}"[: max(width, 20)]
+    done = min(room - 1, int(room * snapshot.fraction))  # a step that runs is not at its end
+    drawn = f"[{'#' * done}{'.' * (room - done)}] "
     return f"{name:14} {drawn}{text}"[: max(width, 20)]

@@ -67,6 +67,11 @@ class Packer:
         self._ordinal = 0
         self._begin()
 
+    @property
+    def makes(self) -> bool:
+        """Whether the batch that is packed now will be made; one that an earlier run has done is only counted."""
+        return self._text is not None
+
     def add(self, identifier: str, raw: bytes | msgspec.Raw) -> list[RequestBatch]:
         """Take a resource in, with its id; the batches that are full now: the one before it, and its own if nothing
         fits beside."""

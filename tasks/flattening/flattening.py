@@ -210,6 +210,7 @@ class _FlatteningRun:
                 workers.wait_for_capacity(held + len(raw))
                 packer = packers[place]
                 held -= packer.size
+                self.context.meter.hand_out(packer.makes)
                 _submit(workers, packer.add(identifier, raw))
                 held += packer.size
             self.context.meter.add(resources=len(deliveries))
@@ -220,6 +221,7 @@ class _FlatteningRun:
         name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
         self._tables.keep(batch, writer.rows, writer.with_rows)
+        self.context.meter.hand_in(batch.resources)
 
     def _checked(self, facts: RoutingFacts) -> RoutingFacts:
         """Everything was read: did anything reach a group?"""

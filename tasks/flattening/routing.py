@@ -93,7 +93,6 @@ class Groups:
 Lookup = Callable[[Sequence[Resource]], Iterable[Sequence[int]]]
 """The places of the groups of each of these resources."""
 
-_LINES_TOLD: Final = 64
 _PART: Final = 1 << 18
 """Bytes of a long line that are looked at together."""
 
@@ -139,8 +138,7 @@ class Router:
                     resources, own, ordinals = self._resources(line, path, number, ordinals)
                     if resources:
                         yield self._deliver(resources, lookup or self._by_line(own))
-                if not number % _LINES_TOLD:
-                    self._meter.within(path, self.facts.bytes - before)
+                self._meter.within(path, self.facts.bytes - before)
             self._meter.within(path, self.facts.bytes - before, whole=True)
             self._meter.add(files=1)
 

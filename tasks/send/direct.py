@@ -177,6 +177,7 @@ class _Load:
             cuts = self._long(source, line) if isinstance(line, LongLine) else self._short(source, line, number)
             for part, size, of_line in cuts:
                 left = self._account.read(source, part, of_line)
+                self._context.meter.hand_out(len(left))
                 if left:
                     # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
                     # concern, so those of a file stay in sequence.
@@ -184,8 +185,7 @@ class _Load:
                     yield Unit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
                 if self._account.failures.count >= self._bounds.max_failures:
                     raise _GivenUpError
-            if not number % 64:
-                self._context.meter.within(path, source.facts.bytes)
+            self._context.meter.within(path, source.facts.bytes)
 
     def _short(self, source: Source, line: bytes, number: int) -> Iterator[tuple[Cut, int, int | None]]:
         part = cut(line, file=source.path.name, number=number, first=source.facts.resources)

@@ -145,6 +145,7 @@ class LoadAccount:
             case Failed(resource, verdict):
                 if self._waiting.holds(resource):
                     self._waiting.take_out(resource.key)
+                self._progress.hand_in(1)
                 reason = self.failures.refused(resource, verdict)
                 self._log(resource.file, resource.line, resource.type, reason)
 
@@ -193,6 +194,7 @@ class LoadAccount:
             self._close(self.sources[file])
 
     def _done(self, resources: Sequence[Resource], how: str) -> None:
+        self._progress.hand_in(len(resources))
         files = {resource.file for resource in resources}
         for file in sorted(files):
             ordinals = [resource.ordinal for resource in resources if len(files) == 1 or resource.file == file]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +18,21 @@ from typing import Final
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.events import Collector, Event, RequestRetry, Status, nobody
+from tasks.shared.files.lines import open_content
 from tasks.shared.files.names import ZST
 from tasks.shared.log import logger
 
-_USUAL_RATIO: Final = 10.0
-"""Content to stored size of compressed files, until one has been read."""
+_PARTS: Final = 256
+"""Into how many parts of a file its progress is divided at most."""
+
+_MINUTE: Final = 60.0
+"""Seconds: the time left is at least what the rate of the last minute allows (``4-product.md`` §5)."""
+
+_FIRST: Final = 1.0
+"""Seconds after which a rate is known."""
+
+_SAMPLES_EVERY: Final = 0.5
+"""Seconds between two samples of the fraction that are kept."""
 
 _BASE: Final = 1.05
 
@@ -49,10 +60,10 @@ class Held:
 class Snapshot:
     """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known.
 
-    ``stands`` says that nothing moves on the other side, so how long it still takes is not known. ``measured_from`` are
-    the seconds and the fraction from which on the rate of the fraction is known: a service may have been at work before
-    this run. ``warnings`` are what a person should see while the step runs, in order. ``still`` is for how long nothing
-    was done, where the step counts what it does; ``held`` the request that is tried again next, if one is.
+    ``bytes`` are bytes of content, also where files are compressed. ``stands`` says that nothing moves on the other
+    side. ``eta_seconds`` are the seconds left. ``warnings`` are what a person should see while the step runs, in order.
+    ``still`` is for how long nothing was done, where the step counts what it does; ``held`` the request that is tried
+    again next, if one is.
     """
 
     files: int = 0
@@ -64,7 +75,7 @@ class Snapshot:
     message: str | None = None
     fraction: float | None = None
     stands: bool = False
-    measured_from: tuple[float, float] = (0.0, 0.0)
+    eta_seconds: float | None = None
     warnings: tuple[str, ...] = ()
     still: float = 0.0
     held: Held | None = None
@@ -74,17 +85,38 @@ class Snapshot:
         """Bytes per second since the step began."""
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def eta_seconds(self) -> float | None:
-        """Seconds left at the rate so far; ``None`` where that is unknown: before the fraction done has grown, while
-        nothing is done, and when the last answers are waited for.
-        """
-        since, before = self.measured_from
-        if self.fraction is None or not before < self.fraction < 1 or self.seconds <= since or self.stands:
+
+class Pace:
+    """The time left of a step, estimated from the moments at which its fraction grew.
+
+    Between two such moments the estimate counts down, and after a pause that is longer than the usual ones there is
+    none. At a constant rate it never grows, also when every part takes seconds.
+    """
+
+    def __init__(self, at: float, fraction: float = 0.0) -> None:
+        self._start = self._last = at, fraction
+        self._samples: deque[tuple[float, float]] = deque([self._start])
+        self._gap = 0.0
+
+    def grow(self, at: float, fraction: float) -> None:
+        """Note that ``fraction`` (0…1) was done at the time ``at``, in seconds."""
+        if fraction > self._last[1]:
+            self._gap = max(self._gap, at - self._last[0])
+            self._last = at, fraction
+            if at - self._samples[-1][0] >= _SAMPLES_EVERY:
+                self._samples.append(self._last)
+            while len(self._samples) > 1 and self._samples[1][0] <= at - _MINUTE:
+                self._samples.popleft()
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the seconds left, or ``None`` before a rate is known, at the end, and when the estimate is used up."""
+        at, fraction = self._last
+        idle = now - at
+        if at - self._start[0] < _FIRST or fraction >= 1 or idle > 1.5 * self._gap + _FIRST:
             return None
-        if self.still >= STILL:
-            return None
-        return (self.seconds - since) * (1 - self.fraction) / (self.fraction - before)
+        since = [one for one in (self._start, self._samples[0]) if one[1] < fraction]
+        left = max((at - before) * (1 - fraction) / (fraction - done) for before, done in since)
+        return left - idle if idle < left else None
 
 
 class Meter:
@@ -96,9 +128,12 @@ class Meter:
         self._clock = clock
         self._started = clock()
         self._now = Snapshot()
+        self._pace = Pace(self._started)
         self._stored: dict[Path, int] = {}
-        self._done = 0
-        self._ratio = _USUAL_RATIO
+        self._content: dict[Path, int] = {}
+        self._ratios: dict[Path, float] = {}
+        self._done = 0.0
+        self._read = self._out = self._in = 0
         self._moved = self._started
         self._held: dict[int, tuple[RequestRetry, float]] = {}
         self.requests = 0
@@ -112,8 +147,8 @@ class Meter:
             self._now.bytes_total = bytes if bytes is not None else self._now.bytes_total
 
     def work_on(self, files: Iterable[Path]) -> None:
-        """Say which files are worked on, one after the other: bytes, and how far it is, go by their sizes on disk,
-        because what compressed files hold is not known beforehand. Raises ``StorageError``.
+        """Say which files are worked on, one after the other: how far it is goes by their sizes on disk, because the
+        size of compressed content is not known beforehand. Raises ``StorageError``.
         """
         for path in files:
             with storage_errors(path):
@@ -121,17 +156,38 @@ class Meter:
         self.expect(files=len(self._stored), bytes=sum(self._stored.values()))
 
     def within(self, path: Path, content: int, *, whole: bool = False) -> None:
-        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it."""
-        stored, compressed = self._stored[path], path.suffix.lower() == ZST
+        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it. Cheap to call often."""
+        stored, before = self._stored[path], self._content.get(path, 0)
+        if path not in self._ratios:
+            self._ratios[path] = _ratio(path, stored) if content and not whole else 1.0
+        ratio = self._ratios[path]
+        if not whole and content - before < stored * ratio / _PARTS:
+            return
         with self._lock:
-            if whole:
-                self._done += stored
-                if compressed and content:
-                    self._ratio = max(1.0, content / stored)
-            part = 0 if whole else min(stored, content / (self._ratio if compressed else 1.0))
-            self._moved = self._clock()
-            self._now.bytes = int(self._done + part)
-            self._now.fraction = min(1.0, (self._done + part) / sum(self._stored.values()))
+            self._content[path] = content
+            self._read += content - before
+            self._done += (stored if whole else min(stored, content / ratio)) - min(stored, before / ratio)
+            self._grow()
+
+    def hand_out(self, count: int) -> None:
+        """Note that ``count`` resources that were read wait for an answer, and are not done before ``hand_in``."""
+        with self._lock:
+            self._out += count
+
+    def hand_in(self, count: int) -> None:
+        """Note that ``count`` resources that were handed out are done."""
+        with self._lock:
+            self._in += count
+            self._grow()
+
+    def _grow(self) -> None:
+        """Set bytes and fraction from what was read of the files without what waits for an answer."""
+        self._moved = self._clock()
+        answered = min(1.0, self._in / self._out) if self._out else 1.0
+        self._now.bytes = int(self._read * answered)
+        if self._stored:
+            self._now.fraction = min(1.0, self._done * answered / sum(self._stored.values()))
+            self._pace.grow(self._moved, self._now.fraction)
 
     def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0) -> None:  # noqa: A002
         """Count what was just done."""
@@ -140,6 +196,8 @@ class Meter:
             self._now.bytes += bytes
             self._now.resources += resources
             self._moved = self._clock()
+            if self._now.fraction is None and (fraction := _share(self._now)) is not None:
+                self._pace.grow(self._moved, fraction)
 
     def moves(self) -> None:
         """Say that bytes flow which are counted later, when all of them are there: a large body on its way."""
@@ -164,9 +222,10 @@ class Meter:
             if message is not None:
                 now.message = message or None
             if fraction is not None:
-                if now.fraction is None:
-                    now.measured_from = (self._clock() - self._started, fraction)
+                if now.fraction is None:  # a service may have been at work before this run
+                    self._pace = Pace(self._clock(), fraction)
                 now.fraction = fraction
+                self._pace.grow(self._clock(), fraction)
         if message and news:
             self.tell(Status(message=message, fraction=fraction))
 
@@ -174,6 +233,7 @@ class Meter:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
         with self._lock:
             self._started = self._moved = self._clock()
+            self._pace = Pace(self._started)
             self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
         self.tell(Status(message=message))
 
@@ -193,17 +253,14 @@ class Meter:
         with self._lock:
             now = self._clock()
             known = self._now
-            fraction = known.fraction
-            if fraction is None and known.bytes_total:
-                fraction = min(1.0, known.bytes / known.bytes_total)
-            elif fraction is None and known.files_total:
-                fraction = min(1.0, known.files / known.files_total)
+            still = now - self._moved
             counts = known.bytes or known.bytes_total or known.files_total
             return replace(
                 known,
                 seconds=now - self._started,
-                fraction=fraction,
-                still=now - self._moved if counts else 0.0,
+                fraction=_share(known) if known.fraction is None else known.fraction,
+                eta_seconds=None if known.stands or (counts and still >= STILL) else self._pace.seconds_left(now),
+                still=still if counts else 0.0,
                 held=self._next_try(now),
             )
 
@@ -276,3 +333,22 @@ class Meter:
             return {}
         p50, p95 = self.percentile(0.5), self.percentile(0.95)
         return {"requests": self.requests, "retries": self.retries, "p50": p50, "p95": p95}
+
+
+def _share(known: Snapshot) -> float | None:
+    """The fraction by bytes, or by files where no bytes are known."""
+    if known.bytes_total:
+        return min(1.0, known.bytes / known.bytes_total)
+    return min(1.0, known.files / known.files_total) if known.files_total else None
+
+
+def _ratio(path: Path, stored: int) -> float:
+    """Content to stored size of a file, from the content of its first piece; 1 for one that is not compressed."""
+    if path.suffix.lower() != ZST:
+        return 1.0
+    pieces: list[int] = []
+    content, buffer = 0, bytearray(1 << 16)
+    with open_content(path, stored=lambda data: pieces.append(len(data))) as source:
+        while len(pieces) < 2 and (count := source.readinto(buffer)):
+            content += count
+    return max(1.0, content / (pieces[0] if len(pieces) > 1 else stored))

@@ -75,6 +75,14 @@ def test_a_narrow_terminal_has_the_words_rather_than_the_bar() -> None:
     assert bar("send", meter.snapshot(), 50) == f"{'send':14} {said}"
 
 
+def test_a_bar_is_not_drawn_without_a_total_and_is_not_full_while_the_step_runs() -> None:
+    meter = Meter(clock=lambda: 0.0)
+    assert bar("send", meter.snapshot(), 120) == f"{'send':14} started"
+    meter.say("extracting: 1/1 batches", fraction=1.0)
+    said = "extracting: 1/1 batches, time left unknown"
+    assert bar("extractor", meter.snapshot(), 120) == f"{'extractor':14} [{'#' * 23}.] {said}"
+
+
 def test_without_a_terminal_a_request_that_failed_for_now_is_a_line_at_once_and_then_once_a_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
