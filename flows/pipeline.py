@@ -20,6 +20,7 @@ from config import ConfigError
 from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
 from flows.engine.api_address import current_api
+from flows.engine.flow_runs import set_parameters
 from flows.engine.outage import BRIDGE
 from flows.engine.run_log import nothing_after, shown_in_ui
 from flows.gate import release
@@ -99,7 +100,7 @@ def pipeline(
     with shown_in_ui(job_id), PrefectApi(current_api(), patience=patience) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
-                api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run
+                set_parameters(api, job_id, inputs.parameters())  # pipeline continue takes them from the run
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:

@@ -13,6 +13,9 @@ from tests.conftest import ROOT
 LAYERS = ("config", "tasks", "flows")
 """Bottom to top."""
 
+METHODS = 15
+"""Methods that a class of ``flows`` has at most; what else there is becomes functions over it, by concern."""
+
 EXTRACTION = "flows.commands.extraction"
 """The commands about an extraction server call it without a job, so they import the step. No other flow does."""
 
@@ -89,6 +92,20 @@ def test_no_step_imports_another_step() -> None:
 def test_flows_import_no_step_but_for_the_commands_about_extractions() -> None:
     found = {(a, _step(b)) for a, b in edges() if a.startswith("flows.") and _step(b) in STEPS}
     assert found == {(EXTRACTION, "extractor")}
+
+
+def test_no_class_of_the_flows_has_too_many_methods() -> None:
+    found = {
+        f"{name}.{node.name}": count
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if name.startswith("flows.") and isinstance(node, ast.ClassDef) and (count := _methods(node)) > METHODS
+    }
+    assert found == {}
+
+
+def _methods(defined: ast.ClassDef) -> int:
+    return sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in defined.body)
 
 
 def test_the_release_report_is_measured_then_put_together_then_shown() -> None:

@@ -25,6 +25,7 @@ from flows.commands.decide import (
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.commands.status import hint_anywhere, how_to_go_on, status_of
+from flows.engine.flow_runs import set_parameters
 from flows.gate.decisions import as_decided, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -88,7 +89,7 @@ def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID) 
                 session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
             ):
                 return report(session, record.id, as_json=asked.as_json)
-        session.api.set_parameters(record.id, inputs.parameters())
+        set_parameters(session.api, record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
@@ -170,7 +171,7 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
         code = check_open_steps(record, inputs, only=position, reset=position if complete else record.reset)
         if code:
             return code
-        session.api.set_parameters(record.id, inputs.parameters())
+        set_parameters(session.api, record.id, inputs.parameters())
         # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
         later = range(position, len(record.steps) + 1)
         gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown")]

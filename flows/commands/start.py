@@ -10,6 +10,7 @@ from pathlib import Path
 from config import LoadedConfig
 from flows.commands.status import continue_hint, status_of
 from flows.engine import api_address
+from flows.engine.flow_runs import find_deployments, run_deployment, set_labels
 from flows.engine.reached import chosen_api
 from flows.engine.server.database import diagnosed
 from flows.engine.server.start import EmbeddedServer, lingering
@@ -76,7 +77,7 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
         directory = JobDirectory.of(session.jobs_dir, job_id)
         directory.create()
         with JobLock(directory.path):
-            session.api.set_labels(job_id, {"job.directory": str(directory.path)})
+            set_labels(session.api, job_id, {"job.directory": str(directory.path)})
             account(f"job {job_id}", aside=as_json)
             return run_here(session, job_id, progress=progress, as_json=as_json)
 
@@ -84,7 +85,9 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
 def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
     """Start the job through a deployment of the flow, and print its id."""
     with opened(loaded) as session:
-        found = session.api.deployments()
+        found = find_deployments(
+            session.api,
+        )
         chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
         if not chosen:
             raise InputError(
@@ -97,7 +100,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
                 context=", ".join(str(one["name"]) for one in chosen),
                 hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
             )  # fmt: skip
-        job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
+        job_id = run_deployment(session.api, str(chosen[0]["id"]), inputs.parameters())
         account(f"job {job_id}", aside=as_json)
         if as_json:
             say_json(status_of(session.job(job_id)))

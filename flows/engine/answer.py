@@ -30,6 +30,6 @@ def form_answer(api: PrefectApi, job_id: str, key: str | None) -> Answer | None:
     A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
     """
     try:
-        return Answer.model_validate(api.run_input(job_id, key)) if key else None
+        return Answer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None
     except ValidationError:
         return None

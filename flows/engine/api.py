@@ -1,4 +1,4 @@
-"""The part of Prefect's REST API that the job record needs, without importing Prefect.
+"""One request to Prefect's REST API, and the reading of flow runs, without importing Prefect.
 
 Flow-run state, labels and artifacts are durable when a call returns (``architecture.md``, facts about Prefect);
 ``import prefect`` alone costs more than ``pipeline status`` may take. Everything that runs a flow is in ``runs.py``.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Self
-from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import httpx
 import tenacity
@@ -23,7 +22,6 @@ from flows.output import patience as waiting
 from flows.shell import command
 from tasks.shared.errors import NetworkError, TerminalError
 from tasks.shared.http import wire_log
-from tasks.shared.log import logger
 
 Json = dict[str, Any]
 Label = str | int | float | bool
@@ -36,9 +34,6 @@ _PAGE = 200
 
 PATIENCE = 20.0
 """Seconds for which a call is repeated while the API is away or busy, where nobody says otherwise."""
-
-BULK = 50
-"""How many runs Prefect removes with one request, at most."""
 
 REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
 """Ends of paths whose POST may be repeated: reading, and setting what is set already."""
@@ -223,53 +218,9 @@ class PrefectApi:
         if after or before:
             wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
-        return self._all("/flow_runs/filter", body)
+        return self.read_all("/flow_runs/filter", body)
 
-    def deployments(self) -> list[Json]:
-        """The deployments of the flow that are tagged as ours."""
-        body = {
-            "flows": {"name": {"any_": [FLOW_NAME]}},
-            "deployments": {"tags": {"all_": [TAG]}},
-            "limit": 50,
-        }
-        rows: list[Json] = self.request("POST", "/deployments/filter", body) or []
-        return rows
-
-    def run_deployment(self, deployment_id: str, parameters: Mapping[str, Any]) -> str:
-        """Start a run through a deployment; the job id. Started once, also when the call is repeated.
-
-        ``None`` is an empty text there, as the deployment's form sends it: not given, whatever the deployment says.
-        """
-        given = {name: "" if value is None else value for name, value in parameters.items()}
-        body = {"parameters": given, "idempotency_key": str(uuid4())}
-        return self.created(f"/deployments/{deployment_id}/create_flow_run", body)
-
-    def rename(self, run_id: str, name: str) -> None:
-        """Give the run the name a person sees."""
-        self.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
-
-    def set_parameters(self, run_id: str, parameters: Mapping[str, Any]) -> None:
-        """Replace the run's parameters: a continued job reads the configuration file it is given now."""
-        self.request("PATCH", f"/flow_runs/{run_id}", {"parameters": dict(parameters)})
-
-    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> bool:
-        """Merge ``labels`` into the run's; durable when this is true, and ``False`` when there is no such run.
-
-        An empty string clears one.
-        """
-        return self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
-
-    def delete_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove at most ``BULK`` runs and what hangs on them. The runs go last: what is left is found by them."""
-        for artifact in self.artifacts(*run_ids):
-            self.delete_artifact(str(artifact["id"]))
-        self.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})
-
-    def artifacts(self, *run_ids: str) -> list[Json]:
-        """The artifacts of these runs."""
-        return self._all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
-
-    def _all(self, path: str, body: Json) -> list[Json]:
+    def read_all(self, path: str, body: Json) -> list[Json]:
         """All that a filter finds, ``_PAGE`` with each request."""
         found: list[Json] = []
         while True:
@@ -278,58 +229,7 @@ class PrefectApi:
             if len(rows) < _PAGE:
                 return found
 
-    def create_artifact(self, run_id: str, *, title: str, text: str) -> str:
-        """Create an artifact of markdown without a key; returns its id."""
-        body = {"type": "markdown", "data": text, "description": title, "flow_run_id": run_id}
-        return self.created("/artifacts/", body)
-
-    def update_artifact(self, artifact_id: str, *, title: str, text: str | None = None) -> bool:
-        """Replace an artifact's title, and what it says unless that is ``None``; whether it was there."""
-        body = {"description": title} | ({"data": text} if text is not None else {})
-        return self.request("PATCH", f"/artifacts/{artifact_id}", body) is not None
-
-    def delete_artifact(self, artifact_id: str) -> None:
-        """Remove an artifact."""
-        self.request("DELETE", f"/artifacts/{artifact_id}")
-
-    def log(self, run_id: str, level: int, message: str) -> None:
-        """Put a line into the log of a run that nobody runs. ``level`` is that of ``logging``."""
-        moment = datetime.now(UTC).isoformat()
-        line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
-        self.request("POST", "/logs/", [line])
-
-    def tell(self, event: str, run: Json) -> None:
-        """Tell Prefect's automations of something about a run of the flow; told twice, it is one event."""
-        told = {
-            "id": str(uuid5(NAMESPACE_URL, f"{event}/{run['id']}")), "event": event,
-            "occurred": datetime.now(UTC).isoformat(),
-            "resource": {"prefect.resource.id": f"prefect.flow-run.{run['id']}", "prefect.resource.name": run["name"]},
-            "related": [
-                {
-                    "prefect.resource.id": f"prefect.flow.{run['flow_id']}", "prefect.resource.role": "flow",
-                    "prefect.resource.name": FLOW_NAME,
-                }
-            ],
-        }  # fmt: skip
-        self.request("POST", "/events", [told])
-
     def set_state(self, run_id: str, kind: str, *, name: str | None = None, message: str = "") -> None:
         """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
-
-    def settle_task_runs(self, run_id: str, complete: Collection[str]) -> None:
-        """Complete the task runs of these names. Their states are events, of which an outage swallows some."""
-        body = {
-            "flow_runs": {"id": {"any_": [run_id]}},
-            "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}},
-        }
-        for row in self.request("POST", "/task_runs/filter", body) or []:
-            if row["name"] in complete:
-                state = {"type": "COMPLETED", "name": "Completed", "message": "its event was lost in an outage"}
-                self.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
-
-    def run_input(self, run_id: str, key: str) -> Json | None:
-        """What somebody answered in a form; ``None`` when nobody did."""
-        value = self.request("GET", f"/flow_runs/{run_id}/input/{key}")
-        return value if isinstance(value, dict) else None

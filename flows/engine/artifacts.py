@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from flows.engine.api import PrefectApi
+from flows.engine.api import Json, PrefectApi
 from tasks.shared.errors import NetworkError
 
 JOB = "**The page of the job**"
@@ -58,17 +58,39 @@ class Page:
     def _replace(self, title: str, text: str | None) -> None:
         known, self._id = self._id, None  # asked for anew when the answer to this is lost
         known = known or self._asked()
-        if known is None or not self._api.update_artifact(known, title=title, text=text):
-            known = self._api.create_artifact(self._run_id, title=title, text=text or "")
+        if known is None or not update_artifact(self._api, known, title=title, text=text):
+            known = create_artifact(self._api, self._run_id, title=title, text=text or "")
         self._id = known
 
     def _asked(self) -> str | None:
         found = None
-        for one in self._api.artifacts(self._run_id):
+        for one in artifacts_of(self._api, self._run_id):
             if one.get("key") is None:
                 is_report = str(one.get("description") or "").startswith(REPORT)
                 if is_report == (self.heading == REPORT):
                     found = str(one["id"])
             else:  # of an earlier version: one for the job, and one or two for each step
-                self._api.delete_artifact(str(one["id"]))
+                delete_artifact(self._api, str(one["id"]))
         return found
+
+
+def artifacts_of(api: PrefectApi, *run_ids: str) -> list[Json]:
+    """Return the artifacts of these runs."""
+    return api.read_all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
+
+
+def create_artifact(api: PrefectApi, run_id: str, *, title: str, text: str) -> str:
+    """Create an artifact of markdown without a key; return its id."""
+    body = {"type": "markdown", "data": text, "description": title, "flow_run_id": run_id}
+    return api.created("/artifacts/", body)
+
+
+def update_artifact(api: PrefectApi, artifact_id: str, *, title: str, text: str | None = None) -> bool:
+    """Replace an artifact's title, and its text unless that is ``None``; return whether it was there."""
+    body = {"description": title} | ({"data": text} if text is not None else {})
+    return api.request("PATCH", f"/artifacts/{artifact_id}", body) is not None
+
+
+def delete_artifact(api: PrefectApi, artifact_id: str) -> None:
+    """Delete an artifact."""
+    api.request("DELETE", f"/artifacts/{artifact_id}")

@@ -11,6 +11,7 @@ from config import PipelineConfig
 from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import REPORT, Page
+from flows.engine.flow_runs import append_log
 from flows.gate import rules
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -241,7 +242,7 @@ def _log_the_end(
         )  # fmt: skip
     with job_log(directory.log):
         logger.warning("%s", cancelled(rejection))
-    session.api.log(record.id, logging.WARNING, cancelled(rejection))
+    append_log(session.api, record.id, logging.WARNING, cancelled(rejection))
 
 
 def rejected(approval: Approval, step: str | None) -> Problem:

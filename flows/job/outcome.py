@@ -16,6 +16,7 @@ from prefect.exceptions import Pause
 from prefect.states import Cancelled, Crashed, Failed
 
 from flows.engine import runs
+from flows.engine.flow_runs import rename_run, settle_task_runs
 from flows.engine.outage import BRIDGE
 from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
@@ -99,7 +100,7 @@ def complete_task_runs(job: Job) -> None:
         return
     open_names = {step.name for step in job.steps.values() if step.state != "completed"}
     with pages.best_effort("the state of the task runs"):
-        job.api.settle_task_runs(job.id, {step.name for step in job.steps.values()} - open_names)
+        settle_task_runs(job.api, job.id, {step.name for step in job.steps.values()} - open_names)
 
 
 def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
@@ -227,7 +228,7 @@ def name_and_check(job: Job) -> None:
         Ended: the checks found something.
     """
     if is_made_up(job.record().name):  # a name that somebody typed in the form stays
-        job.api.rename(job.id, job_name(job.loaded, job.id))
+        rename_run(job.api, job.id, job_name(job.loaded, job.id))
         job.writer.read()
     findings = preflight(job.loaded, job.inputs, tell=logger.warning)
     if findings:

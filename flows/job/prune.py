@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from config import LoadedConfig
+from flows.engine.flow_runs import delete_runs
 from flows.engine.reserve import reserve_given_up
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord
@@ -213,7 +214,7 @@ def _remove_batch(
                 tell(error)
             else:
                 gone.append((record, size, directory))
-        session.api.delete_runs([record.id for record, _, _ in gone])
+        delete_runs(session.api, [record.id for record, _, _ in gone])
     for record, size, directory in gone:
         try:
             directory.delete()
@@ -256,7 +257,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
 def _remove(session: Session, directory: JobDirectory) -> None:
     """Remove what lies in the directory, then the record; the lock file goes when nobody has the lock any more."""
     directory.clear()
-    session.api.delete_runs([directory.path.name])
+    delete_runs(session.api, [directory.path.name])
 
 
 def _tell_of_unrecorded(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
+from flows.engine.flow_runs import set_labels
 from flows.job.running.state import JobState, job_state
 from flows.reports.events import KickOff
 from tasks.shared.errors import InputError, TerminalError
@@ -339,7 +340,7 @@ class RecordWriter:
         """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
         written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
         with self._lock:
-            there = self.api.set_labels(self.job_id, written)
+            there = set_labels(self.api, self.job_id, written)
             if self._run is not None:
                 self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
         return there

@@ -13,6 +13,7 @@ from typing import Any
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Page
+from flows.engine.flow_runs import set_labels
 from flows.job.record import ProgressRecord, RecordWriter
 from flows.job.running.lease import WORKERS_RUN
 from flows.reports.pages import running_title
@@ -177,9 +178,9 @@ def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
         api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
         return CANCEL
     if asked == SUSPEND:
-        api.set_labels(job_id, {"job.stopped_by": SUSPEND})
+        set_labels(api, job_id, {"job.stopped_by": SUSPEND})
         return SUSPEND
-    api.set_labels(job_id, {"job.stopped_by": signal_name})
+    set_labels(api, job_id, {"job.stopped_by": signal_name})
     api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}")
     return signal_name
 

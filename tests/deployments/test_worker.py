@@ -15,6 +15,7 @@ import pytest
 from deployments.worker import children, limited, main, sweep
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress
+from flows.engine.flow_runs import run_deployment
 from flows.job.running.sweep import Noticed, Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
@@ -227,7 +228,7 @@ def test_a_run_of_a_worker_that_is_stopped_is_stopped_and_goes_on_at_the_next(
     with PrefectApi(address_of(prefect_api)) as api:
         worker = work()
         try:
-            job = api.run_deployment(deployed, {"config": str(tmp_path / "config.yaml")})
+            job = run_deployment(api, deployed, {"config": str(tmp_path / "config.yaml")})
             wait_until(lambda: fhir.count("Patient") > 0, 120)
             worker.terminate()
             assert worker.wait(60) == 0

@@ -29,6 +29,7 @@ from deployments.sandbox.data import ANONYMIZATION_RULES, DATA
 from deployments.sandbox.options import SandboxOptions
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
+from flows.engine.flow_runs import find_deployments, run_deployment
 from tests.conftest import ROOT, Ran, wait_until
 from tests.e2e.machines import descendants, other_machine
 from tests.peers.postgres import Postgres
@@ -240,8 +241,14 @@ class Site:
         """Ask for so many jobs; their ids."""
         config = str(self.place / "config.yaml")
         with PrefectApi(self.address) as api:
-            (deployed,) = (one for one in api.deployments() if one["name"] == "sluice")
-            return [api.run_deployment(str(deployed["id"]), {"config": config}) for _ in range(jobs)]
+            (deployed,) = (
+                one
+                for one in find_deployments(
+                    api,
+                )
+                if one["name"] == "sluice"
+            )
+            return [run_deployment(api, str(deployed["id"]), {"config": config}) for _ in range(jobs)]
 
     def states(self, jobs: list[str]) -> Counter[str]:
         """How many jobs are in which of Prefect's states."""

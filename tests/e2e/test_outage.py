@@ -18,6 +18,7 @@ import pytest
 
 from flows.engine.api import PATIENCE, PrefectApi
 from flows.engine.api_address import QUIET
+from flows.engine.flow_runs import run_deployment
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import Commands, address_of, seed, wait_until
 from tests.e2e.machines import deployment, other_machine, this_machine
@@ -199,7 +200,7 @@ def test_a_run_of_a_worker_that_has_just_begun_waits_for_the_server_too(
     between.pause = 0.0
     deployed = deployment(server.url, "begins", tmp_path)
     with working(commands, server.url, "begins", "one") as worker, PrefectApi(address_of(server.url)) as prefect:
-        job = prefect.run_deployment(deployed, {"config": str(tmp_path / "config.yaml")})
+        job = run_deployment(prefect, deployed, {"config": str(tmp_path / "config.yaml")})
         wait_until(lambda: b"Beginning flow run" in worker.log.read_bytes(), 120)
         server.kill()
         time.sleep(PATIENCE + 5)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
 from tests.e2e.machines import Worker, deployment
 from tests.peers.project import Fhir
@@ -29,7 +30,7 @@ def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
     try:
         worker.ready()
         with PrefectApi(address_of(api)) as prefect:
-            yield lambda parameters: prefect.run_deployment(deployed, parameters)
+            yield lambda parameters: run_deployment(prefect, deployed, parameters)
     finally:
         worker.stop()
 
@@ -47,7 +48,7 @@ def serving(sluice: Commands, api: str) -> Iterator[Start]:
             wait_until(lambda: bool(ask_prefect("POST", f"{api}/deployments/filter", wanted)), 120)
             (made,) = ask_prefect("POST", f"{api}/deployments/filter", wanted)
             with PrefectApi(address_of(api)) as prefect:
-                yield lambda parameters: prefect.run_deployment(made["id"], parameters)
+                yield lambda parameters: run_deployment(prefect, made["id"], parameters)
         finally:
             process.terminate()
             process.wait(timeout=60)

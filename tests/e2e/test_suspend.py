@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import Worker, deployment
 from tests.e2e.test_nightly import working
@@ -44,7 +45,7 @@ def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_go
     try:
         worker.ready()
         with PrefectApi(address_of(prefect_api)) as prefect:
-            job = prefect.run_deployment(deployed, {"config": str(slow / "config.yaml")})
+            job = run_deployment(prefect, deployed, {"config": str(slow / "config.yaml")})
         wait_until(lambda: len(fhir.posts()) > 2, 120)
         pressed = suspended(prefect_api, job, "Suspended", reschedule=True)
         log = slow / "jobs" / job / "job.log"
@@ -73,7 +74,7 @@ def test_a_run_that_is_resumed_before_it_has_stopped_goes_on_and_its_worker_live
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
     with working(sluice, prefect_api, pool, "one") as worker, PrefectApi(address_of(prefect_api)) as prefect:
-        jobs = [prefect.run_deployment(deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
+        jobs = [run_deployment(prefect, deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
         logs = [slow / "jobs" / job / "job.log" for job in jobs]
         wait_until(lambda: all(log.exists() and "step 2 send begins" in log.read_text() for log in logs), 180)
         suspended(prefect_api, jobs[0], "Suspended", reschedule=True)

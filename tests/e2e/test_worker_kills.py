@@ -31,6 +31,7 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.objectstore import ACCESS_KEY_ID, BUCKET, REGION, SECRET_ACCESS_KEY, start_object_store
 from deployments.sandbox.options import SandboxOptions
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
 from flows.job.record import JobRecord, RecordWriter
 from flows.job.running.proof import LeaseTimes
 from tasks.flattening.flattening import Bounds
@@ -84,7 +85,7 @@ class Trial:
     def start(self, **parameters: str) -> None:
         """Hand a run to whichever worker takes it."""
         config = {"config": str(self.sluice.cwd / "config.yaml")}
-        self.job = self.prefect.run_deployment(self.deployed, config | parameters)
+        self.job = run_deployment(self.prefect, self.deployed, config | parameters)
 
     def record(self) -> JobRecord:
         run = self.prefect.read_run(self.job)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
 from flows.engine.server.start import EmbeddedServer
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
@@ -53,7 +54,7 @@ def killed_in_the_middle_of_send(
     """
     between.hold("POST", after=5)
     with PrefectApi(address_of(api)) as prefect:
-        job = prefect.run_deployment(deployed, {"config": str(sluice.cwd / "config.yaml")})
+        job = run_deployment(prefect, deployed, {"config": str(sluice.cwd / "config.yaml")})
     wait_until(lambda: between.held == 1, 90)
     first, second = (one, two) if one.runs else (two, one)
     assert first.runs

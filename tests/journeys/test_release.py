@@ -13,6 +13,7 @@ import pytest
 
 from deployments.sandbox.data import DEMO_CRTDL
 from flows.engine.api import PrefectApi
+from flows.engine.artifacts import artifacts_of
 from flows.gate import release
 from flows.job.record import JobRecord
 from flows.reports import pages, short_form, summary
@@ -79,7 +80,9 @@ class Gate:
     def artifacts(self) -> dict[str, str]:
         """The artifacts of the run by the beginnings of their titles."""
         with PrefectApi(address_of(self.api)) as api:
-            return {str(one["description"]).partition("**:")[0]: str(one["data"]) for one in api.artifacts(self.job)}
+            return {
+                str(one["description"]).partition("**:")[0]: str(one["data"]) for one in artifacts_of(api, self.job)
+            }
 
     def form(self) -> str:
         """What the form in the UI says."""

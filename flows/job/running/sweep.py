@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.engine.api import Json, PrefectApi
+from flows.engine.flow_runs import emit_event
 from flows.job.record import JobRecord, RecordWriter
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
@@ -183,7 +184,7 @@ class Sweep:
         for run in late(self._api):
             told = (str(run["id"]), BEHIND)
             if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
-                self._api.tell(STILL_BEHIND, run)
+                emit_event(self._api, STILL_BEHIND, run)
                 self._told.add(told)
                 yield Noticed(told[0], "does not run: it waits until another run of its deployment is over")
 

@@ -9,6 +9,8 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
+from flows.engine.artifacts import create_artifact
+from flows.engine.flow_runs import run_deployment, set_labels
 from flows.job.running.lease import Limits
 from tasks.shared.errors import NetworkError, TerminalError
 
@@ -16,8 +18,8 @@ from tasks.shared.errors import NetworkError, TerminalError
 @pytest.mark.parametrize(
     ("make", "path"),
     [
-        (lambda api: api.run_deployment("d", {}), "/deployments/d/create_flow_run"),
-        (lambda api: api.create_artifact("r", title="t", text=""), "/artifacts/"),
+        (lambda api: run_deployment(api, "d", {}), "/deployments/d/create_flow_run"),
+        (lambda api: create_artifact(api, "r", title="t", text=""), "/artifacts/"),
         (lambda api: api.create("job-x"), "/v2/concurrency_limits/"),
     ],
     ids=["a run of a deployment that was removed", "an artifact", "a limit"],
@@ -44,7 +46,7 @@ def test_what_somebody_between_answers_is_an_api_that_is_away(answer: httpx.Resp
     with PrefectApi(ApiAddress(url="http://127.0.0.1"), patience=0) as api:
         api.close()
         api._client = httpx.Client(transport=httpx.MockTransport(lambda _: answer), base_url="http://127.0.0.1")
-        for call in (lambda: api.read_run("r"), lambda: api.set_labels("r", {"job.error": ""})):
+        for call in (lambda: api.read_run("r"), lambda: set_labels(api, "r", {"job.error": ""})):
             with pytest.raises(NetworkError) as caught:
                 call()
             assert caught.value.reference == "prefect-unreachable"

@@ -13,6 +13,7 @@ from flows.engine import outage as module
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Page
+from flows.engine.flow_runs import set_labels
 from flows.engine.outage import Outage
 from flows.engine.patient_client import bridging
 from tasks.shared.errors import NetworkError, TerminalError
@@ -55,7 +56,7 @@ def test_a_running_job_waits_for_its_record_says_so_once_and_once_that_it_is_wri
         return refused(request) if failure is None else httpx.Response(failure)
 
     with caplog.at_level(logging.INFO, "sluice"), api(answer) as record:
-        assert record.set_labels("r", {"job.x": "y"})
+        assert set_labels(record, "r", {"job.x": "y"})
     assert 600 < now[0] < 610
     assert [line.getMessage().partition(":")[0].partition(",")[0] for line in caplog.records] == [
         "the Prefect API does not answer", "the Prefect API answers again"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
 from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
 from tests.conftest import Commands, address_of, own_name, wait_until
 from tests.e2e.machines import Worker, deployment
@@ -229,7 +230,7 @@ def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
     with PrefectApi(address_of(prefect_api)) as prefect:
-        job = prefect.run_deployment(deployed, {"config": str(project / "config.yaml")})
+        job = run_deployment(prefect, deployed, {"config": str(project / "config.yaml")})
     marker = project / "marker"
     results = project / "jobs" / job / ".results"
     results.mkdir(parents=True, mode=0o700)

@@ -48,20 +48,14 @@ class Api:
     def read_run(self, _job_id: str) -> dict[str, Any]:
         return {"state_type": "RUNNING"}
 
-    def artifacts(self, _job_id: str) -> list[Any]:
+    def read_all(self, _path: str, _body: dict[str, Any]) -> list[Any]:
         return []
 
-    def create_artifact(self, _job_id: str, **_: str) -> str:
+    def created(self, _path: str, _body: dict[str, Any]) -> str:
         return str(uuid4())
 
-    def run_input(self, _job_id: str, _key: str) -> None:
-        return None
-
-    def set_labels(self, _job_id: str, _labels: dict[str, Any]) -> bool:
-        return True
-
-    def update_artifact(self, _artifact_id: str, **_: str) -> bool:
-        return True
+    def request(self, method: str, _path: str, _body: object = None) -> dict[str, Any] | None:
+        return None if method == "GET" else {}
 
 
 class Labels(RecordWriter):

@@ -27,6 +27,7 @@ import pytest
 from config import STEPS
 from flows.commands.status import list_jobs
 from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import rename_run, set_labels, set_parameters
 from flows.job.directory import JobDirectory
 from flows.job.prune import _remove_batch, delete, held, prune
 from flows.job.record import JobRecord
@@ -208,10 +209,10 @@ def test_a_run_whose_configuration_is_nowhere_is_listed_with_its_reason(
     """In every list of that API: in its own nobody would ever look."""
     job = records.make("FAILED", directory=False)
     with PrefectApi(address_of(records.api)) as api:
-        api.set_parameters(job, {"config": str(records.place / "misspelt.yaml")})
+        set_parameters(api, job, {"config": str(records.place / "misspelt.yaml")})
         error = Problem(reference="config-not-found", message="there is no such file")
-        api.set_labels(job, {"job.config": "", "job.error": error.model_dump_json()})
-        api.rename(job, "typed by somebody")
+        set_labels(api, job, {"job.config": "", "job.error": error.model_dump_json()})
+        rename_run(api, job, "typed by somebody")
     assert list_jobs(records.config, overrides=(), as_json=False) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(job)]
     assert "failed" in line
@@ -290,6 +291,7 @@ def test_jobs_of_a_dead_machine_are_waited_for_together_before_the_others_are_lo
     monkeypatch.setattr("flows.job.prune.held", taken)
     session = mock.Mock(jobs_dir=tmp_path)
     session.api.runs.side_effect = lambda ids: []
+    session.api.read_all.return_value = []
     _remove_batch(session, batch, datetime.now(UTC), lambda _: None)
     assert set(order[:3]) == dead
     assert order[3:] == [batch[0].id, batch[4].id]

@@ -1,0 +1,95 @@
+"""The changes to flow runs of the pipeline: begun by a deployment, labelled, logged, told of, settled, deleted.
+
+Each is one function over the requests of ``PrefectApi``, which reads runs and sets their states itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
+from flows.engine.artifacts import artifacts_of, delete_artifact
+from tasks.shared.log import logger
+
+BULK = 50
+"""How many runs Prefect removes with one request, at most."""
+
+
+def find_deployments(api: PrefectApi) -> list[Json]:
+    """Return the deployments of the flow that are tagged as ours."""
+    body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "deployments": {"tags": {"all_": [TAG]}}, "limit": 50}
+    rows: list[Json] = api.request("POST", "/deployments/filter", body) or []
+    return rows
+
+
+def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str, Any]) -> str:
+    """Start a run through a deployment and return its job id. Started once, also when the call is repeated.
+
+    ``None`` is an empty text there, as the deployment's form sends it: not given, whatever the deployment says.
+    """
+    given = {name: "" if value is None else value for name, value in parameters.items()}
+    body = {"parameters": given, "idempotency_key": str(uuid4())}
+    return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
+
+
+def rename_run(api: PrefectApi, run_id: str, name: str) -> None:
+    """Give the run the name that a person sees."""
+    api.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
+
+
+def set_parameters(api: PrefectApi, run_id: str, parameters: Mapping[str, Any]) -> None:
+    """Replace the run's parameters: a continued job reads the configuration file it is given now."""
+    api.request("PATCH", f"/flow_runs/{run_id}", {"parameters": dict(parameters)})
+
+
+def set_labels(api: PrefectApi, run_id: str, labels: Mapping[str, Label]) -> bool:
+    """Merge ``labels`` into the run's; durable when this is true, and ``False`` when there is no such run.
+
+    An empty string clears one.
+    """
+    return api.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
+
+
+def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
+    """Delete at most ``BULK`` runs and their artifacts. The runs go last: what is left is found by them."""
+    for artifact in artifacts_of(api, *run_ids):
+        delete_artifact(api, str(artifact["id"]))
+    api.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})
+
+
+def append_log(api: PrefectApi, run_id: str, level: int, message: str) -> None:
+    """Append a line to the log of a run that nobody runs. ``level`` is that of ``logging``."""
+    moment = datetime.now(UTC).isoformat()
+    line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
+    api.request("POST", "/logs/", [line])
+
+
+def emit_event(api: PrefectApi, event: str, run: Json) -> None:
+    """Emit an event about a run of the flow, for Prefect's automations. Emitted twice, it is one event."""
+    emitted = {
+        "id": str(uuid5(NAMESPACE_URL, f"{event}/{run['id']}")), "event": event,
+        "occurred": datetime.now(UTC).isoformat(),
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run['id']}", "prefect.resource.name": run["name"]},
+        "related": [
+            {
+                "prefect.resource.id": f"prefect.flow.{run['flow_id']}", "prefect.resource.role": "flow",
+                "prefect.resource.name": FLOW_NAME,
+            }
+        ],
+    }  # fmt: skip
+    api.request("POST", "/events", [emitted])
+
+
+def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) -> None:
+    """Complete the task runs of these names. Their states are events, of which an outage swallows some."""
+    body = {
+        "flow_runs": {"id": {"any_": [run_id]}},
+        "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}},
+    }
+    for row in api.request("POST", "/task_runs/filter", body) or []:
+        if row["name"] in complete:
+            state = {"type": "COMPLETED", "name": "Completed", "message": "its event was lost in an outage"}
+            api.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
