@@ -236,30 +236,31 @@ class Lease:
             thread.start()
 
     def _taken(self, before: str | None) -> str:
+        attempts = 1
         if before is None:
             try:
-                limit = self._limits.create(self.name)
+                if (limit := self._limits.create(self.name)) is not None:
+                    return limit  # as nearly always: nobody has it
             except NotTakenError:
                 raise
             except NetworkError as error:
-                # One that was created without an answer is renewed by nobody: it is replaced as a dead holder's is.
+                # One that was created without an answer is renewed by nobody: it is replaced as a dead holder's is,
+                # also when the server carries the call out only after it was asked for the limit.
                 logger.warning("the lease of the job is asked for again: %s", error.message)
-            else:
-                if limit is not None:
-                    return limit  # as nearly always: nobody has it
-        found = self._limits.find(self.name)
-        if found is not None or before is not None:
-            look = partial(self._limits.look, self.name)
-            who = before or "whoever has the job"
-            with patience(f"waiting for a sign of life of {who}, {self._times.lease:.0f} s at most"):
-                found = watch_for_silence(found, look, self._heartbeat, self._times, patience=self._patience)
-            if found is not None:
-                self._limits.remove(str(found["id"]))
-        self._sign = self._clock()
-        limit = self._limits.create(self.name)
-        if limit is None:
-            raise LeaseTakenError
-        return limit
+                attempts = 2
+        for _ in range(attempts):
+            found = self._limits.find(self.name)
+            if found is not None or before is not None:
+                look = partial(self._limits.look, self.name)
+                who = before or "whoever has the job"
+                with patience(f"waiting for a sign of life of {who}, {self._times.lease:.0f} s at most"):
+                    found = watch_for_silence(found, look, self._heartbeat, self._times, patience=self._patience)
+                if found is not None:
+                    self._limits.remove(str(found["id"]))
+            self._sign = self._clock()
+            if (limit := self._limits.create(self.name)) is not None:
+                return limit
+        raise LeaseTakenError
 
     @property
     def late(self) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from flows.engine.api import Json
@@ -329,6 +330,35 @@ class TestLease:
             lease.release()
         finally:
             between.close()
+
+    @pytest.mark.parametrize("other", [False, True], ids=["nobody renews", "another machine renews"])
+    def test_a_limit_that_is_created_late_without_an_answer_is_replaced_unless_renewed(self, other: bool) -> None:
+        """The server commits the first creation only after it was asked for the limit, and found none."""
+        asked: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(request.method)
+            created = asked.count("POST")
+            if request.method == "POST" and created == 1:
+                raise httpx.ReadError("the answer is lost")
+            if request.method == "POST":
+                return httpx.Response(409) if created == 2 else httpx.Response(201, json={"id": "new"})
+            if request.method == "GET":
+                renewed = len(asked) if other else 0
+                row = {"id": "late", "updated": f"2026-01-01T00:00:{renewed:02}Z"}
+                return httpx.Response(404) if created == 1 else httpx.Response(200, json=row)
+            assert request.url.path.endswith("/late")
+            return httpx.Response(204)
+
+        lease = Lease(ApiAddress(url="http://127.0.0.1"), "x", times=SHORT)
+        lease._limits._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
+        if other:
+            with pytest.raises(LeaseTakenError):
+                lease.acquire()
+            assert "DELETE" not in asked
+        else:
+            assert lease.acquire().limit == "new"
+            assert asked.count("DELETE") == 1
 
     def test_a_renewed_lease_is_taken_by_nobody(self, api: ApiAddress, limits: Limits) -> None:
         job = str(uuid4())
