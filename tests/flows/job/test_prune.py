@@ -508,8 +508,8 @@ def test_the_commands_for_every_morning_continue_name_and_prune(
 def documented() -> list[str]:
     """The paths in the table of docs/job-directory.md that says what is data of persons."""
     page = (ROOT / "docs/job-directory.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## What lies where$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
-    rows = re.findall(r"^\| (`.*?`) \|.*\| (?:no|\*\*yes\*\*|as .*) \|$", section, re.MULTILINE)
+    (section,) = re.findall(r"^## Files$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (`.*?`) \|.*\| (?:no|\*\*yes\*\*|depends on .*|same as .*) \|$", section, re.MULTILINE)
     return [path for row in rows for path in re.findall(r"`(.*?)`", row)]
 
 
