@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import threading
 import time
 from collections import deque
@@ -11,6 +12,7 @@ from typing import Final
 from tasks.pseudonymizer.rules import AnonymizationRules
 from tasks.shared.blanked import SECRETS
 from tasks.shared.http.answer import Answer
+from tasks.shared.http.body import SLICE, Body, MemoryBody
 from tasks.shared.http.client import ServiceClient
 
 OPERATION: Final = "$de-identify"
@@ -39,17 +41,22 @@ class Deidentify:
 
     def __call__(self, resource: bytes) -> Answer:
         """Send one resource. Raises what ``ServiceClient.send`` raises."""
-        content = b"".join((self._before, resource, self._after)) if self._before else resource
+        size = len(self._before) + len(resource) + len(self._after)
+        body: bytes | Body = resource
+        if self._before:
+            parts = self._before, resource, self._after
+            body = MemoryBody(*parts) if size > SLICE else b"".join(parts)
         with self._slots:
             started = time.perf_counter()
             answer = self._client.send(
                 "POST",
                 self._url,
                 operation=OPERATION,
-                content=content,
+                content=body,
                 headers=HEADERS,
                 # A pretty-printed answer is larger than what was sent.
-                max_answer_bytes=max(_LEAST_ANSWER, 4 * len(content)),
+                max_answer_bytes=max(_LEAST_ANSWER, 4 * size),
+                silence=math.inf,  # the time limit of the whole exchange is enough
             )
         # Whoever got the slot sends first: this thread would else keep Python for itself while it reads the answer,
         # half a millisecond in which the service has nothing to do. Where a service answers at once it is Python that

@@ -1,7 +1,7 @@
 """Bodies: of a request too large for memory, and of an answer that is packed.
 
 A repeated request must be byte-identical (document 3 §1), so a body knows its length beforehand and can be opened as
-often as it takes; an iterator that is used up could not. ``SlicedStream`` and ``BodyStream`` are how it goes out.
+often as it takes; an iterator that is used up could not. ``BodyStream`` is how it goes out.
 
 The body of an answer must end where its packed form ends. httpx unpacks as well, but takes a body whose trailer is cut,
 ignores what follows the end, and unpacks a piece of the network at once, however much it becomes.
@@ -71,17 +71,22 @@ class FileBody:
                 self._sent(done)
 
 
-class SlicedStream(httpx.SyncByteStream):
-    """A large body in memory on its way out: written in one piece, it would be copied with every partial send."""
+class MemoryBody:
+    """Parts that are in memory, one after the other: joined, all of them would be there twice."""
 
-    def __init__(self, content: bytes, check: Callable[[], None]) -> None:
-        self._content = content
-        self._check = check
+    def __init__(self, *parts: bytes) -> None:
+        self._parts = parts
 
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self._content), SLICE):
-            self._check()
-            yield self._content[start : start + SLICE]
+    @property
+    def length(self) -> int:
+        """Bytes of all of it."""
+        return sum(map(len, self._parts))
+
+    def pieces(self) -> Iterator[bytes]:
+        """The parts in pieces: written at once, a large one would be copied with every partial send."""
+        for part in self._parts:
+            for start in range(0, len(part), SLICE):
+                yield part[start : start + SLICE]
 
 
 class BodyStream(httpx.SyncByteStream):

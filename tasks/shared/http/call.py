@@ -14,7 +14,7 @@ import httpx
 from tasks.shared.errors import InputError, ServiceError, SluiceError, Stopped
 from tasks.shared.http import wire_log
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, error_without_answer, place
-from tasks.shared.http.body import ENCODINGS, SILENCE, SLICE, Body, BodyStream, SlicedStream, unpacked
+from tasks.shared.http.body import ENCODINGS, SILENCE, SLICE, Body, BodyStream, MemoryBody, unpacked
 from tasks.shared.http.proxies import Proxy
 from tasks.shared.http.wire_log import LoggedRequest
 
@@ -169,7 +169,8 @@ class Hop:
         check = functools.partial(self.check, self)
         if content is None or isinstance(content, bytes):
             content = content or b""
-            stream = SlicedStream(content, check) if call.size > SLICE else httpx.ByteStream(content)
+            large = call.size > SLICE
+            stream = BodyStream(MemoryBody(content), check) if large else httpx.ByteStream(content)
         else:
             stream = BodyStream(content, check)
             silence["write"] = min(seconds, call.silence)

@@ -1,13 +1,18 @@
-"""Requests under way are bounded, and nobody is overtaken (``architecture.md`` rule 8)."""
+"""Requests under way are bounded and none is overtaken; a large one is in memory once (architecture, rules 6 and 8)."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.pseudonymizer.client import Slots
+from tasks.pseudonymizer.client import Deidentify, Slots, body
+from tasks.pseudonymizer.rules import read_rules
+from tasks.shared.http.body import SLICE, MemoryBody
 from tests.conftest import wait_until
+from tests.peers.pseudonymization import RULES
 
 SOON = 60.0
 """Seconds after which the test gives up waiting for what should happen at once."""
@@ -52,3 +57,25 @@ def test_an_error_gives_the_slot_back() -> None:
             raise KeyError
     with slots:
         pass
+
+
+def test_a_large_resource_is_sent_in_pieces_between_the_rules_and_not_joined(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_bytes(RULES)
+    sent: list[Any] = []
+
+    class Client:
+        def send(self, *_: object, content: Any, **__: object) -> None:
+            sent.append(content)
+
+    call = Deidentify(Client(), "http://x", read_rules(rules), slots=1)  # type: ignore[arg-type]
+    small, large = b"{}", b"x" * (2 * SLICE + 1)
+    for resource in (small, large):
+        call(resource)
+    assert sent[0] == body(RULES, small)
+    assert isinstance(sent[1], MemoryBody)
+    for _ in range(2):  # each attempt sends the same bytes
+        pieces = [*sent[1].pieces()]
+        assert b"".join(pieces) == body(RULES, large)
+        assert max(map(len, pieces)) <= SLICE
+        assert sent[1].length == len(body(RULES, large))
