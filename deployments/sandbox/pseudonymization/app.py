@@ -13,11 +13,9 @@ offending value in ``diagnostics``. Only the answer quotes it, never a log.
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,33 +40,7 @@ from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 
 _KEPT = 8
-
-
-class Engines:
-    """The service's own rules, and the last few that came with requests. For one thread."""
-
-    def __init__(self, own: bytes) -> None:
-        """Read the service's own rule file. Raises ``RuleFileError``."""
-        self._own = Engine(read_rule_file(own))
-        self._recent: OrderedDict[bytes, Engine] = OrderedDict()
-
-    def for_config(self, config: bytes | None) -> Engine:
-        """The rules of a request; the service's own without any. Raises ``RuleFileError``."""
-        if config is None:
-            return self._own
-        digest = hashlib.sha256(config).digest()
-        engine = self._recent.get(digest)
-        if engine is None:
-            engine = Engine(read_rule_file(config))
-            if not engine.is_lasting:
-                return engine
-            self._recent[digest] = engine
-            if len(self._recent) > _KEPT:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(digest)
-        return engine
-
-
+"""Rule files of requests that stay read."""
 MAX_BODY = 30_000_000
 """Largest request body in bytes, as the deployed service has it."""
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json"})
@@ -99,10 +71,11 @@ class PseudonymizationServer(Service):
     def open(self) -> None:
         """Read the service's own rules and start its thread. Raises ``SandboxStartError``."""
         try:
-            self._engines = Engines(self._options.rules.read_bytes())
+            self._own = Engine(read_rule_file(self._options.rules.read_bytes()))
         except (OSError, RuleFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SandboxStartError(f"the rule file {self._options.rules} cannot be used: {reason}") from None
+        self._kept = lru_cache(maxsize=_KEPT)(_engine_of)
         super().open()
 
     def routes(self) -> list[Route]:
@@ -124,18 +97,28 @@ class PseudonymizationServer(Service):
         body = await request.read_content(self._options.max_body)
         return answer(await self.work(partial(self._after_rules, body, request.log_entry)))
 
+    def _engine(self, config: bytes | None) -> Engine:
+        """The rules of a request; the service's own without any. Raises ``RuleFileError``."""
+        if config is None:
+            return self._own
+        engine = self._kept(config)
+        return engine if engine.is_lasting else _engine_of(config)
+
     def _after_rules(self, body: bytes, note: LogEntry) -> bytes:
         try:
             request = read_request(body, with_config=not self._options.ignore_config)
             note.entries, note.types = request.entries, request.types
-            engine = self._engines.for_config(request.config)
-            return encode(engine.process(request.resource))
+            return encode(self._engine(request.config).process(request.resource))
         except MalformedResourceError as error:
             raise FhirProblem(400, "processing", str(error)) from None
         except RuleFileError as error:
             raise FhirProblem(400, "processing", f"Failed to parse the received config attachment: {error}") from None
         except ProcessingFailureError as failure:
             raise FhirProblem(500, "processing", failure.diagnostics) from None
+
+
+def _engine_of(config: bytes) -> Engine:
+    return Engine(read_rule_file(config))
 
 
 def pseudonymization_service(
