@@ -6,7 +6,7 @@ all read this list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -125,14 +125,14 @@ def root_urls() -> frozenset[str]:
     )
 
 
-def suggest(key: str) -> str:
+def suggest(key: str, older: Mapping[str, str] | None = None) -> str:
     """A hint for a path that is no key: the nearest one, or what the block knows.
 
     Nearest is a key of the same block with a like name; then a key of that name elsewhere, those that share most blocks
     with ``key`` first; then one of a like name elsewhere. Never a block that ``key`` is in: it is there already.
     """
     block, _, name = key.rpartition(".")
-    if spelled := meant(key):
+    if spelled := meant(key, older):
         return f"did you mean {spelled}?"
     known = [*keys_by_name(), *(path for path in blocks() if path)]
     siblings = {_name(path): path for path in known if path.rpartition(".")[0] == block}
@@ -147,13 +147,15 @@ def suggest(key: str) -> str:
     return f"known here: {', '.join(siblings)}" if siblings else f"known at the top: {', '.join(top)}"
 
 
-def meant(key: str) -> str | None:
-    """Return the block or key that a misspelled path means, if each of its names is near to one that exists there."""
+def meant(key: str, older: Mapping[str, str] | None = None) -> str | None:
+    """Return the block or key that a misspelled path means, if each of its names is near to one that exists there.
+
+    ``older`` are paths of older files, and those of today that they became.
+    """
     found = ""
     for name in key.split("."):
-        names = {
-            _name(path): path for path in (*keys_by_name(), *blocks()) if path and path.rpartition(".")[0] == found
-        }
+        known = (older or {}) | {path: path for path in (*keys_by_name(), *blocks()) if path}
+        names = {_name(path): new for path, new in known.items() if path.rpartition(".")[0] == found}
         near = name if name in names else nearest(name, list(names))
         if near is None:
             return None

@@ -102,9 +102,12 @@ class Layer:
         self, key: str, given: GivenValue, give: Callable[[Node], GivenValue] | None = None
     ) -> GivenValue:
         """Return a list of steps with the step names of today, and any other value unchanged."""
-        if key != "pipeline.enabled_steps" or not isinstance(given.node, Sequence):
+        node = given.node
+        if isinstance(node, Scalar) and isinstance(node.value, str) and given.source == "flag":
+            node = Sequence(node.line, tuple(Scalar(node.line, name, name) for name in split_list(node.text)))
+        if key != "pipeline.enabled_steps" or not isinstance(node, Sequence):
             return given
-        items = list(given.node.items)
+        items = list(node.items)
         for index, item in enumerate(items):
             new = RENAMED_STEPS.get(item.text) if isinstance(item, Scalar) else None
             if new is not None and isinstance(item, Scalar):
@@ -114,7 +117,7 @@ class Layer:
                 self.findings.append(
                     at.finding("deprecated-key", f"{key}[{index}]", message, f"write {new}", "warning")
                 )
-        return replace(given, node=Sequence(given.node.line, tuple(items)))
+        return replace(given, node=Sequence(node.line, tuple(items)))
 
 
 def kind_of(key: str) -> Kind:
@@ -311,7 +314,7 @@ def _leaves(
             layer.findings.append(given.finding("deprecated-key", path, message, hint, "warning"))
         else:
             layer.findings.append(_unknown(path, given))
-            layer.broken |= _below(meant(path) or path)  # no error for what a misspelled block may hold
+            layer.broken |= _below(meant(path, RENAMED) or path)  # no error for what a misspelled block may hold
 
 
 def _block(
@@ -333,7 +336,7 @@ def _below(path: str) -> set[str]:
 
 def _unknown(path: str, given: GivenValue) -> Finding:
     shown = path if path.isprintable() and len(path) <= 120 else f"{path[:60]!a}…"
-    return given.finding("unknown-key", shown, about(shown, "is not a configuration key"), suggest(path))
+    return given.finding("unknown-key", shown, about(shown, "is not a configuration key"), suggest(path, RENAMED))
 
 
 def _broken_value(key: str, where: str) -> Finding:

@@ -147,7 +147,9 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
             hint="set jobs_dir to a directory, or to a path where one can be made",
         )  # fmt: skip
         return
-    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    disk = os.statvfs(existing)
+    can_write = os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+    if not can_write or disk.f_flag & os.ST_RDONLY or not disk.f_blocks:  # root is refused by no permission
         yield StorageFindingError(
             "jobs-dir", "the jobs directory cannot be written", context=str(existing),
             hint="check jobs_dir and its permissions",

@@ -128,6 +128,23 @@ pipeline: {enabled_steps: [local_import, pseudonymizer, send]}
     assert found["unknown-key", "servces.sned.url"].hint == "did you mean services.send.url?"
 
 
+def test_a_misspelled_block_of_an_older_file_is_one_error_too(errors: Errors) -> None:
+    text = """
+services: {torhc: {base_url: 'http://a'}, dmip: {url: 'http://b'}}
+pipeline: {enabled_steps: [torch, dimp]}
+"""
+    found = {at: finding for at, finding in errors(text).items() if finding.level == "error"}
+    assert set(found) == {("unknown-key", "services.torhc"), ("unknown-key", "services.dmip")}
+    assert found["unknown-key", "services.torhc"].hint == "did you mean services.extractor?"
+
+
+def test_steps_with_older_names_may_be_given_as_text_on_the_command_line(load: Load) -> None:
+    text = MINIMAL + "services: {extractor: {base_url: 'http://a'}}"
+    loaded = load(text, overrides=["pipeline.enabled_steps=torch, wait"])
+    assert loaded.config.pipeline.enabled_steps == ("extractor", "wait")
+    assert [finding.hint for finding in loaded.warnings] == ["write extractor"]
+
+
 @pytest.mark.parametrize("value", ["0815", "1.50", "2024-01-01", "1_000", "12:30"])
 def test_where_a_key_wants_text_a_number_is_taken_as_written(load: Load, value: Any) -> None:
     text = MINIMAL + f"services: {{send: {{transfer: {{project_identifier: {value}}}}}}}"

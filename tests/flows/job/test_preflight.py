@@ -162,6 +162,11 @@ class TestDisk:
         assert error.exit_code == 2
         assert error.message.endswith(", 8.8 TB are needed")
 
+    def test_a_disk_that_takes_no_files_is_not_called_full(self, found, monkeypatch):
+        kernel = type("Kernel", (), {"f_flag": 0, "f_blocks": 0})  # as /proc, where nothing can be made
+        monkeypatch.setattr(os, "statvfs", lambda _: kernel)
+        assert found("local_import")["jobs-dir"].message == "the jobs directory cannot be written"
+
     def test_the_jobs_directory_inside_the_input_does_not_count_as_input(self, tmp_path):
         (tmp_path / "jobs" / "old" / "import").mkdir(parents=True)
         (tmp_path / "jobs" / "old" / "import" / "a.ndjson.zst").write_bytes(b"x" * 5000)
