@@ -154,7 +154,7 @@ def meant(key: str, older: Mapping[str, str] | None = None) -> str | None:
     """
     found = ""
     for name in key.split("."):
-        known = (older or {}) | {path: path for path in (*keys_by_name(), *blocks()) if path}
+        known = dict(older or {}) | {path: path for path in (*keys_by_name(), *blocks()) if path}
         names = {_name(path): new for path, new in known.items() if path.rpartition(".")[0] == found}
         near = name if name in names else nearest(name, list(names))
         if near is None:

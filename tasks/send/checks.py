@@ -20,7 +20,7 @@ from tasks.shared.service import Doubt, Exchange, Found, MadeUp, Service
 from tasks.shared.step import CheckContext
 
 HEADERS: Final = {"Accept": "application/fhir+json"}
-_HIDDEN: Final = frozenset({401, 403, 404})
+_HIDDEN: Final = frozenset({403, 404})
 _R4: Final = "4.0."
 _OTHERS: Final = frozenset({"de-identify", "extract-data", "viewdefinition-run"})
 """Operations by which the other services are known."""

@@ -71,6 +71,7 @@ def alive(_service: Service, _answer: Answer) -> SluiceError | None:
 @dataclass(frozen=True)
 class HttpProbe:
     """One GET of ``path`` below the service's URL, without credentials; ``check`` says what is wrong with the answer.
+    After a 401 it is repeated with them: a second 401 is a finding.
 
     Where the credentials are a client's, a token is obtained first: as often as the retry block says, like those of the
     step.
@@ -90,7 +91,10 @@ class HttpProbe:
         try:
             with service.client(config, timeout=self.timeout, warn=doubts.append, **more) as client:
                 client.authorize()
-                answer = client.peek("GET", f"{service.url.rstrip('/')}{self.path}" if self.path else service.url)
+                url = f"{service.url.rstrip('/')}{self.path}" if self.path else service.url
+                answer = client.peek("GET", url)
+                if answer.status == 401:
+                    answer = client.send("GET", url, operation="probe", accept=_BUT_401, max_answer_bytes=_MAX_ANSWER)
             wrong = self.check(service, answer)
         except SluiceError as error:
             wrong = error
@@ -99,6 +103,9 @@ class HttpProbe:
             yield wrong
 
 
+_MAX_ANSWER: Final = 1 << 24
+_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
+
 METADATA = HttpProbe("/fhir/metadata")
 """That of a FHIR service."""
 
@@ -106,7 +113,6 @@ PATIENCE: Final = 120.0
 """Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine
 (document 3 §1)."""
 
-_MAX_ANSWER: Final = 1 << 24
 _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""
 

@@ -75,7 +75,7 @@ class Bucket:
         try:
             self._client.call("list_objects_v2", stop, MaxKeys=1)
         except ServiceError as error:
-            if error.reference != "s3-access-denied":
+            if error.reference != "s3-access-denied" or self._client.last.status == 401:
                 raise
             return looked
         except ServiceBusyError:

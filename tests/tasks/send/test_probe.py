@@ -83,7 +83,7 @@ def test_a_server_that_says_it_takes_no_transactions_is_none_for_a_direct_load()
     assert asked(reading, "transfer_load") == []
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [403, 404])
 def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
     (found,) = asked(b"", status=status)
     assert isinstance(found, Doubt)

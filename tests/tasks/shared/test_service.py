@@ -65,6 +65,26 @@ EVERY_SERVICE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["extractor", *EVERY_SERVICE])
+def test_a_401_before_a_job_exists_is_a_finding_for_every_service(name: str) -> None:
+    step, settings = (EVERY_SERVICE | {"extractor": ("extractor", {"base_url": "{url}"})})[name]
+    with loopback(lambda _: Reply(401)) as server:
+        config = job.configuration({step: json.loads(json.dumps(settings).replace("{url}", server.url))})
+        (service,) = declared(step).services(config)
+        assert service.probe is not None
+        (found,) = service.probe.ask(service, config)
+    assert isinstance(found, ServiceError)
+    assert found.exit_code != 0
+    assert "401" in found.message
+
+
+def test_a_probe_shows_its_credentials_only_after_a_401() -> None:
+    with loopback([Reply(401), Reply(200)]) as server:
+        service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), METADATA)
+        assert list(METADATA.ask(service, CONFIG)) == []
+        assert ["s3cret" in str(seen.headers) for seen in server.seen] == [False, True]
+
+
 @pytest.mark.parametrize("name", EVERY_SERVICE)
 def test_a_made_up_request_follows_the_retry_block_and_each_retry_is_told(name: str) -> None:
     step, settings = EVERY_SERVICE[name]
