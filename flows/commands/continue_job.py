@@ -17,6 +17,7 @@ from flows.commands.decide import (
     Said,
     complain_of_corrections,
     decision_of,
+    login,
     make_again,
     on_terminal,
     release,
@@ -26,7 +27,7 @@ from flows.commands.decide import (
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.commands.status import hint_anywhere, how_to_go_on, status_of
 from flows.engine.flow_runs import set_parameters
-from flows.gate.decisions import as_decided, reject, settle, to_be_parked
+from flows.gate.decisions import as_decided, ask_project, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import AT_THE_END, JobRecord, RecordWriter, refuse_changed_steps
@@ -52,26 +53,30 @@ class Asked:
     as_json: bool = False
 
 
-def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID) -> int:
+def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID, *, question: str | None = None) -> int:
     """Continue a job: decide a wait, then run what is left.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
-    waits goes on waiting. What is ``said`` is kept with the decision.
+    waits goes on waiting. What is ``said`` is kept with the decision. With a ``question`` to the project it waits, too.
     """
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             account(f"job {record.id}", aside=asked.as_json)  # the one that was meant, before anything is decided
         place = JobDirectory.of(session.jobs_dir, record.id).path
-        again = why_again(place, record, inputs.load().config) if decision is None else None
+        again = why_again(place, record, inputs.load().config) if decision is None and question is None else None
         if record.done and decision != "reject" and again is None:
             return report(session, record.id, as_json=asked.as_json)
-        refuse_ended(record, decision)
+        refuse_ended(record, "question" if question is not None else decision)
         undecided = record.undecided
         if decision == "reject":
             shown = record.shown.get(undecided.position) if undecided else None
-            reject(session, record, decision_of(False, said, shown=shown))
+            questions = undecided.questions if undecided else ()
+            reject(session, record, decision_of(False, said, shown=shown, questions=questions))
             report(session, record.id, as_json=asked.as_json)
             return 0
+        if question is not None:
+            ask_project(session, record, said.by or login(), question)
+            return report(session, record.id, as_json=asked.as_json)
         to_ask = undecided if decision is None else None
         if again is not None:
             make_again(session, record, place, again, err=asked.as_json)

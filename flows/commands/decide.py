@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -40,6 +40,8 @@ class Said:
     by: str | None = None
     comment: str = ""
     despite: str = ""
+    accept: tuple[str, ...] = ()
+    refuse: tuple[str, ...] = ()
 
 
 NOTHING_SAID = Said()
@@ -67,7 +69,7 @@ def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> S
         comment = str(click.prompt("Comment, kept with the decision", default="", show_default=False, err=err))
     if not despite and waiting.report is not None and waiting.report.open:
         despite = str(click.prompt("Why despite the stops", default="", show_default=False, err=err)).strip()
-    return Said(by, comment, despite)
+    return replace(said, by=by, comment=comment, despite=despite)
 
 
 def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
@@ -82,10 +84,15 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     say("\n".join(where_to_look(waiting)), err=err)
 
 
-def decision_of(answer: bool, said: Said, *, files: str = "", shown: Shown | None = None) -> Approval:
+def decision_of(
+    answer: bool, said: Said, *, files: str = "", shown: Shown | None = None, questions: tuple[str, ...] = ()
+) -> Approval:
     """A decision made with this command now, by the person that is named, else by the one who is logged in.
 
-    ``files`` is the digest of what it is made on, ``shown`` the release report.
+    ``files`` is the digest of what it is made on, ``shown`` the release report, ``questions`` were asked before.
+
+    Raises:
+        InputError: an answer names no finding of the report.
     """
     user = login()
     given = Approval(
@@ -97,6 +104,9 @@ def decision_of(answer: bool, said: Said, *, files: str = "", shown: Shown | Non
         when=now(),
         where="cli",
         files=files,
+        accepted=rules.answers(map(_text, said.accept), shown),
+        refused=rules.answers(map(_text, said.refuse), shown),
+        questions=questions,
     )
     return rules.stamped(given, shown)
 
@@ -140,7 +150,7 @@ def release(
     else:
         still_waiting(record.id, waiting, err=err)
         return False
-    keep(session, record, decision_of(True, said, files=files, shown=waiting.report))
+    keep(session, record, decision_of(True, said, files=files, shown=waiting.report, questions=waiting.questions))
     return True
 
 

@@ -58,6 +58,13 @@ def plan(job: JobInputs) -> int:
 @click.option(
     "--despite", default="", metavar="TEXT", help="With --approve: why, although the release report says stop."
 )
+@click.option(
+    "--accept", multiple=True, metavar="FINDING=TEXT", help="Accept a finding of the release report, with the reason."
+)
+@click.option(
+    "--refuse", multiple=True, metavar="FINDING=TEXT", help="With --reject: a finding is not acceptable, and why."
+)
+@click.option("--question", metavar="TEXT", help="Ask the project something. The job goes on waiting.")
 @set_option
 @no_progress_option
 @status_option
@@ -69,6 +76,9 @@ def continue_(
     by: str | None,
     comment: str,
     despite: str,
+    accept: tuple[str, ...],
+    refuse: tuple[str, ...],
+    question: str | None,
     overrides: tuple[str, ...],
     no_progress: bool,
     as_json: bool,
@@ -89,10 +99,13 @@ def continue_(
         raise click.UsageError("--by needs a name")
     if despite.strip() and reject:
         raise click.UsageError("--despite and --reject together: a reason is for a release")
+    if question is not None and (approve or reject or not question.strip()):
+        raise click.UsageError("--question needs a text, and neither --approve nor --reject: the job goes on waiting")
 
     asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision, Said(by, comment, despite))
+    said = Said(by, comment, despite, accept, refuse)
+    return continue_job.go_on(asked, decision, said, question=question)
 
 
 @group.command()

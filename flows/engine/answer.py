@@ -18,10 +18,12 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
-    decision: Literal["release", "reject"]
+    decision: Literal["release", "reject", "question"]
     by: str = Field(min_length=1, pattern=r"\S")
     comment: str = ""
     despite: str = ""
+    accepted: str = ""
+    refused: str = ""
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> Answer | None:

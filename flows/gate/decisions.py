@@ -33,7 +33,7 @@ def answered_at(
     if answer is None:
         return None, None
     given = Approval(
-        approved=answer.decision == "release",
+        approved=answer.decision != "reject",
         by=answer.by.strip(),
         comment=answer.comment,
         despite=answer.despite.strip(),
@@ -41,9 +41,40 @@ def answered_at(
         where="ui",
         files=record.seen.get(position, ""),
     )
-    given = rules.stamped(given, record.shown.get(position))
+    shown = record.shown.get(position)
+    if answer.decision == "question":
+        if not answer.comment.strip():
+            return given, "not released: a question needs a comment"
+        return given, question(given.by, answer.comment)
+    try:
+        accepted = rules.answers(answer.accepted.splitlines(), shown)
+        refused = rules.answers(answer.refused.splitlines(), shown)
+    except InputError as error:
+        if given.approved:
+            return given, f"not released: {error.message}"
+        accepted = refused = {}  # a no is always taken
+    asked = record.waiting.questions if record.waiting else ()
+    given = given.model_copy(update={"accepted": accepted, "refused": refused, "questions": asked})
+    given = rules.stamped(given, shown)
     why = rules.objection(given, record.reviews.get(position), config)
     return given, None if why is None else f"not released: {why}"
+
+
+QUESTION = "question of "
+"""How the line of a question begins: the job goes on waiting with it."""
+
+
+def question(by: str, text: str) -> str:
+    """Return the line of a reviewer's question to the project."""
+    return f"{QUESTION}{one_line(by)}: {one_line(text.strip())}"
+
+
+def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None:
+    """Keep a reviewer's question in the record of a job, which goes on waiting."""
+    waiting = record.undecided
+    if waiting is not None:
+        asked = waiting.model_copy(update={"questions": (*waiting.questions, question(by, text))})
+        RecordWriter(session.api, record.id).set(waiting=asked)
 
 
 def record_decision(
@@ -150,7 +181,11 @@ def refuse(decision: Approval, first: Approval | None, shown: Shown | None, conf
     why = rules.objection(decision, first, config)
     if why is None:
         return
-    if decision.overridden and not decision.despite:
+    if decision.refused:
+        raise InputError(
+            "finding-refused", f"nothing is decided: {why}", hint="reject it, or release it without --refuse"
+        )
+    if decision.unexplained:
         lines = shown.stop_lines if shown is not None else ()
         raise InputError(
             "report-stops", f"nothing is decided: {why}", context="\n  ".join(map(one_line, lines)),

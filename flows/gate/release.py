@@ -252,6 +252,7 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
         types=tuple(short_form.types(made.in_house)),
         inside=what.inside,
         stops=tuple(one.key for one in made.in_house.findings if one.level == "stop")[:MOST],
+        looks=tuple(one.key for one in made.in_house.findings if one.level == "look")[:MOST],
     )
 
 

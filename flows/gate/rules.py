@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 from config import PipelineConfig
 from flows.output import one_line
 from tasks import declared
+from tasks.shared.errors import InputError
+from tasks.shared.errors import shown as quoted
 from tasks.shared.report import Approval, Shown
 
 WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
@@ -62,6 +65,28 @@ def stamped(decision: Approval, shown: Shown | None) -> Approval:
     return decision.model_copy(update={"report": shown.sha256, "overridden": overridden})
 
 
+def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
+    """Return a reviewer's answers to findings by their keys. Each line is ``FINDING=TEXT``; ``FINDING`` is the key of a
+    finding of the report, or its code where that is the code of one finding only.
+
+    Raises:
+        InputError: a line has no text, or names no finding of the report, or several.
+    """
+    known = (*shown.stops, *shown.looks) if shown is not None else ()
+    found: dict[str, str] = {}
+    for line in filter(str.strip, lines):
+        name, _, why = (part.strip() for part in line.partition("="))
+        keys = [key for key in known if key == name] or [key for key in known if key.partition(" ")[0] == name]
+        if len(keys) != 1 or not why:
+            problem = "needs a text: FINDING=TEXT" if not why else "names several findings" if keys else "is no finding"
+            raise InputError(
+                "finding-unknown", f"the answer to {quoted(name)} {problem}", context="\n  ".join(keys or known),
+                hint="name a stop or a look of the release report by its key",
+            )  # fmt: skip
+        found[keys[0]] = why
+    return found
+
+
 def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
     """Why a decision, made now, is not taken: in words that continue "not released: …"; ``None`` when it is.
 
@@ -69,8 +94,10 @@ def objection(decision: Approval, first: Approval | None, config: PipelineConfig
     """
     if not decision.approved:
         return None
-    if decision.overridden and not decision.despite.strip():
-        stops = len(decision.overridden)
+    if decision.refused:
+        return f"not acceptable ({len(decision.refused)}): {one_line(', '.join(decision.refused))}"
+    if open_ := decision.unexplained:
+        stops = len(open_)
         what = "is missing" if decision.report == "" else f"says stop ({stops})"
         return f"the release report {what}, and no reason is given"
     if config.report.reviewers > 1 and first is not None and first.same_person(decision):
@@ -125,7 +152,7 @@ def other_report(
         return (ANOTHER_REPORT,)
     if _set_otherwise(shown, config):
         return (OTHER_SETTINGS,)
-    if shown.open and not approval.despite.strip():
+    if approval.refused or approval.model_copy(update={"overridden": shown.open}).unexplained:
         return (NO_REASON,)
     return ()
 

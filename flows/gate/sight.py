@@ -199,7 +199,7 @@ def told(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
     lines = ["  it waits again, for a decision on what is there now:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
-    lines += [f"  {line}" for line in waiting.refused]
+    lines += [f"  {line}" for line in (*waiting.refused, *waiting.questions)]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
         lines += [f"  {waiting.reader} will read {which} in {waiting.reads}"]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from flows.engine import runs
 from flows.gate import release, rules
-from flows.gate.decisions import answered_at, record_decision, rejected
+from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
 from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
 from flows.job.job import Job
 from flows.job.outcome import cancelled, ends_at, show
@@ -33,8 +33,8 @@ from tasks.shared.step import Parked, StepContext
 class CurrentWait:
     """The wait at ``position`` of a job that this process runs.
 
-    ``sight`` says where the reviewer looks and ``there`` what is there now; ``again`` and ``refused`` say why the job
-    waits once more.
+    ``sight`` says where the reviewer looks and ``there`` what is there now; ``again``, ``refused`` and ``asked`` say
+    why the job waits once more.
     """
 
     def __init__(self, job: Job, position: int, sources: Sources) -> None:
@@ -45,6 +45,7 @@ class CurrentWait:
         self.there = Inventory(())
         self.again: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
+        self.asked: tuple[str, ...] = ()
 
     @property
     def approval(self) -> Approval | None:
@@ -136,7 +137,10 @@ class CurrentWait:
             return
         if known is not None and answer.approved:
             return
-        if refusal is not None:
+        if refusal is not None and refusal.startswith(QUESTION):
+            self.asked = (refusal,)
+            logger.info("step %d wait: a reviewer asks the project, and the job waits again", position)
+        elif refusal is not None:
             self.refused = (refusal,)
             logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
         elif record_decision(self.job.writer, record, position, answer, config):
@@ -257,6 +261,8 @@ class CurrentWait:
         waiting = self.waiting(parked.directory, looked_at)
         record = job.record()
         again = "resumed without a decision; " if position in record.forms and position in record.seen else ""
+        if self.asked:
+            again = "resumed with a question to the project; "
         if self.refused:
             again = "resumed with an answer that was not taken; "
         language, by_hand = job.config.report.language, None if job.deployed else job.continued_with
@@ -272,7 +278,8 @@ class CurrentWait:
     def waiting(self, directory: Path, looked_at: Path) -> Waiting:
         """Return the wait as the form, the page and the record show it."""
         position, record = self.position, self.job.record()
-        shown = record.shown.get(position)
+        shown, before = record.shown.get(position), record.waiting
+        asked = before.questions if before is not None and before.position == position else ()
         found = Waiting(
             position=position,
             step=self.job.step_names[position - 1],
@@ -281,6 +288,7 @@ class CurrentWait:
             since=now(),
             again=self.again,
             refused=self.refused,
+            questions=(*asked, *self.asked),
             first=record.reviews.get(position),
             report=shown,
         )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from flows.engine.answer import Answer
 from flows.engine.artifacts import JOB, Page
@@ -203,6 +203,10 @@ def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
             yield str(step.position), path, patients, meant
 
 
+_ANSWERS: Final = 12
+"""Keys of findings that the form lists; the report has all."""
+
+
 def wait_description(
     waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None, *, language: str = "en"
 ) -> str:
@@ -218,6 +222,7 @@ def wait_description(
         lines += [words("form_changed"), "", *_items(map(words.again, waiting.again)), ""]
     if waiting.refused:
         lines += [words("form_refused"), "", *_items(map(words.again, waiting.refused)), ""]
+    lines += [*_items(map(words.again, waiting.questions)), ""] if waiting.questions else []
     lines += _release(waiting, words)
     lines += [f"- {words('form_look', path=code(waiting.looked_at))}"]
     if waiting.reads:
@@ -257,6 +262,8 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
         lines += [words("form_inside"), ""]
     if shown is not None and shown.open:
         lines += [words("form_reason"), ""]
+    if shown is not None and (keys := (*shown.stops, *shown.looks)):
+        lines += [words("form_answers", keys=", ".join(map(code, keys[:_ANSWERS]))), ""]
     if waiting.first is not None:
         decision = words.decision(waiting.first, lambda text: literal(one_line(text)))
         lines += [words("form_first", decision=decision), ""]

@@ -175,8 +175,9 @@ class Approval(Kept):
 
     ``files`` is the digest of what it was made on, ``report`` the SHA-256 of the release report. ``overridden`` are
     the stops that were open, by their keys, and ``despite`` the reason for which she released nevertheless. ``login``
-    is the user of the machine, where known. Records of earlier versions have ``who`` for ``by``, and do not say where,
-    nor on what.
+    is the user of the machine, where known. ``accepted`` and ``refused`` are a reviewer's answers to findings: the
+    reason for each by the key of the finding; ``questions`` were asked before. Records of earlier versions have
+    ``who`` for ``by``, and do not say where, nor on what.
     """
 
     approved: bool
@@ -189,6 +190,9 @@ class Approval(Kept):
     despite: str = ""
     overridden: tuple[str, ...] = ()
     where: Literal["cli", "ui"] = "cli"
+    accepted: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
+    questions: tuple[str, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -204,8 +208,15 @@ class Approval(Kept):
         comment = f": {shown(self.comment)}" if self.comment else ""
         first, rest = self.overridden[:MOST_SAID], len(self.overridden[MOST_SAID:])
         stops = ", ".join([*map(shown, first), *([f"{rest} more"] if rest else [])])
-        despite = f"; despite {stops}: {shown(self.despite)}" if stops else ""
-        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}{despite}"
+        despite = f"; despite {stops}: {shown(self.despite)}" if stops and self.despite else ""
+        answers = [f"; accepted {shown(key)}: {shown(why)}" for key, why in self.accepted.items()]
+        answers += [f"; not acceptable {shown(key)}: {shown(why)}" for key, why in self.refused.items()]
+        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}{despite}{''.join(answers)}"
+
+    @property
+    def unexplained(self) -> tuple[str, ...]:
+        """Return the overridden stops for which no reason is given, neither for each nor for all of them."""
+        return () if self.despite.strip() else tuple(key for key in self.overridden if key not in self.accepted)
 
     def same_person(self, other: Approval) -> bool:
         """Whether both name one person, as far as a name tells: against haste, not against fraud."""
@@ -221,13 +232,14 @@ def _as_name(by: str) -> str:
 class Shown(Kept):
     """The release report as a person has it before her where she decides, or where data leave without a person.
 
-    ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else it
-    rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
-    ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the form.
-    ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of few
-    patients are not among them by name. ``stops`` are the keys of what should not leave. ``missing`` says why there is
-    no report. ``inside`` says that a step of the hospital reads the data next, so a release here sends nothing
-    and needs no reason. ``on_demand`` says that no report was made, because the job sends nothing and asks nobody.
+    ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else
+    it rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
+    ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the
+    form. ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of
+    few patients are not among them by name. ``stops`` are the keys of what should not leave, ``looks`` those of what a
+    person must judge. ``missing`` says why there is no report. ``inside`` says that a step of the hospital reads the
+    data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no report was made, because
+    the job sends nothing and asks nobody.
     """
 
     sha256: str = ""
@@ -240,6 +252,7 @@ class Shown(Kept):
     files: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
+    looks: tuple[str, ...] = ()
     missing: str | None = None
     inside: bool = False
     on_demand: bool = False
@@ -262,10 +275,11 @@ class Waiting(Kept):
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
     release report prints it; without one how many they are, and their size. ``leaves`` is what will be sent, unless
-    corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it,
-    in words. ``corrections`` says which corrected files can be taken, ``again`` why an approval that was given does not
-    count any more, ``refused`` why an answer was not taken, a line each. ``first`` is the first of two decisions, and
-    ``report`` what the release report says: both have labels of their own.
+    corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it, in
+    words. ``corrections`` says which corrected files can be taken, ``again`` why an approval that was given does not
+    count any more, ``refused`` why an answer was not taken, a line each, and ``questions`` what reviewers asked the
+    project. ``first`` is the first of two decisions, and ``report`` what the release report says: both have labels of
+    their own.
     """
 
     position: int
@@ -280,6 +294,7 @@ class Waiting(Kept):
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
     first: SkipJsonSchema[Approval | None] = Field(None, exclude=True)
     report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
 

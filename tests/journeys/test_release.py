@@ -22,7 +22,7 @@ from tasks.release_report.report.document import sha256
 from tasks.shared.files.inventory import Entry, Inventory, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
 from tests.peers import release_report as reports
-from tests.peers.gate import STOP, Maker
+from tests.peers.gate import LOOK, STOP, Maker
 from tests.peers.project import Fhir, write_input
 
 PATIENT = '{"resourceType":"Patient","id":"only-this"}\n'
@@ -173,6 +173,74 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) 
     assert WHY in page.replace("\\", "")
     summary = json.loads((gate.directory / "summary.json").read_text())
     assert summary["decisions"][0]["overridden"] == [STOP.key]
+
+
+def everywhere(gate: Gate) -> tuple[str, str, str]:
+    """Return the record, the page and the JSON of the newest report, as text."""
+    place = gate.directory / "report/step-2"
+    page, document = (place / f"release-report.{kind}" for kind in ("html", "json"))
+    return json.dumps(gate.status()), page.read_text(), document.read_text()
+
+
+@pytest.mark.parametrize("where", ["cli", "ui"])
+def test_a_finding_is_accepted_with_a_reason_and_the_reason_is_kept(gate: Gate, where: str) -> None:
+    gate.maker.findings = [STOP, LOOK]
+    gate.start()
+    answers = f"{STOP.key}={WHY}", f"{LOOK.code}=as agreed with the project"
+    if where == "cli":
+        gate.go_on("--approve", "--by", "Anna", "--accept", answers[0], "--accept", answers[1])
+    else:
+        gate.answer(decision="release", by="Anna", accepted="\n".join(answers))
+        gate.go_on()
+    assert gate.fhir.total() == 19  # each stop has a reason of its own, so --despite is not needed
+    (approval,) = gate.status()["approvals"]
+    assert approval["accepted"] == {STOP.key: WHY, LOOK.key: "as agreed with the project"}
+    assert (approval["overridden"], approval["despite"], approval["refused"]) == ([STOP.key], None, {})
+    assert all("as agreed with the project" in one for one in everywhere(gate))
+    assert "as agreed with the project" in gate.text()
+    recipient = gate.directory / "report/step-2/release-report.recipient.json"
+    assert "as agreed" not in recipient.read_text()
+
+
+@pytest.mark.parametrize("where", ["cli", "ui"])
+def test_a_finding_that_is_not_acceptable_keeps_the_job_from_being_released(gate: Gate, where: str) -> None:
+    gate.maker.findings = [LOOK]
+    gate.start()
+    answer = f"{LOOK.key}=no contract yet"
+    if where == "cli":
+        refused = gate.go_on("--approve", "--by", "Anna", "--refuse", answer, code=2)
+        assert "error[finding-refused]" in refused.err
+        assert "error[finding-unknown]" in gate.go_on("--approve", "--accept", "nothing=x", code=2).err
+    else:
+        gate.answer(decision="release", by="Anna", refused=answer)
+        gate.go_on()
+        assert "not acceptable (1)" in gate.form()
+    gate.waits()
+    gate.go_on("--reject", "--by", "Anna", "--refuse", answer)
+    (approval,) = gate.status()["approvals"]
+    assert (approval["approved"], approval["refused"]) == (False, {LOOK.key: "no contract yet"})
+    assert all("no contract yet" in one for one in everywhere(gate))
+    assert gate.fhir.total() == 0
+
+
+@pytest.mark.parametrize("where", ["cli", "ui"])
+def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decision(gate: Gate, where: str) -> None:
+    gate.maker.findings = [LOOK]
+    gate.start()
+    if where == "cli":
+        gate.go_on("--question", "Which ward?", "--by", "Anna")
+    else:
+        gate.answer(decision="question", by="Anna", comment="Which ward?")
+        gate.go_on()
+        assert "Which ward?" in gate.form()
+    gate.waits()
+    assert gate.status()["waiting"]["questions"] == ["question of Anna: Which ward?"]
+    assert "question of Anna: Which ward?" in gate.text()
+    gate.go_on("--approve", "--by", "Berta")
+    (approval,) = gate.status()["approvals"]
+    assert approval["questions"] == ["question of Anna: Which ward?"]
+    assert all("Which ward?" in one for one in everywhere(gate))
+    assert gate.fhir.total() == 19
 
 
 def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: Gate) -> None:

@@ -15,6 +15,7 @@ from tasks.shared.stop import Stop
 from tests.peers.release_report import MAIDEN, SECTIONS, about
 
 STOP = Finding(level="stop", code="original", about=MAIDEN, section=7, patients=about(67))
+LOOK = Finding(level="look", code="free-text", about="Procedure.note.text", section=7)
 
 
 @dataclass

@@ -113,6 +113,9 @@ class Decided(Part):
     despite: str = ""
     files: str = ""
     report: str = ""
+    accepted: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
+    questions: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, approval: Approval) -> Decided:
@@ -121,7 +124,9 @@ class Decided(Part):
 
     def brief(self) -> Decided:
         """Return who and when, for the recipient: neither the login nor the words beside it."""
-        return self.model_copy(update={"login": "", "comment": "", "despite": ""})
+        return self.model_copy(
+            update={"login": "", "comment": "", "despite": "", "accepted": {}, "refused": {}, "questions": ()}
+        )
 
 
 def decisions_for(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Decided, ...]:
