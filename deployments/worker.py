@@ -32,7 +32,7 @@ from flows.commands.status import hint_anywhere
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
-from flows.engine.server.start import is_alive
+from flows.engine.server.watch import is_alive
 from flows.job.running.sweep import EVERY, Sweep, Unfinished
 from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError, StorageError

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 
 from flows.engine.api_address import ApiAddress, configured_api, is_loopback
-from flows.engine.server.announced import announced
-from flows.engine.server.start import EmbeddedServer, is_alive
+from flows.engine.server.proof import announced
+from flows.engine.server.start import EmbeddedServer
+from flows.engine.server.watch import is_alive
 from flows.output import patience
 from tasks.shared.errors import NetworkError
 

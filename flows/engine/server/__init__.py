@@ -7,10 +7,10 @@
   a free port of 127.0.0.1. It passes on a socket that listens already and ``server.lock``, locked: the server is alive
   from its first moment on, and requests wait in the queue of the socket. A new database is a copy of one that is
   migrated already; one that is damaged or of a newer Prefect is refused before the server touches it.
-- **Proof** (``proof.py``, ``auth.py``). ``server.json`` (``announced.py``) names the address, but no file is believed:
-  the kernel knows by ``server.lock`` whether the server lives, and a keyed hash over a random challenge shows that it
-  knows ``api-secret``. The secret is sent to nobody before. The server answers only to those who send the secret, to
-  its own name as ``Host``, and to no ``Origin`` but its own.
+- **Proof** (``proof.py``, ``watch.py``, ``auth.py``). ``server.json`` names the address, but no file is believed: the
+  kernel knows by ``server.lock`` whether the server lives, and a keyed hash over a random challenge shows that it knows
+  ``api-secret``. The secret is sent to nobody before. The server answers only to those who send the secret, to its own
+  name as ``Host``, and to no ``Origin`` but its own.
 - **Lingering** (``child.py``). Each user holds a shared lock on ``clients.lock``, which the kernel releases however the
   user ends. When the last one is gone, the server stays for the seconds that a user asked for, or until
   ``server stop`` where ``server start`` keeps it (``background.py``).

@@ -13,8 +13,9 @@ from typing import IO
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
-from flows.engine.server.announced import announced, withdraw
-from flows.engine.server.start import LEASES, EmbeddedServer, is_alive, told
+from flows.engine.server.proof import announced, withdraw
+from flows.engine.server.start import LEASES, EmbeddedServer, told
+from flows.engine.server.watch import is_alive
 from flows.job.running.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, say

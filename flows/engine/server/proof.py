@@ -1,9 +1,11 @@
-"""How a local Prefect server and its users know each other: a secret of the jobs directory, and a proof of it.
+"""Where the local Prefect server of a jobs directory is, and how it and its users know each other.
 
-``4-product.md`` §6. The secret lies in ``HOME/api-secret`` (0600), in the form ``user:password`` that Prefect's
-``PREFECT_API_AUTH_STRING`` has. Whoever finds the address of a server in a file believes it only after the server has
-answered a random challenge with a keyed hash over it: the secret itself is sent to nobody before. The address is part
-of what is hashed, so that another listener cannot pass the challenge on to the real server.
+``4-product.md`` §6. ``HOME/server.json`` (0600) names the address of the server for later commands. A server that was
+killed leaves it behind, so the file proves nothing. The secret lies in ``HOME/api-secret`` (0600), in the form
+``user:password`` that Prefect's ``PREFECT_API_AUTH_STRING`` has. Whoever finds the address of a server in the file
+believes it only after the server has answered a random challenge with a keyed hash over it: the secret itself is sent
+to nobody before. The address is part of what is hashed, so that another listener cannot pass the challenge on to the
+real server.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ import stat
 import time
 from pathlib import Path
 
+import msgspec
+
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 
 SECRET_FILE = "api-secret"  # noqa: S105 - a name
 PROOF_PATH = "/sluice/proof"
@@ -28,9 +33,52 @@ SIGN_IN_PATH = "/sluice/sign-in"
 PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 
+START_TIMEOUT = 120.0
+"""Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
+
+NAME = "server.json"
+"""The file that names the server of a ``HOME``."""
+
+STARTED = b"started"
+"""The content of ``HOME/server.lock`` from the moment on when the server that holds it answers."""
+
 _FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
 _CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})(?:&wait)?")  # earlier versions send "wait"
 _LARGEST = 4096
+
+
+class Announced(msgspec.Struct, frozen=True):
+    """A server: its address, its process, and what becomes of it without users.
+
+    ``stay`` is that of ``server start``. ``linger`` are the seconds that a user asked for and the server has not begun
+    to count; ``until`` is when it ends that lingers now, in seconds since 1970.
+    """
+
+    url: str
+    pid: int
+    stay: bool = False
+    linger: float = 0.0
+    until: float | None = None
+
+
+def announced(home: Path) -> Announced | None:
+    """What is said of the server of ``home``; ``None`` when nothing is, or nothing that can be read."""
+    try:
+        return msgspec.json.decode(read_file(home / NAME), type=Announced)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def announce(home: Path, server: Announced) -> None:
+    """Say where a server is; it withdraws that when it ends. The caller holds ``start.lock``."""
+    write_file(home / NAME, msgspec.json.encode(server))
+
+
+def withdraw(home: Path, pid: int) -> None:
+    """Say it no more, unless another server is told of by now."""
+    found = announced(home)
+    if found is not None and found.pid == pid:
+        (home / NAME).unlink(missing_ok=True)
 
 
 class NotProvedError(Exception):

@@ -21,22 +21,27 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Self
-from urllib.parse import urlsplit
 
 import msgspec
 
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.engine.server.announced import NAME, STARTED, Announced, announce, announced
 from flows.engine.server.database import MIGRATE, check_database, prepare_database
-from flows.engine.server.proof import PROOF_SECONDS, NotProvedError, make_secret, prove, read_secret
+from flows.engine.server.proof import (
+    NAME,
+    START_TIMEOUT,
+    STARTED,
+    Announced,
+    announce,
+    announced,
+    make_secret,
+    read_secret,
+)
+from flows.engine.server.watch import find
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, say
-from tasks.shared.errors import InputError, NetworkError, StorageError, storage_error
+from tasks.shared.errors import InputError, NetworkError, StorageError
 from tasks.shared.files.out_file import OutFile
 from tasks.shared.files.private_file import open_private, refuse_links
-
-START_TIMEOUT = 120.0
-"""Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
 
 LINGER = timedelta(minutes=1)
 """How long a server stays after the last command on a terminal (``4-product.md`` §6)."""
@@ -231,80 +236,6 @@ def locked(handle: IO[bytes], how: int, holder: str) -> None:
                     hint="is a process of yours stopped (Ctrl-Z)? Let it go on or end it, then run the command again",
                 ) from None  # fmt: skip
         time.sleep(0.05)
-
-
-def is_alive(home: Path) -> bool:
-    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says.
-
-    Raises:
-        StorageError: the kernel does not say, for want of file descriptors for example.
-    """
-    return _state(home) is not None
-
-
-def _state(home: Path) -> bytes | None:
-    """Return what the server that lives has written into its lock file, ``STARTED`` or blanks; ``None`` without one.
-
-    Raises as ``is_alive``.
-    """
-    try:
-        with open_private(home / "server.lock") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return handle.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise storage_error(error, home / "server.lock") from None
-    return None
-
-
-def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
-    """Return the address of this jobs directory's server when it has proved itself; ``None`` when none lives.
-
-    One that still starts is waited for; without ``wait`` its address is returned at once, and not proved.
-
-    Raises:
-        NetworkError: one lives and has not proved itself, ``PROOF_SECONDS`` long or, while it starts,
-            ``START_TIMEOUT``.
-    """
-    starts = _state(home) not in {STARTED, None}
-    deadline = time.monotonic() + (START_TIMEOUT if starts and wait else PROOF_SECONDS)
-    while is_alive(home):
-        try:
-            address = _announced(home)
-            if wait or not starts:
-                prove(address.secret or "", address.port, seconds=max(0.1, deadline - time.monotonic()))
-        except NotProvedError as error:
-            if time.monotonic() > deadline - 0.1:
-                raise _silent(home, str(error)) from None
-        else:
-            return address
-        time.sleep(0.05)
-    return None
-
-
-def _announced(home: Path) -> ApiAddress:
-    """The address in ``server.json``; nobody has asked it anything yet."""
-    secret, found = read_secret(home), announced(home)
-    try:
-        port = urlsplit(found.url).port if found is not None else None
-    except ValueError:
-        port = None
-    if secret is None or not port:
-        raise NotProvedError("its address or its secret is gone from that directory")
-    return ApiAddress.local(home, port, secret)
-
-
-def _silent(home: Path, why: str) -> NetworkError:
-    found = announced(home)
-    process = f"process {found.pid}" if found is not None else "a process"
-    return NetworkError(
-        "prefect-server-silent", f"the Prefect server of this jobs directory does not answer: {why}",
-        context=f"{process} holds {home / 'server.lock'}",
-        hint="wait, or end that process (kill), then run the command again: it starts another server",
-    )  # fmt: skip
 
 
 def spawn(

@@ -1,4 +1,4 @@
-"""The end of the local Prefect server under a command that uses it: noticed within seconds, said, exit code 3.
+"""Whether the local Prefect server lives, and its end under a command: noticed within seconds, said, exit code 3.
 
 Prefect's own client would try again for minutes before it gave up. A job's files are safe at any moment, as after a
 ``kill -9``; with its record gone away there is nothing to wait for, and ``continue`` starts another server.
@@ -6,17 +6,28 @@ Prefect's own client would try again for minutes before it gave up. A job's file
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.server.announced import announced
-from flows.engine.server.start import is_alive
+from flows.engine.server.proof import (
+    PROOF_SECONDS,
+    START_TIMEOUT,
+    STARTED,
+    NotProvedError,
+    announced,
+    prove,
+    read_secret,
+)
 from flows.output import say
-from tasks.shared.errors import NetworkError, SluiceError, StorageError
+from tasks.shared.errors import NetworkError, SluiceError, StorageError, storage_error
+from tasks.shared.files.private_file import open_private
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at the lock of the server, which the kernel releases when it ends (some microseconds each).
@@ -27,6 +38,80 @@ So long another listener at the dead server's port could be sent the secret by c
 Farewell = Callable[[SluiceError], None]
 
 _farewell: Farewell | None = None
+
+
+def is_alive(home: Path) -> bool:
+    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says.
+
+    Raises:
+        StorageError: the kernel does not say, for want of file descriptors for example.
+    """
+    return _state(home) is not None
+
+
+def _state(home: Path) -> bytes | None:
+    """Return what the server that lives has written into its lock file, ``STARTED`` or blanks; ``None`` without one.
+
+    Raises as ``is_alive``.
+    """
+    try:
+        with open_private(home / "server.lock") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return handle.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_error(error, home / "server.lock") from None
+    return None
+
+
+def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
+    """Return the address of this jobs directory's server when it has proved itself; ``None`` when none lives.
+
+    One that still starts is waited for; without ``wait`` its address is returned at once, and not proved.
+
+    Raises:
+        NetworkError: one lives and has not proved itself, ``PROOF_SECONDS`` long or, while it starts,
+            ``START_TIMEOUT``.
+    """
+    starts = _state(home) not in {STARTED, None}
+    deadline = time.monotonic() + (START_TIMEOUT if starts and wait else PROOF_SECONDS)
+    while is_alive(home):
+        try:
+            address = _announced(home)
+            if wait or not starts:
+                prove(address.secret or "", address.port, seconds=max(0.1, deadline - time.monotonic()))
+        except NotProvedError as error:
+            if time.monotonic() > deadline - 0.1:
+                raise _silent(home, str(error)) from None
+        else:
+            return address
+        time.sleep(0.05)
+    return None
+
+
+def _announced(home: Path) -> ApiAddress:
+    """The address in ``server.json``; nobody has asked it anything yet."""
+    secret, found = read_secret(home), announced(home)
+    try:
+        port = urlsplit(found.url).port if found is not None else None
+    except ValueError:
+        port = None
+    if secret is None or not port:
+        raise NotProvedError("its address or its secret is gone from that directory")
+    return ApiAddress.local(home, port, secret)
+
+
+def _silent(home: Path, why: str) -> NetworkError:
+    found = announced(home)
+    process = f"process {found.pid}" if found is not None else "a process"
+    return NetworkError(
+        "prefect-server-silent", f"the Prefect server of this jobs directory does not answer: {why}",
+        context=f"{process} holds {home / 'server.lock'}",
+        hint="wait, or end that process (kill), then run the command again: it starts another server",
+    )  # fmt: skip
 
 
 @contextmanager

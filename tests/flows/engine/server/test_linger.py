@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from flows.engine.server import start
-from flows.engine.server.announced import Announced, announce, announced
 from flows.engine.server.child import Watch
+from flows.engine.server.proof import Announced, announce, announced
 from flows.engine.server.start import EmbeddedServer, lingering
 from flows.output import AFTER
 from tests.conftest import ROOT, Commands, kill, wait_until

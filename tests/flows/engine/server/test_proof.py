@@ -20,7 +20,8 @@ import pytest
 
 from flows.engine.api_address import ApiAddress
 from flows.engine.server.proof import NotProvedError, answer, prove
-from flows.engine.server.start import EmbeddedServer, is_alive, spawn, wait_until_up
+from flows.engine.server.start import EmbeddedServer, spawn, wait_until_up
+from flows.engine.server.watch import is_alive
 from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands, seed
 from tests.peers.project import allowed

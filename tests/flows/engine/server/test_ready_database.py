@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from flows.engine.server import database
-from flows.engine.server.announced import announced
 from flows.engine.server.database import BESIDE, LARGEST, cached_at, provide, ready
-from flows.engine.server.start import EmbeddedServer, is_alive
+from flows.engine.server.proof import announced
+from flows.engine.server.start import EmbeddedServer
+from flows.engine.server.watch import is_alive
 from tasks.shared.errors import StorageError
 from tests.conftest import wait_until
 

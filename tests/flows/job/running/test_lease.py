@@ -22,7 +22,7 @@ import pytest
 
 from flows.engine.api import Json
 from flows.engine.api_address import ApiAddress
-from flows.engine.server.announced import NAME
+from flows.engine.server.proof import NAME
 from flows.engine.server.start import spawn, wait_until_up
 from flows.job.running.lease import Lease, Limits, lease_api, limit_name
 from flows.job.running.lock import JobBusyError, JobLock, is_held
