@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
-from deployments.sandbox.common.child import watch
+from deployments.sandbox.common.child import watch, write_whole
 from deployments.sandbox.common.gate import DEFAULT_HEADER, Gate
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxServer, SandboxStartError, bind, make_server
 from deployments.sandbox.common.service import SandboxService
@@ -134,24 +134,14 @@ async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
 
 def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str]) -> None:
     path = around.state / "sandbox.yaml"
-    _write(path, configuration(urls, around.data, around.state / "jobs", around.gate))
+    write_whole(path, configuration(urls, around.data, around.state / "jobs", around.gate))
     if options.ready_file is not None:
         ready = {"configuration": str(path), "urls": urls, "pid": os.getpid()}
-        _write(options.ready_file, json.dumps(ready) + "\n")
+        write_whole(options.ready_file, json.dumps(ready) + "\n")
     # Scripts read the first line.
     lines = [f"configuration: {path}", *(f"  {name:17}{url}" for name, url in urls.items()), "Ctrl-C ends the sandbox."]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that appears whole. Raises ``SandboxStartError``."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise SandboxStartError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _gate() -> Gate:

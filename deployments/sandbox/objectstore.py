@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox.common.child import Child, start_process, watch
+from deployments.sandbox.common.child import Child, start_process, watch, write_whole
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"
@@ -169,9 +169,7 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
         threading.Thread(target=lambda: asyncio.run(watch(parent, stop.set)), daemon=True).start()
     url = f"http://{HOST}:{server.port}"
     if ready is not None:
-        part = ready.with_name(ready.name + ".part")
-        part.write_text(json.dumps({"url": url, "bucket": BUCKET}), encoding="utf-8")
-        part.replace(ready)
+        write_whole(ready, json.dumps({"url": url, "bucket": BUCKET}))
     sys.stdout.write(f"object store: {url} bucket {BUCKET}\n")
     sys.stdout.flush()
     server.serve_forever(poll_interval=0.1)

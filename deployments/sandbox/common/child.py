@@ -67,6 +67,16 @@ def _alive(pid: int) -> bool:
     return True
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole. Raises ``SandboxStartError``."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise SandboxStartError(f"{path} cannot be written: {error.strerror}") from None
+
+
 _ROOT = Path(__file__).resolve().parents[3]
 """Where the packages lie: the child must find the same ones, whatever its working directory holds."""
 _POLL = 0.02
