@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import zstandard
 
 from deployments.sandbox.child import start_child
 from deployments.sandbox.options import SandboxOptions
-from tests.conftest import Commands, seed, wait_until
+from tests.conftest import Commands, seed
 from tests.deployments.sandbox.extraction.conftest import attribute, crtdl, group
 from tests.e2e.test_kill_campaign import DECIMALS, Trial
+from tests.peers.lines import compressed_contents
 from tests.peers.sandbox import Sandboxed
 
 OBSERVATIONS, NOTE = 10, 8_000
@@ -96,6 +95,11 @@ class Content:
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
+def contents(directory: Path) -> dict[str, Content]:
+    """The imported files by the server's names."""
+    return {name: Content.of(content) for name, content in compressed_contents(directory).items()}
+
+
 @dataclass
 class Extractor(Sandboxed):
     """The running sandbox extraction server."""
@@ -162,15 +166,14 @@ class ExtractionTrial(Trial):
     """The requests for a file until it was seen complete."""
     child: subprocess.Popen[bytes] | None = None
 
+    def words(self) -> list[str]:
+        """The command that goes on from here: start, or continue."""
+        return (
+            ["start", "config.yaml", "query.json"] if self.job is None else ["continue", "config.yaml", self.job.name]
+        )
+
     def launch(self) -> subprocess.Popen[bytes]:
-        """The command that goes on from here, in a process group of its own: start, or continue."""
-        words = ["start", "config.yaml", "query.json"] if self.job is None else ["continue", "config.yaml", self.id]
-        with (self.directory / "stdout.txt").open("wb") as out, (self.directory / "stderr.txt").open("ab") as err:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "flows.run", "pipeline", *words, "--json"],
-                cwd=self.directory, env=self.sluice.environment, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+        self.child = super().launch()
         return self.child
 
     def close(self) -> None:
@@ -179,18 +182,6 @@ class ExtractionTrial(Trial):
             os.killpg(self.child.pid, signal.SIGKILL)
             self.child.wait()
         self.sluice.close()
-
-    @property
-    def id(self) -> str:
-        assert self.job is not None
-        return self.job.name
-
-    def begin(self) -> subprocess.Popen[bytes]:
-        """Launch, and wait until the extraction step begins, or goes on."""
-        before = self.begins("1-extractor")
-        child = self.launch()
-        wait_until(lambda: self.begins("1-extractor") > before or child.poll() is not None, 90)
-        return child
 
     def kill(self, child: subprocess.Popen[bytes]) -> bool:
         """``kill -9``; whether it still ran. A file that is complete was asked for as often as it ever will be."""
@@ -213,31 +204,11 @@ class ExtractionTrial(Trial):
             f"{self.server.fetched().total()} downloads begun, {len(self.complete_files())} files complete"
         )
 
-    def imported(self) -> dict[str, Content]:
-        """The imported files by the server's names."""
-        assert self.job is not None
-        return {
-            path.name.removesuffix(".zst"): Content.of(zstandard.ZstdDecompressor().decompressobj().decompress(stored))
-            for path in (self.job / "import").iterdir()
-            for stored in [path.read_bytes()]
-        }
-
     def kept(self) -> list[str]:
         """What is in the job directory besides the data, by name."""
         assert self.job is not None
         inside = (path.relative_to(self.job) for path in self.job.rglob("*") if path.is_file())
         return sorted(str(path) for path in inside if path.parts[0] != "import")
-
-    def refuses_a_second_process(self) -> dict[str, Any]:
-        """The job goes on; meanwhile continuing it once more is refused with exit code 4."""
-        child = self.begin()
-        # It holds still in the middle of its work: however busy the machine is, it does not end too early.
-        os.killpg(child.pid, signal.SIGSTOP)
-        second = self.sluice("pipeline", "continue", "config.yaml", self.id)
-        os.killpg(child.pid, signal.SIGCONT)
-        assert second.code == 4, second.err
-        assert "error[job-busy]" in second.err
-        return self.finish(child)
 
 
 def check(trial: ExtractionTrial, status: dict[str, Any], hospital: Hospital, kept: list[str] | None) -> None:
@@ -247,14 +218,12 @@ def check(trial: ExtractionTrial, status: dict[str, Any], hospital: Hospital, ke
     assert [request["status"] for request in server.submissions()] == [202]
     assert server.tasks() == [status["extraction"]["job_id"]]
     assert {name: asked[name] for name in trial.asked} == trial.asked, "a complete file was asked for again"
-    for path, facts in trial.finished.items():
-        assert (path.stat().st_ino, path.stat().st_mtime_ns) == facts, f"{path.name} was written again"
+    trial.assert_undamaged()
     assert len(fetched) == FILES
     assert max(fetched.values()) <= 1 + trial.kills + server.cuts
-    imported = trial.imported()
-    assert imported == server.files(status["extraction"]["job_id"])
     assert trial.job is not None
-    assert [path for path in trial.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
+    imported = contents(trial.job / "import")
+    assert imported == server.files(status["extraction"]["job_id"])
     assert kept is None or trial.kept() == kept
     (step,) = status["steps"]
     assert (status["state"], step["state"]) == ("completed", "completed")

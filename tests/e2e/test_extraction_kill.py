@@ -42,7 +42,7 @@ def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_u
         assert job.kill(child)
         assert not job.complete_files()
 
-        child = job.begin()
+        child = job.begin("1-extractor")
         time.sleep(moments[1])
         assert job.kill(child)
 
@@ -53,7 +53,7 @@ def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_u
         assert job.complete_files()
 
         job.server.slow(submission=0.0, megabyte=0.6)
-        check(job, job.refuses_a_second_process(), hospital, None)
+        check(job, job.refuses_a_second_process("1-extractor"), hospital, None)
 
 
 @pytest.mark.campaign
@@ -79,7 +79,7 @@ def test_kill_9_at_thirty_random_moments_of_an_extraction(tmp_path: Path, migrat
         directory = tmp_path / f"trial-{number}"
         with trial(directory, hospital, migrated_database) as job:
             job.server.slow(submission=1.0, megabyte=0.15, cut=draw.randrange(20))
-            child, again = job.begin(), True
+            child, again = job.begin("1-extractor"), True
             while again and kills < wanted:
                 moment, began = draw.uniform(0.0, span), time.monotonic()
                 if not _killed(job, child, moment):
@@ -88,7 +88,7 @@ def test_kill_9_at_thirty_random_moments_of_an_extraction(tmp_path: Path, migrat
                 kills += 1
                 print(f"{kills:2}. job {number:2} + {moment:4.1f} s: {job.where()}", flush=True)
                 again = draw.random() < 1 / 3
-                child = job.begin() if again else child
+                child = job.begin("1-extractor") if again else child
             check(job, _rest(job, child, watched=number % 5 == 1), hospital, kept)
         shutil.rmtree(directory)
     print(f"{kills} kills of {number} jobs")
@@ -96,7 +96,7 @@ def test_kill_9_at_thirty_random_moments_of_an_extraction(tmp_path: Path, migrat
 
 def _to_its_end(job: ExtractionTrial) -> tuple[float, dict[str, Any]]:
     """When the step began, and the status at the end."""
-    child = job.begin()
+    child = job.begin("1-extractor")
     began = time.monotonic()
     return began, job.finish(child)
 
@@ -112,5 +112,5 @@ def _rest(job: ExtractionTrial, child: subprocess.Popen[bytes], *, watched: bool
     if child.returncode != -signal.SIGKILL:
         return job.finish(child)
     if watched and len(job.complete_files()) < FILES:
-        return job.refuses_a_second_process()
+        return job.refuses_a_second_process("1-extractor")
     return job.finish(job.launch())

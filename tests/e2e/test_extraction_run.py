@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from tests.conftest import Commands, Ran
 from tests.peers.extraction import ExtractionServer, extraction_server, project
+from tests.peers.lines import compressed_contents
 from tests.peers.server import Raw, Reply, Seen
 
 RULES = """
@@ -33,15 +33,7 @@ def server(tmp_path: Path) -> Iterator[ExtractionServer]:
 
 
 def imported(project: Path, job: str) -> dict[str, bytes]:
-    """The content of the data files, and nothing unfinished beside them."""
-    directory = project / "jobs" / job / "import"
-    found = {}
-    for path in directory.iterdir():
-        assert path.name.endswith(".ndjson.zst"), path.name
-        found[path.name.removesuffix(".zst")] = (
-            zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
-        )
-    return found
+    return compressed_contents(project / "jobs" / job / "import")
 
 
 def test_a_run_ends_with_the_files_and_the_handle_in_the_record(

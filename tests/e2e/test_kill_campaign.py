@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Commands, processes_with, seed, wait_until
+from deployments.sandbox.child import start_child
+from deployments.sandbox.options import SandboxOptions
+from tests.conftest import Commands, processes_with, seed, wait_until
 from tests.peers.sandbox import Sandboxed
 
 SEED = int(os.environ.get("KILL_SEED", "20250907"))
@@ -65,19 +67,10 @@ class Server(Sandboxed):
         self.faults(rule | {"times": None})
 
 
-@contextlib.contextmanager
-def server(directory: Path) -> Iterator[Server]:
-    ready = directory / "fhir-ready.json"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "deployments.sandbox", "--state", directory / "fhir", "--ready-file", ready],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_until(ready.exists, 90)
-        yield Server(json.loads(ready.read_text())["urls"]["fhir"].removesuffix("/fhir"))
-    finally:
-        child.terminate()
-        child.wait(timeout=60)
+def identity(path: Path) -> tuple[int, int]:
+    """Which file it is: another one after it was written again."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 @dataclass
@@ -103,17 +96,41 @@ class Trial:
         job = self.job
         return (job / "job.log").read_text() if job and (job / "job.log").exists() else ""
 
-    def launch(self) -> subprocess.Popen[bytes]:
-        """The command that goes on from here, in a process group of its own: start, or continue."""
+    def words(self) -> list[str]:
+        """The command that goes on from here: start, or continue."""
         words = ["start", "config.yaml"] if (name := self.known()) is None else ["continue", "config.yaml", name]
         if "step 2 wait: waiting" in self.log and "step 2 wait is complete" not in self.log:
             words += ["--approve", "--despite", "made up"] if self.state() == "waiting" else []
+        return words
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the command in a process group of its own."""
+        words = self.words()
         with (self.directory / "stdout.txt").open("wb") as out, (self.directory / "stderr.txt").open("ab") as err:
             return subprocess.Popen(
                 [sys.executable, "-m", "flows.run", "pipeline", *words, "--json"],
                 cwd=self.directory, env=self.sluice.environment, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
+
+    def begin(self, step: str) -> subprocess.Popen[bytes]:
+        """Launch, and wait until the step begins, or goes on."""
+        before = self.begins(step)
+        child = self.launch()
+        wait_until(lambda: self.begins(step) > before or child.poll() is not None, 90)
+        return child
+
+    def refuses_a_second_process(self, step: str) -> dict[str, Any]:
+        """The job goes on with the step; meanwhile continuing it once more is refused with exit code 4."""
+        child = self.begin(step)
+        # It holds still in the middle of its work: however busy the machine is, it does not end too early.
+        os.killpg(child.pid, signal.SIGSTOP)
+        assert self.job is not None
+        second = self.sluice("pipeline", "continue", "config.yaml", self.job.name)
+        os.killpg(child.pid, signal.SIGCONT)
+        assert second.code == 4, second.err
+        assert "error[job-busy]" in second.err
+        return self.finish(child)
 
     def known(self) -> str | None:
         """The job's id: from its directory, or, when it was killed before it had one, from the list."""
@@ -140,23 +157,25 @@ class Trial:
         self.kills += 1
         wait_until(lambda: not processes_with(str(self.directory / "jobs")), 60)
         if (job := self.job) is not None:
-            for path in job.glob("import/*"):
-                if not path.name.endswith(".part"):
-                    found = path.stat()
-                    # A file with its final name stays the one it is.
-                    assert self.finished.setdefault(path, (found.st_ino, found.st_mtime_ns)) == (
-                        found.st_ino, found.st_mtime_ns,
-                    )  # fmt: skip
             for result in job.glob(".results/*.json"):
                 # Before the record says that it is complete, a step begins again and answers from its result.
                 if f"step {result.stem.replace('-', ' ', 1)} is complete" in self.log:
                     self.steps.setdefault(result.stem, self.begins(result.stem))
-                found = result.stat()
-                # A step that ran again would have another one.
-                assert self.finished.setdefault(result, (found.st_ino, found.st_mtime_ns)) == (
-                    found.st_ino, found.st_mtime_ns,
-                )  # fmt: skip
+            # A file with its final name stays the one it is; a step that ran again would have another result.
+            imported = (path for path in job.glob("import/*") if not path.name.endswith(".part"))
+            for path in (*imported, *job.glob(".results/*.json")):
+                self.finished.setdefault(path, identity(path))
+            self.assert_finished_files_are_the_same()
         return True
+
+    def assert_finished_files_are_the_same(self) -> None:
+        assert [path for path, before in self.finished.items() if identity(path) != before] == []
+
+    def assert_undamaged(self) -> None:
+        """A complete job has the files that were finished before a kill, and nothing unfinished."""
+        self.assert_finished_files_are_the_same()
+        assert self.job is not None
+        assert [path for path in self.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
 
     def where(self) -> str:
         """How far the job is, for a person."""
@@ -193,13 +212,10 @@ def check(trial: Trial, status: dict[str, Any], texts: dict[str, bytes], files: 
     held = trial.server.resources()
     assert held.keys() == texts.keys()
     assert [name for name, text in texts.items() if held[name] != text] == []
-    for path, facts in trial.finished.items():
-        assert (path.stat().st_ino, path.stat().st_mtime_ns) == facts, f"{path.name} was imported twice"
+    trial.assert_undamaged()
     for step, count in trial.steps.items():
         assert trial.begins(step) == count, f"step {step} ran again after it had finished"
     assert files is None or imported(trial) == files
-    assert trial.job is not None
-    assert [path for path in trial.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
     assert status["state"] == "completed"
     assert [step["state"] for step in status["steps"]] == ["completed"] * 3
     assert status["steps"][0]["resources_in"] == len(texts)
@@ -218,7 +234,8 @@ def trial(
     texts = write_input(directory / "data", files=files, observations=observations)
     seed(directory / "jobs", database)
     commands = Commands(directory, None)
-    with server(directory) as fhir:
+    with start_child(SandboxOptions(state=directory / "fhir")) as sandbox:
+        fhir = Server(sandbox.urls["fhir"])
         (directory / "config.yaml").write_text(
             f"""
 services:
@@ -233,20 +250,6 @@ jobs_dir: jobs
             yield Trial(directory, commands, fhir), texts
         finally:
             commands.close()
-
-
-def sends_on_and_refuses_a_second_process(trial: Trial) -> dict[str, Any]:
-    """The job goes on with its send; while it runs, continuing it once more is refused with exit code 4."""
-    trial.server.slow(1.0)
-    begun = trial.begins("3-send")
-    child = trial.launch()
-    wait_until(lambda: trial.begins("3-send") > begun, 60)
-    assert trial.job is not None
-    second = trial.sluice("pipeline", "continue", "config.yaml", trial.job.name)
-    trial.server.slow(0.0)
-    assert second.code == 4, second.err
-    assert "error[job-busy]" in second.err
-    return trial.finish(child)
 
 
 @pytest.mark.e2e
@@ -274,7 +277,7 @@ def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undi
         time.sleep(moments[2])
         assert job.kill(child)
 
-        check(job, sends_on_and_refuses_a_second_process(job), texts, None)
+        check(job, job.refuses_a_second_process("3-send"), texts, None)
 
 
 @pytest.mark.campaign
@@ -328,5 +331,6 @@ def last_of_it(job: Trial, state: str | None, *, watched: bool) -> dict[str, Any
         assert job.job is not None
         return job.sluice.status(job.job.name)
     if watched and job.begins("3-send") and state == "interrupted" and len(job.server.posts()) < 200:
-        return sends_on_and_refuses_a_second_process(job)
+        job.server.slow(0.2)
+        return job.refuses_a_second_process("3-send")
     return job.complete()

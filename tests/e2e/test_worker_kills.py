@@ -37,7 +37,7 @@ from flows.job.running.proof import LeaseTimes
 from tasks.flattening.flattening import Bounds
 from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until
-from tests.e2e.extraction_kill import FILES, QUERY, Extractor, write_hospital
+from tests.e2e.extraction_kill import FILES, QUERY, Extractor, contents, write_hospital
 from tests.e2e.machines import Worker, other_machine, this_machine, two_workers
 from tests.e2e.test_kill_campaign import write_input
 from tests.peers.bridge import Bridge, bridge
@@ -518,23 +518,11 @@ def ends_with_one_extraction(trial: Trial, server: Extractor, services: Services
     (extraction,) = server.tasks()
     assert trial.record().extraction.job_id in {extraction, None}
     trial.begun(["extractor", "send"], "extractor")
-    assert imported(trial) == {
-        name: (content.size, content.sha256) for name, content in server.files(extraction).items()
-    }
+    assert contents(trial.directory / "import") == server.files(extraction)
     steps = trial.record().steps
     assert steps[1].resources_in == steps[1].resources_out
     assert len(services.held("fhir")) == steps[1].resources_out
     return fetched
-
-
-def imported(trial: Trial) -> dict[str, tuple[int, str]]:
-    import zstandard
-
-    found = {}
-    for path in (trial.directory / "import").iterdir():
-        content = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
-        found[path.name.removesuffix(".zst")] = (len(content), hashlib.sha256(content).hexdigest())
-    return found
 
 
 def polls(server: Extractor) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import zstandard
+
 from tasks.shared.fhir.long_line import lines_with_long
 
 _NONE_IS_LONG = 1 << 40
@@ -18,3 +20,12 @@ def numbered_lines(path: Path) -> list[tuple[int, bytes]]:
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines that are not blank."""
     return [line for _, line in numbered_lines(path)]
+
+
+def compressed_contents(directory: Path) -> dict[str, bytes]:
+    """Return the contents by name, without ``.zst``. All that is there is a finished, compressed data file."""
+    found = {}
+    for path in directory.iterdir():
+        assert path.name.endswith(".ndjson.zst"), path.name
+        found[path.stem] = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+    return found
