@@ -25,6 +25,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9/.$][^\s#'\"{}\[\],&*!|>%@`]*(\$\{\w+\}[^\s#'\"{
 SIGNED_IN = tuple(name for name, step in STEPS.items() if step.signs_in)
 """Steps whose service usually asks for a user name and a password."""
 
+TERMS = tuple(f"report.{name}" for name in ("purpose", "legal_basis", "recipient", "retention", "contact"))
+"""What a reviewer asks about before data leave, shown on the first screen of the release report."""
+
 
 @dataclass
 class ExampleEntry:
@@ -102,6 +105,14 @@ def template(
     lines += ["", "# What the pipeline talks to." if services else "", *(["services:"] if services else [])]
     for entry in services:
         lines += [*_shown(entry, active, given, on=True), ""]
+    if any(key.startswith("report.") for key in given):
+        report = entries["report"]
+        lines += [*_said(report), "report:"]
+        for key in TERMS:
+            entry = entries[key]
+            shown = f"{entry.name}: {_text(given[key])}" if key in given else f"#{entry.name}: {entry.value}"
+            lines += [f"{entry.indent}{shown}"]
+        lines += [""]
     steps_entry = entries["pipeline.enabled_steps"]
     lines += [*_said(entries["pipeline"]), "pipeline:"]
     lines += [f"{steps_entry.indent}enabled_steps: [{', '.join(steps)}]", "", *_said(entries["jobs_dir"])]

@@ -21,7 +21,7 @@ from config.fields import Kind
 from config.keys import blocks, keys_by_name
 from config.model import read_step
 from config.services import SendMode
-from config.template import SIGNED_IN, example, may_sign_in, template, to_fill_in, variables
+from config.template import SIGNED_IN, TERMS, example, may_sign_in, template, to_fill_in, variables
 from flows.output import say
 from flows.shell import command
 from tasks.shared.errors import InputError, shown
@@ -128,7 +128,19 @@ def asked(steps: Sequence[str] | None) -> Wanted:
     wanted = Wanted(steps, signed_in=[])
     for step in dict.fromkeys(steps):
         _ask(step, wanted)
+    if any(has_role(step, Role.SEND) for step in steps):
+        _ask_terms(wanted)
     return wanted
+
+
+def _ask_terms(wanted: Wanted) -> None:
+    """Ask for what the release report shows a reviewer first."""
+    say("\nWhat a reviewer sees first in the release report; - if you do not know yet")
+    for key in TERMS:
+        said = keys_by_name()[key].description.partition(",")[0]
+        text = answer(f"{said}, such as {example()[key].value}\n{key}", key=key, default="-", read=_checked(key))
+        if text != "-":
+            wanted.values[key] = text
 
 
 def _ask(step: str, wanted: Wanted) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from config import load_config
 from flows.commands import init
 from flows.run import run
 
@@ -68,7 +69,7 @@ def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = ["local_import, sned", "local_import, send", "", "transfer_load", "fhir.example", "https://fhir.example",
-               "my project", "", "-"]  # fmt: skip
+               "my project", "", "-", "Study: hip", "-", "Project Demo", "", "-"]  # fmt: skip
     monkeypatch.setattr(init, "on_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
     assert run(["config", "init"]) == 0, capsys.readouterr()
@@ -83,6 +84,11 @@ def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     assert "    url: https://fhir.example\n" in text
     assert '      project_identifier: "my project"\n' in text
     assert "    #auth:\n" in text
+    assert "report.purpose [-]: " in out
+    loaded = load_config(Path("sluice.yaml")).config.report
+    assert (loaded.purpose, loaded.recipient) == ("Study: hip", "Project Demo")
+    assert (loaded.legal_basis, loaded.retention, loaded.contact) == (None, None, None)
+    assert "  #legal_basis: " in text
     assert run(["config", "check", "sluice.yaml"]) == 0
 
 
@@ -113,7 +119,7 @@ def piped(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str
 def test_a_pipe_answers_the_same_questions_in_the_same_order(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], piped: Callable[[str], None]
 ) -> None:
-    answers = "local_import, send\n\ntransfer_load\nhttps://fhir.example\nmy project\n\n-\n"
+    answers = "local_import, send\n\ntransfer_load\nhttps://fhir.example\nmy project\n\n-\nStudy\n" + "-\n" * 4
     piped(answers)
     assert run(["config", "init"]) == 0, capsys.readouterr()
     from_pipe, shown = Path("sluice.yaml").read_text(), capsys.readouterr().out
