@@ -17,6 +17,8 @@ AFTER = 0.5
 
 _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
+_written = 0
+"""How many times something was printed."""
 _drawn = False
 """Whether the last line of the terminal is one that changes in place (``draw``)."""
 _quiet = False
@@ -103,6 +105,8 @@ def write(text: str, *, err: bool = False) -> None:
 
 
 def _put(text: str, *, err: bool) -> None:
+    global _written
+    _written += 1
     stream = sys.stderr if err else sys.stdout
     if stream is None:
         return
@@ -130,9 +134,17 @@ def complain(findings: Iterable[Rendered]) -> None:
 
 
 @contextmanager
-def patience(text: str, *, after: float = AFTER) -> Iterator[None]:
-    """Say on stderr what is waited for, once, when it takes longer than ``after`` seconds."""
-    timer = threading.Timer(after, account, (text,), {"aside": True})
+def patience(text: str, *, after: float = AFTER, first: bool = False) -> Iterator[None]:
+    """Print on stderr what is waited for, once, when it takes longer than ``after`` seconds; with ``first`` only if
+    nothing was printed before.
+    """
+    before = _written
+
+    def due() -> None:
+        if not first or _written == before:
+            account(text, aside=True)
+
+    timer = threading.Timer(after, due)
     timer.daemon = True
     timer.start()
     try:

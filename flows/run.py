@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import click
 
-from flows.output import hushed, prepare_streams, say, say_in_passing
+from flows.output import hushed, patience, prepare_streams, say, say_in_passing
 from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, ignore, signals
 
@@ -118,7 +119,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     signals.install(say_in_passing)
     atexit.register(ignore)  # the first, so the last to be called
     try:
-        code = run(sys.argv[1:] if argv is None else argv)
+        waits = sys.stderr is not None and sys.stderr.isatty()
+        with patience("loading Sluice", first=True) if waits else nullcontext():
+            code = run(sys.argv[1:] if argv is None else argv)
     except BaseException:
         # A signal may surface as whatever it interrupted.
         if signals.seen is None:

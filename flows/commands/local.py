@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from flows.commands import complete
-from flows.output import patience
 
 
 @click.command("demo")
@@ -26,8 +25,7 @@ def demo(keep: bool, review: bool, send: str) -> int:
     It runs against sandbox services on loopback, and begins with a query to their extraction server. Prints each step's
     summary line and where the files are.
     """
-    with patience("loading the demo"):
-        from flows import demo as whole
+    from flows import demo as whole
 
     return whole.run(keep=keep, review=review, send=send)
 
@@ -54,9 +52,8 @@ def sandbox(data: str | None, port: int, state: str | None, settings: tuple[str,
 
     Prints "configuration: PATH" when every service answers; that file is a complete configuration. Not for production.
     """
-    with patience("loading the sandbox services"):
-        from deployments.sandbox.data import DATA
-        from deployments.sandbox.host import SandboxOptions, run_sandbox
+    from deployments.sandbox.data import DATA
+    from deployments.sandbox.host import SandboxOptions, run_sandbox
 
     pairs = [setting.partition("=") for setting in settings]
     wrong = [name for name, equals, _ in pairs if not equals]
