@@ -171,7 +171,9 @@ def copy(report: ReleaseReport, directory: Path) -> Path:
     with PartFile(final) as part:
         part.write(html(report).encode())
         try:
-            os.chown(part.path, -1, found.st_gid)
+            # A directory with the setgid bit has given it the group already, also where a process may change no group.
+            if _group_of(part.path) != found.st_gid:
+                os.chown(part.path, -1, found.st_gid)
         except OSError as error:
             raise StorageError(
                 "report-copy-group", f"the page cannot be given to the group of the directory: {error.strerror}",
@@ -180,6 +182,10 @@ def copy(report: ReleaseReport, directory: Path) -> Path:
         with storage_errors(final):
             part.path.chmod(0o640)
         return part.commit()
+
+
+def _group_of(path: Path) -> int:
+    return path.stat().st_gid
 
 
 def _texts(job: Path, report: ReleaseReport) -> dict[Path, bytes]:

@@ -154,6 +154,10 @@ class TestCopy:
             raise PermissionError(1, "Operation not permitted")
 
         monkeypatch.setattr(os, "chown", refused)
+        copied = files.copy(reports.rich(), tmp_path)  # it has the group already
+        assert stat.S_IMODE(copied.stat().st_mode) == 0o640
+        copied.unlink()
+        monkeypatch.setattr(files, "_group_of", lambda path: len(path.name))
         with pytest.raises(StorageError) as failed:
             files.copy(reports.rich(), tmp_path)
         assert failed.value.reference == "report-copy-group"
