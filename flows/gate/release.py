@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.engine.api import link_in_ui
+from flows.engine.server.proof import REPORTS_PATH
 from flows.gate import rules
 from flows.gate.release_facts import delivery_of, facts_of, released
 from flows.job.job import Job
@@ -31,6 +33,7 @@ from tasks.release_report.report.build import make
 from tasks.release_report.report.document import sha256
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
+from tasks.shared.files.private_file import read_private
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
@@ -235,18 +238,19 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
             context=f"{what.place.name}/", hint="continue the job: the report is made again",
         )  # fmt: skip
     page = files.write(job.directory.path, made.in_house, made.recipient, measures[1].files)
-    copied, prefix = None, job.config.report.link
+    copied = None
     if (directory := job.config.report.copy_to) is not None:
         with _copy_tried("is not written"):
             copied = files.copy(made.in_house, directory)
     logger.info("release report: %s", page)
+    name = page.relative_to(job.directory.path).as_posix()
     return Shown(
         sha256=sha256(made.in_house),
         seen=what.seen,
         settings=rules.settings_digest(job.config, inside=what.inside),
-        page=page.relative_to(job.directory.path).as_posix(),
+        page=name,
         copied=str(copied) if copied is not None else None,
-        link=f"{prefix.rstrip('/')}/{copied.name}" if prefix is not None and copied is not None else None,
+        link=_link(job, name, copied),
         lines=tuple(short_form.lines(made.in_house)),
         files=tuple(short_form.file_lines(made.in_house)),
         types=tuple(short_form.types(made.in_house)),
@@ -254,6 +258,19 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
         stops=tuple(one.key for one in made.in_house.findings if one.level == "stop")[:MOST],
         looks=tuple(one.key for one in made.in_house.findings if one.level == "look")[:MOST],
     )
+
+
+def _link(job: Job, name: str, copied: Path | None) -> str | None:
+    """Return the address of the page ``name``: where the site serves its copy, or its path in the UI, if it is there.
+
+    What the UI shows is asked for and compared: the server may be one of another kind, or without this jobs directory.
+    """
+    prefix = job.config.report.link
+    if prefix is not None and copied is not None:
+        return f"{prefix.rstrip('/')}/{copied.name}"
+    page = read_private(job.directory.path / name)
+    path = f"{REPORTS_PATH}{job.id}/{name.removeprefix(f'{files.DIRECTORY}/')}"
+    return link_in_ui(job.api.address, path, page) if page is not None else None
 
 
 def _measured(job: Job, leaving: Inventory, delivery: Delivery) -> Measures:

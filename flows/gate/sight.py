@@ -220,7 +220,7 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     elif shown is not None:
         lines += [f"release report: {line}" if number == 0 else f"  {line}" for number, line in enumerate(shown.lines)]
         page = Path(waiting.directory).parent / shown.page if shown.page else None
-        lines += [f"  {place}" for place in (shown.link, page) if place]
+        lines += [f"  {place}" for place in (None if shown.in_ui else shown.link, page) if place]
     if shown is not None and shown.open and not despite:
         lines += ["To release despite the stops, give a reason with --despite TEXT (in the UI: last field)."]
     if shown is not None and shown.inside:

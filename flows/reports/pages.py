@@ -250,10 +250,11 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
     if shown is not None and shown.missing is not None:
         lines += [words("form_missing", why=literal(shown.missing)), ""]
     elif shown is not None:
-        lines += [f"- {words('form_report') + ': ' if number == 0 else ''}{_breakable(literal(line.strip()))}"
-                  for number, line in enumerate(shown.lines)]  # fmt: skip
+        first, *found = [_breakable(literal(line.strip())) for line in shown.lines] or [""]
+        lines += [f"- {words('form_report')}: {first}"]
         if shown.link:
-            lines += [f"- {words('form_link', link=shown.link)}"]
+            lines += [f"- {words('form_open' if shown.in_ui else 'form_link', link=shown.link)}"]
+        lines += [f"- {line}" for line in found]
         place = Path(waiting.directory).parent / shown.page if shown.page else None
         lines += [f"- {words('form_page', path=code(str(place)))}"] if place else []
         lines += [f"- {words('form_copy', path=code(shown.copied))}"] if shown.copied and not shown.link else []

@@ -121,6 +121,10 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
     head, _, why = headline(report).partition(". ")
     why = why or words("because_sent_despite")
     yield from (f"## {head.removesuffix('.')}", "", why, "", literal(tiles(report)), "")
+    if link is not None and link.startswith("/"):
+        yield from (words("form_open", link=link), "")
+    elif link is not None:
+        yield from (f"{words('page_link')}: <{link}>" if _is_link(link) else f"{words('page_link')}: {code(link)}", "")
     for level in _SHOWN:
         found = [one for one in report.findings if one.level == level]
         for one in found[:most]:
@@ -129,8 +133,6 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
         if len(found) > most:
             yield f"- **{words(level)}**: {words('short_more', n=len(found) - most)}"
     yield ""
-    if link is not None:
-        yield from (f"{words('page_link')}: <{link}>" if _is_link(link) else f"{words('page_link')}: {code(link)}", "")
     yield from (f"{words('page_where')}: {code(_cut(where, 400))}", "")
     for decision in report.decisions[:2]:
         yield from (words.decision(decision, lambda text: literal(_cut(one_line(text), letters))), "")

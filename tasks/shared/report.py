@@ -234,12 +234,12 @@ class Shown(Kept):
 
     ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else
     it rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
-    ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the
-    form. ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of
-    few patients are not among them by name. ``stops`` are the keys of what should not leave, ``looks`` those of what a
-    person must judge. ``missing`` says why there is no report. ``inside`` says that a step of the hospital reads the
-    data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no report was made, because
-    the job sends nothing and asks nobody.
+    ``copied`` where a copy of it lies and ``link`` its address, or its path in the Prefect UI. ``lines`` say it in
+    short, for a terminal and the form. ``files`` are the files that leave and ``types`` the types of resources, as the
+    report prints them: those of few patients are not among them by name. ``stops`` are the keys of what should not
+    leave, ``looks`` those of what a person must judge. ``missing`` says why there is no report. ``inside`` says that a
+    step of the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says
+    that no report was made, because the job sends nothing and asks nobody.
     """
 
     sha256: str = ""
@@ -263,6 +263,11 @@ class Shown(Kept):
         if self.inside:
             return ()
         return (REPORT_MISSING,) if self.missing is not None else self.stops
+
+    @property
+    def in_ui(self) -> bool:
+        """Whether ``link`` is a path in the Prefect UI, which is of use there and nowhere else."""
+        return self.link is not None and self.link.startswith("/")
 
     @property
     def stop_lines(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -25,16 +26,21 @@ ANALYTICS = "amplitude"
 """What the second UI's pages would load."""
 
 
-@pytest.fixture
-def own(tmp_path: Path, migrated_database: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    home = tmp_path / "home"
-    home.mkdir()
-    shutil.copy(migrated_database, home / "prefect.db")
+@contextmanager
+def own_server(
+    place: Path, database: Path, *arguments: str, login: str | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server with its files in ``place``: its address, and its process."""
+    home = place / "home"
+    home.mkdir(parents=True)
+    shutil.copy(database, home / "prefect.db")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = Commands(tmp_path, None).environment | {"PREFECT_HOME": str(home)}
+    environment = Commands(place, None).environment | {"PREFECT_HOME": str(home)}
+    if login is not None:
+        environment[LOGIN] = login
     process = subprocess.Popen(
-        [sys.executable, "-m", "deployments.server", "--port", str(port)], cwd=tmp_path, env=environment
+        [sys.executable, "-m", "deployments.server", "--port", str(port), *arguments], cwd=place, env=environment
     )
 
     def up() -> bool:
@@ -49,6 +55,12 @@ def own(tmp_path: Path, migrated_database: Path) -> Iterator[tuple[str, subproce
     finally:
         process.terminate()
         process.wait(60)
+
+
+@pytest.fixture
+def own(tmp_path: Path, migrated_database: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with own_server(tmp_path, migrated_database) as served:
+        yield served
 
 
 def no_second_ui(url: str) -> None:
@@ -113,3 +125,11 @@ def test_without_a_login_it_listens_on_loopback_only(
     monkeypatch.delenv(LOGIN, raising=False)
     assert main(["--host", "0.0.0.0"]) == 2
     assert "error[server-login]" in capsys.readouterr().err
+
+
+def test_without_a_login_it_shows_no_release_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv(LOGIN, raising=False)
+    assert main(["--reports", str(tmp_path)]) == 2
+    assert "could read the release reports" in capsys.readouterr().err

@@ -27,6 +27,7 @@ ELSEWHERE = {
     ("docs/deployment.md", "systemctl daemon-reload"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "sluice pipeline start /etc/sluice"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "python -m deployments.notify"): "tests/e2e/test_notifications.py",
+    ("docs/prefect-ui.md", '{"run_input"'): "tests/flows/reports/test_wait_form.py",
     ("docs/deployment.md", "sluice job unfinished"): "tests/flows/job/test_prune.py",
 }
 

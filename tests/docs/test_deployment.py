@@ -29,10 +29,13 @@ def test_the_file_of_secrets_has_what_the_compose_file_does_not_start_without() 
     ],
     ids=str,
 )
-def test_a_file_of_settings_has_settings_of_prefect(block: Block) -> None:
+def test_a_file_of_settings_has_settings_of_prefect_and_keys_of_the_configuration(block: Block) -> None:
     from prefect.settings import Settings
 
     for key in keys(block):
+        if key.startswith("APP_"):
+            assert f"`{key}`" in read(ROOT / "docs/configuration.md")
+            continue
         level = Settings
         words = key.removeprefix("PREFECT_").lower()
         while words not in level.model_fields:

@@ -11,6 +11,8 @@
   kernel knows by ``server.lock`` whether the server lives, and a keyed hash over a random challenge shows that it knows
   ``api-secret``. The secret is sent to nobody before. The server answers only to those who send the secret, to its own
   name as ``Host``, and to no ``Origin`` but its own.
+- **Release reports** (``report_pages.py``). Beside the UI it shows the release reports of its jobs directory, to those
+  who send the secret.
 - **Lingering** (``child.py``). Each user holds a shared lock on ``clients.lock``, which the kernel releases however the
   user ends. When the last one is gone, the server stays for the seconds that a user asked for, or until
   ``server stop`` where ``server start`` keeps it (``background.py``).

@@ -5,6 +5,8 @@ directory (``proof.py``). A request is refused, even with the secret, if its hos
 (DNS rebinding), if it comes from a page of another origin (cross-site requests), or if its body is not declared as JSON
 (a plain form). Websockets carry the secret in their first message, which Prefect checks.
 
+Release reports ask for the secret themselves (``report_pages.py``).
+
 This module also serves the challenge by which clients recognise the server, and the page that signs a browser in.
 """
 
@@ -35,26 +37,41 @@ else fetch("/api/admin/version", {headers: {Authorization: "Basic " + key}}).the
 }, refused);
 """
 
-_SIGN_IN = f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>Sluice: sign in</title></head>
-<body style="font-family: sans-serif; margin: 4em"><p id="words">Signing in …</p><script>{_SCRIPT}</script></body>
-</html>
-"""
-
-_SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-
 _EVERYWHERE = {
     # No page of somebody else may show the UI inside itself and let a person click there.
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-_NOT_KEPT = {"cache-control": "no-store"}
-_SIGN_IN_POLICY = {
-    "content-security-policy": f"default-src 'none'; script-src 'sha256-{_SCRIPT_HASH}'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-}
+PRIVATE = _EVERYWHERE | {"cache-control": "no-store"}
+"""Headers of an answer that no cache keeps."""
+ALONE = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+"""What the policy of each page of ours ends with."""
+
+
+def script_page(title: str, body: str, script: str, *, status: int = 200, also: str = "") -> Response:
+    """Return a page that runs this ``script`` and no other; ``also`` are further rules of its policy."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; "
+    text = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f'<body style="font-family: sans-serif; margin: 4em">{body}<script>{script}</script></body>\n</html>\n'
+    )
+    return HTMLResponse(text, status, headers=PRIVATE | {"content-security-policy": f"{policy}{also}{ALONE}"})
+
+
+def refused(status: int, reason: str) -> Response:
+    """Return the refusal of a request."""
+    return JSONResponse({"exception_message": reason}, status, headers=PRIVATE)
+
+
+def is_signed_in(headers: Headers, secret: str) -> bool:
+    """Return whether a request carries ``secret``, of the form ``user:password``, as the UI and Prefect's client do."""
+    given, expected = headers.getlist("authorization"), f"Basic {basic(secret)}".encode()
+    return len(given) == 1 and hmac.compare_digest(given[0].encode("latin-1"), expected)
+
+
+_SIGN_IN = script_page("Sluice: sign in", '<p id="words">Signing in …</p>', _SCRIPT)
 
 
 class RequestGuard:
@@ -69,7 +86,6 @@ class RequestGuard:
         self._secret = secret
         self._opened = opened
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
-        self._credentials = f"Basic {basic(secret)}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, answer it, or pass it to the application."""
@@ -96,9 +112,9 @@ class RequestGuard:
         if scope["path"] == PROOF_PATH:
             proof = answer(self._secret, self._port, scope["query_string"].decode("latin-1"))
             status = 200 if proof else 400
-            return Response(proof or b"{}", status, media_type="application/json", headers=_NOT_KEPT)
+            return Response(proof or b"{}", status, media_type="application/json", headers=PRIVATE)
         if scope["path"] == SIGN_IN_PATH:
-            return HTMLResponse(_SIGN_IN, headers=_NOT_KEPT | _SIGN_IN_POLICY)
+            return _SIGN_IN
         return None
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -106,24 +122,19 @@ class RequestGuard:
         headers = Headers(scope=scope)
         host = [value.lower() for value in headers.getlist("host")]
         if len(host) != 1 or host[0] not in self._hosts:
-            return _refused(421, "this server answers to 127.0.0.1 and localhost only")
+            return refused(421, "this server answers to 127.0.0.1 and localhost only")
         if any(origin.lower() != f"http://{host[0]}" for origin in headers.getlist("origin")):
-            return _refused(403, "pages of other origins have no access")
+            return refused(403, "pages of other origins have no access")
         if scope["type"] == "websocket" or not f"{scope['path']}/".startswith("/api/"):
             return None
         # Prefect's own check, behind this one, lets anybody ask for /api/health and /api/ready.
-        credentials = headers.getlist("authorization")
-        if len(credentials) != 1 or not hmac.compare_digest(credentials[0].encode("latin-1"), self._credentials):
-            return _refused(401, "Unauthorized: this needs the secret of the jobs directory; see server status")
+        if not is_signed_in(headers, self._secret):
+            return refused(401, "Unauthorized: this needs the secret of the jobs directory; see server status")
         has_body = "transfer-encoding" in headers or any(value != "0" for value in headers.getlist("content-length"))
         kinds = headers.getlist("content-type")
         if has_body and not (len(kinds) == 1 and _is_json(kinds[0])):
-            return _refused(415, "a body must be declared as application/json")
+            return refused(415, "a body must be declared as application/json")
         return None
-
-
-def _refused(status: int, reason: str) -> Response:
-    return JSONResponse({"exception_message": reason}, status, headers=_NOT_KEPT)
 
 
 def _is_json(kind: str) -> bool:

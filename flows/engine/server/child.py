@@ -35,6 +35,7 @@ from flows.engine.patches import UnfitPrefectError
 from flows.engine.server.auth import RequestGuard
 from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make
 from flows.engine.server.proof import STARTED, announce, announced, read_secret, withdraw
+from flows.engine.server.report_pages import ReportPages
 from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 
@@ -164,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             patches.require("server")
             from flows.engine.server.app import application
 
-            app = application(home)
+            app = ReportPages(application(home), home.parent, secret)
             if new:
                 make(home / DATABASE)
     except UnfitPrefectError as unfit:

@@ -30,6 +30,8 @@ from tasks.shared.files.private_file import read_file
 SECRET_FILE = "api-secret"  # noqa: S105 - a name
 PROOF_PATH = "/sluice/proof"
 SIGN_IN_PATH = "/sluice/sign-in"
+REPORTS_PATH = "/sluice/report/"
+"""Below it, by the ids of their jobs, the pages of release reports; named as they are below ``report/`` of a job."""
 PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 

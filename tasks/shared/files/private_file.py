@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -73,32 +73,43 @@ class NotPrivateError(ValueError):
     """What stands there is no file of ours. Its text says why, and quotes nothing of it."""
 
 
-def read_private(path: Path, *, most: int | None = None) -> bytes | None:
+def read_private(path: Path, *, most: int | None = None, below: Path | None = None) -> bytes | None:
     """All bytes of a regular file that belongs to whom its directory belongs; ``None`` when there is none.
+
+    With ``below``, a directory above it, that one's owner counts, and no symbolic link below it is followed.
 
     Raises:
         NotPrivateError: it is something else, others may write it, or it has more than ``most`` bytes.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        directory = os.open(path.parent, flags | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NotPrivateError(f"its directory cannot be opened ({error.strerror})") from None
-    try:
-        with os.fdopen(os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory), "rb") as file:
-            found, home = os.fstat(file.fileno()), os.fstat(directory)
-            if not stat.S_ISREG(found.st_mode):
-                raise NotPrivateError("it is no regular file")
-            if found.st_uid != home.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise NotPrivateError("others may have written it")
-            if most is not None and found.st_size > most:
-                raise NotPrivateError(f"it has more than {most:,} bytes")
-            return file.read() if most is None else file.read(most + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NotPrivateError(f"it cannot be read ({error.strerror})") from None
-    finally:
-        os.close(directory)
+    top = below or path.parent
+    with ExitStack() as opened:
+
+        def open_directory(name: str | Path, inside: int | None) -> int:
+            handle = os.open(name, flags | os.O_DIRECTORY, dir_fd=inside)
+            opened.callback(os.close, handle)
+            return handle
+
+        try:
+            directory = open_directory(top, None)
+            home = os.fstat(directory)
+            for name in path.relative_to(top).parts[:-1]:
+                directory = open_directory(name, directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotPrivateError(f"its directory cannot be opened ({error.strerror})") from None
+        try:
+            with os.fdopen(os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise NotPrivateError("it is no regular file")
+                if found.st_uid != home.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise NotPrivateError("others may have written it")
+                if most is not None and found.st_size > most:
+                    raise NotPrivateError(f"it has more than {most:,} bytes")
+                return file.read() if most is None else file.read(most + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotPrivateError(f"it cannot be read ({error.strerror})") from None

@@ -60,8 +60,9 @@ def test_many_findings_are_cut_and_it_is_said() -> None:
     "made", [reports.rich, reports.decided, reports.hostile, reports.huge], ids=lambda m: m.__name__
 )
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_the_artifact_is_short_and_loads_nothing(made: object, language: str) -> None:
-    text = short(made(language=language), where=WHERE, link="https://reports.example/x.html")  # type: ignore[operator]
+@pytest.mark.parametrize("link", ["https://reports.example/x.html", "/sluice/report/0b2c4a5e/release-report.html"])
+def test_the_artifact_is_short_and_loads_nothing(made: object, language: str, link: str) -> None:
+    text = short(made(language=language), where=WHERE, link=link)  # type: ignore[operator]
     assert len(text.encode()) <= LARGEST
     assert WHERE in text
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text)
@@ -69,7 +70,7 @@ def test_the_artifact_is_short_and_loads_nothing(made: object, language: str) ->
     assert not [token for token in tokens if token.type in {"html_block", "table_open", "fence", "code_block"}]
     assert not [child for child in inner if child.type in {"html_inline", "image"}]
     links = [child.attrGet("href") for child in inner if child.type == "link_open"]
-    assert links == ["https://reports.example/x.html"]
+    assert links == [link]
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h2"]
 
 

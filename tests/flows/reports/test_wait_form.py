@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flows.reports.short_form import lines
 from tasks.release_report.page.words import LANGUAGES, Words
 from tasks.shared.files.inventory import Entry, Inventory, differences
 from tasks.shared.report import Approval, Corrections, Shown, Waiting
+from tests.docs.pages import example
 from tests.peers import release_report as reports
 
 JOB = "/srv/jobs/0b2c4a5e"
@@ -70,6 +72,23 @@ def test_no_name_of_a_sentence_is_shown_in_its_place(language: str, more: dict[s
     text = wait_description(waiting(language, **more), STEPS, "x", language=language)
     assert not [name for name in ("form_", "again_", "{", "}") if name in text]
     assert (" the " in text) is (language == "en")
+
+
+@pytest.mark.parametrize(("language", "words"), [("en", "Open the report"), ("de", "Bericht öffnen")])
+def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(language: str, words: str) -> None:
+    path = "/sluice/report/0b2c4a5e/step-3/release-report.html"
+    shown = waiting(language).report
+    assert shown is not None
+    found = waiting(language, report=shown.model_copy(update={"link": path}))
+    assert f"- **[{words}]({path})**\n" in wait_description(found, STEPS, language=language)
+    assert not [line for line in sight.report_lines(found) if path in line]
+    assert f"  {JOB}/report/step-3/release-report.html" in sight.report_lines(found)
+
+
+def test_the_body_for_the_api_that_the_page_of_the_ui_gives_is_an_answer_with_a_reason() -> None:
+    answer = Answer.model_validate(json.loads(example("docs/prefect-ui.md", '{"run_input"').text)["run_input"])
+    assert answer.decision == "release"
+    assert answer.despite.strip()
 
 
 def refusals() -> list[str]:
