@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     looking = (address, args.unfinished, threading.Event())
     threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
+    # At SIGTERM Prefect's runner makes a coroutine that it does not run, and leaves; its runs have ended before.
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop' was never awaited", RuntimeWarning)
     with watched(address):  # whoever takes the place of a dead server is asked for nothing, and sent no secret
         pipeline.serve(
             name=args.name,

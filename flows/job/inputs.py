@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -137,10 +137,13 @@ def config_command(inputs: JobInputs, verb: str, *rest: str) -> str:
     return command(*verb.split(), inputs.config, *rest, *overrides, anywhere=True)
 
 
-def job_name(loaded: LoadedConfig, job_id: str) -> str:
-    """The name of a run: project or configuration, and date (``4-product.md`` §5); the id tells those of one minute."""
+def job_name(loaded: LoadedConfig, job_id: str, planned: str | None = None) -> str:
+    """Return the name of a run: project or configuration, and date (``4-product.md`` §5); the id tells those of one
+    minute. ``planned`` is the time (ISO 8601) of a run that had to wait for another one, which may last a day.
+    """
+    when = datetime.now(UTC) if planned is None else datetime.fromisoformat(planned)
     project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
-    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M} {job_id[:8]}"
+    return f"{project} {when.astimezone():%Y-%m-%d %H:%M} {job_id[:8]}"
 
 
 def config_error(error: ConfigError) -> InputError:

@@ -228,7 +228,7 @@ def name_and_check(job: Job) -> None:
         Ended: the checks found something.
     """
     if is_made_up(job.record().name):  # a name that somebody typed in the form stays
-        rename_run(job.api, job.id, job_name(job.loaded, job.id))
+        rename_run(job.api, job.id, job_name(job.loaded, job.id, job.record().created))
         job.writer.read()
     findings = preflight(job.loaded, job.inputs, tell=logger.warning)
     if findings:

@@ -58,6 +58,8 @@ def test_what_serves_stops_its_runs_between_two_files_before_it_goes(
     run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
     assert (run["state_type"], run["state_name"]) == ("CRASHED", "Stopped")
     assert 0 < fhir.total() < 19
+    assert run["name"].startswith("config ")
+    assert "RuntimeWarning" not in (sluice.cwd / "serve.log").read_text()
 
 
 @pytest.mark.timeout(240)
