@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from tasks.flattening.rows import NoRowError, RowReader
 from tasks.flattening.tables import CsvTable
-from tasks.flattening.views import View
+from tasks.flattening.views import GroupView
 
 LONGEST_ROW: Final = 64 << 20
 """Bytes. What has no line end up to there is no row."""
@@ -32,14 +32,14 @@ class Promise(Enum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class RowRule:
     """What must agree in the answers about one view; ``column`` is the place of its ids."""
 
     promise: Promise
     column: int | None
 
     @classmethod
-    def of(cls, view: View) -> Self:
+    def of(cls, view: GroupView) -> Self:
         """That of a view."""
         clauses = list(_clauses(view.definition))
         if view.definition.get("where") or any("forEach" in clause for clause in clauses):
@@ -69,7 +69,7 @@ class RowsDifferError(Exception):
 class RowAgreement:
     """Compares the rows of one answer with the resources of its request, whose ``ids`` differ from each other."""
 
-    def __init__(self, rule: Rule, ids: Collection[str]) -> None:
+    def __init__(self, rule: RowRule, ids: Collection[str]) -> None:
         self._rule = rule
         self._sent = frozenset(ids)
         self._left = set(ids)
@@ -107,7 +107,7 @@ class AnswerWriter:
     ``NoRowError``, ``RowsDifferError`` and ``StorageError``.
     """
 
-    def __init__(self, table: CsvTable, rule: Rule, ids: Collection[str]) -> None:
+    def __init__(self, table: CsvTable, rule: RowRule, ids: Collection[str]) -> None:
         self._table = table
         self._rule = rule
         self._ids = ids

@@ -16,16 +16,16 @@ from typing import Final
 import msgspec
 
 from config import OutputFormat
-from tasks.flattening.answer import AnswerWriter, Rule
+from tasks.flattening.answer import AnswerWriter, RowRule
 from tasks.flattening.batches import MIB, Packer, RequestBatch, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.lookup import load_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
 from tasks.flattening.routing import Groups, Router, RoutingFacts
-from tasks.flattening.routing_index import Index
+from tasks.flattening.routing_index import RoutingIndex
 from tasks.flattening.tables import Tables, terms
-from tasks.flattening.views import View, no_views, views
+from tasks.flattening.views import GroupView, no_views, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
@@ -44,7 +44,7 @@ log = logging.getLogger("sluice.flattening")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class FlatteningBounds:
     """Numbers that are not configuration.
 
     ``groups`` are asked about at once. ``line`` is how many bytes of an input line are held in memory. ``interval``
@@ -58,7 +58,7 @@ class Bounds:
 
 
 def run(
-    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+    context: StepContext, *, bounds: FlatteningBounds | None = None, sleep: Callable[[float], None] | None = None
 ) -> StepReport:
     """Flatten the input directory into ``csv/``.
 
@@ -82,10 +82,10 @@ def run(
 def flatten(
     context: StepContext,
     crtdl: Crtdl,
-    made: Sequence[View],
+    made: Sequence[GroupView],
     warnings: Sequence[str] = (),
     *,
-    bounds: Bounds | None = None,
+    bounds: FlatteningBounds | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> StepReport:
     """The same with the views of the groups."""
@@ -106,10 +106,10 @@ def flatten(
         raise finding
     for warning in warnings:
         context.meter.warn(warning)
-    return _FlatteningRun(context, crtdl, made, warnings, url, files, bounds or Bounds(), sleep).run()
+    return _FlatteningRun(context, crtdl, made, warnings, url, files, bounds or FlatteningBounds(), sleep).run()
 
 
-def _refuse_names(made: Sequence[View]) -> None:
+def _refuse_names(made: Sequence[GroupView]) -> None:
     """A key of a row is compared as it is spelled, so a column must not need escapes in JSON."""
     for view in made:
         if any(char in '"\\' or char < " " for column in view.columns for char in column.name):
@@ -126,18 +126,18 @@ def _refuse_names(made: Sequence[View]) -> None:
 class _FlatteningRun:
     context: StepContext
     crtdl: Crtdl
-    views: Sequence[View]
+    views: Sequence[GroupView]
     warned: Sequence[str]
     url: str
     files: list[Path]
-    bounds: Bounds
+    bounds: FlatteningBounds
     sleep: Callable[[float], None] | None
 
     def __post_init__(self) -> None:
         self.state = self.context.state(STATE)
         self.budget = self.context.config.services.flattening.batch_size_mb * self.bounds.mebibyte
         self.share = share(self.budget, len(self.views))
-        self.rules = [Rule.of(view) for view in self.views]
+        self.rules = [RowRule.of(view) for view in self.views]
 
     def run(self) -> StepReport:
         self.context.meter.work_on(self.files)
@@ -174,7 +174,7 @@ class _FlatteningRun:
             for place, view in enumerate(self.views)
         ]
         with (
-            Index(self.state) as index,
+            RoutingIndex(self.state) as index,
             Flattener(
                 self.context,
                 self.url,

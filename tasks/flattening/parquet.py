@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config import FlatteningConfig, OutputFormat
-from tasks.flattening.views import Column
+from tasks.flattening.views import ViewColumn
 from tasks.shared.errors import InputError, InternalError, SluiceError, storage_error
 from tasks.shared.files.out_file import OutFile
 from tasks.shared.files.private_file import open_private
@@ -83,7 +83,7 @@ def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
     return []
 
 
-def read_facts(path: Path, columns: Sequence[Column], *, rows: int) -> ParquetFacts | None:
+def read_facts(path: Path, columns: Sequence[ViewColumn], *, rows: int) -> ParquetFacts | None:
     """Return the facts of a finished file with these columns and so many rows; ``None`` where there is none."""
     arrow, _, parquet = _pyarrow()
     try:
@@ -99,7 +99,7 @@ def read_facts(path: Path, columns: Sequence[Column], *, rows: int) -> ParquetFa
 
 
 def write_parquet(
-    source: Path, target: Path, columns: Sequence[Column], *, rows: int, check: Callable[[], None]
+    source: Path, target: Path, columns: Sequence[ViewColumn], *, rows: int, check: Callable[[], None]
 ) -> ParquetFacts:
     """Write the ``rows`` rows of the CSV ``source`` to ``target``, on the disk, mode 0600.
 
@@ -126,7 +126,7 @@ def write_parquet(
     raise InternalError("flattening-parquet", "flattening: a table cannot be read back", context=str(source), hint=hint)
 
 
-def parquet_type(column: Column) -> str:
+def parquet_type(column: ViewColumn) -> str:
     """The name of pyarrow's type for a column."""
     kind = (column.type or "").rpartition("/")[2]
     return "string" if column.collection else _TYPES.get(kind, "string")
@@ -138,7 +138,7 @@ def _pyarrow() -> tuple[Any, Any, Any]:
     return arrow, csv, parquet
 
 
-def _schema(columns: Sequence[Column], text: set[str]) -> Any:
+def _schema(columns: Sequence[ViewColumn], text: set[str]) -> Any:
     arrow, _, _ = _pyarrow()
     return arrow.schema(
         arrow.field(

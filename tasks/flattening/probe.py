@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from config import PipelineConfig
-from tasks.flattening.answer import Promise, RowAgreement, RowsDifferError, Rule
+from tasks.flattening.answer import Promise, RowAgreement, RowRule, RowsDifferError
 from tasks.flattening.rows import NoRowError, RowReader, Shape
 from tasks.flattening.views import RESOURCE_TYPE
 from tasks.shared.http.answer import Answer
@@ -80,7 +80,7 @@ def _wrong(answer: Answer) -> str | None:
     if what := unlike_rows(answer.status, answer.headers):
         return f"answered {answer.status} with {what}"
     reader = RowReader(Shape(tuple(ROW)), key=0)
-    agreement = RowAgreement(Rule(Promise.ONE, 0), ROW.values())
+    agreement = RowAgreement(RowRule(Promise.ONE, 0), ROW.values())
     try:
         reader.read(answer.body)
         agreement.take(reader.ids)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.flattening.routing import RoutingFacts
 from tasks.flattening.tables import OUTPUT, Tables
-from tasks.flattening.views import View
+from tasks.flattening.views import GroupView
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.publication import people
 from tasks.shared.report import StepReport
@@ -19,7 +19,7 @@ log = logging.getLogger("sluice.flattening")
 
 def result(
     files: Sequence[Path],
-    views: Sequence[View],
+    views: Sequence[GroupView],
     tables: Tables,
     facts: RoutingFacts,
     warnings: Sequence[str],
@@ -58,7 +58,7 @@ def by_type(what: str, counts: Mapping[str, int], k: int) -> str:
     return f"{what}: {people(sum(counts.values()), k)} (their types are in the log)"
 
 
-def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
+def _row(view: GroupView, tables: Tables, place: int) -> dict[str, Any]:
     counts = tables.account(place).counts
     empty = [column.name for at, column in enumerate(view.columns) if not counts[f"filled {at}"]]
     parquet = tables.parquet.get(place)
@@ -76,7 +76,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
     }
 
 
-def _warnings(views: Sequence[View], tables: Tables, facts: RoutingFacts, k: int) -> Iterator[str]:
+def _warnings(views: Sequence[GroupView], tables: Tables, facts: RoutingFacts, k: int) -> Iterator[str]:
     if tables.again:
         yield (
             f"{tables.again:,} tables were made again: the input, the views, the service or the batch size is another "

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.flattening.routing_index import Index, Scope
-from tasks.flattening.views import View
+from tasks.flattening.routing_index import RoutingIndex, RoutingScope
+from tasks.flattening.views import GroupView
 from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
@@ -65,7 +65,7 @@ class RoutingFacts(msgspec.Struct):
 class Groups:
     """The groups of a job: ``views`` by their place, and those of the CRTDL that have none."""
 
-    def __init__(self, groups: Iterable[AttributeGroup], views: Sequence[View]) -> None:
+    def __init__(self, groups: Iterable[AttributeGroup], views: Sequence[GroupView]) -> None:
         self.types = [view.resource_type for view in views]
         self._by_id = {group.id: LEFT_OUT for group in groups} | {view.group_id: i for i, view in enumerate(views)}
         self._by_type: dict[str, list[int]] = {}
@@ -106,7 +106,7 @@ class Router:
     """
 
     def __init__(
-        self, files: Sequence[Path], groups: Groups, index: Index, directory: Path, *, limit: int, stop: Stop,
+        self, files: Sequence[Path], groups: Groups, index: RoutingIndex, directory: Path, *, limit: int, stop: Stop,
         meter: Meter, largest: int = LARGEST_RESOURCE,
     ) -> None:  # fmt: skip
         self.facts = RoutingFacts()
@@ -126,7 +126,7 @@ class Router:
             before = self.facts.bytes
             ordinals = 0
             lookup: Lookup | None = None
-            if base_name(path.name).lower() == CORE and self._enter(Scope.CORE, [path]):
+            if base_name(path.name).lower() == CORE and self._enter(RoutingScope.CORE, [path]):
                 lookup = self._by_core
             for number, line in self._lines(path):
                 self.facts.lines += 1
@@ -166,13 +166,13 @@ class Router:
             named = False
             for part in line.bundles(_PART):
                 self._stop.check()
-                named |= self._put(Scope.LINE, _groupings(part, path, line.number))
-            lookup = self._by(Scope.LINE) if named else self._by_line(())
+                named |= self._put(RoutingScope.LINE, _groupings(part, path, line.number))
+            lookup = self._by(RoutingScope.LINE) if named else self._by_line(())
         for part in line.bundles(_PART):
             self._stop.check()
             resources, _, first = self._resources(part, path, line.number, first)
             yield self._deliver(resources, lookup)
-        self._index.forget(Scope.LINE)
+        self._index.forget(RoutingScope.LINE)
         return first
 
     def _by_line(self, own: Iterable[Grouping]) -> Lookup:
@@ -189,25 +189,25 @@ class Router:
             return lambda resources: [named.get(resource.key, ()) for resource in resources]
         if self._named_by_all is None:
             log.info("flattening: some resources have no Provenance on their line: looking through all files")
-            self._named_by_all = self._enter(Scope.ALL, self._files)
+            self._named_by_all = self._enter(RoutingScope.ALL, self._files)
             if not self._named_by_all:
                 self.facts.fallback = True
                 log.warning("flattening: the data has no Provenance that names a group: routing by profile and type")
         if self._named_by_all:
-            return self._by(Scope.ALL)
+            return self._by(RoutingScope.ALL)
         return lambda resources: map(self._groups.without_provenance, resources)
 
     def _by_core(self, resources: Sequence[Resource]) -> Iterable[Sequence[int]]:
         """By the Provenances of ``core.ndjson``; what they do not name, by those of all files."""
-        named = self._by(Scope.CORE)(resources)
+        named = self._by(RoutingScope.CORE)(resources)
         if all(named):
             return named
         return [one or other for one, other in zip(named, self._by_line(())(resources), strict=True)]
 
-    def _by(self, scope: Scope) -> Callable[[Sequence[Resource]], list[list[int]]]:
+    def _by(self, scope: RoutingScope) -> Callable[[Sequence[Resource]], list[list[int]]]:
         return lambda resources: self._index.places(scope, [resource.key for resource in resources])
 
-    def _enter(self, scope: Scope, files: Iterable[Path]) -> bool:
+    def _enter(self, scope: RoutingScope, files: Iterable[Path]) -> bool:
         """Put what the Provenances of these files say into the index; whether there are any."""
         found = False
         for path in files:
@@ -217,7 +217,7 @@ class Router:
                     found |= self._put(scope, _groupings(part, path, number))
         return found
 
-    def _put(self, scope: Scope, own: Iterable[Grouping]) -> bool:
+    def _put(self, scope: RoutingScope, own: Iterable[Grouping]) -> bool:
         found = False
         for one in own:
             found = True

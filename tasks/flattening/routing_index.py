@@ -25,7 +25,7 @@ _DIGEST: Final = 16
 _TOGETHER: Final = 64
 
 
-class Scope(IntEnum):
+class RoutingScope(IntEnum):
     """Whose Provenances: those of ``core.ndjson``, of all files, of the long line that is being read."""
 
     CORE = 0
@@ -33,7 +33,7 @@ class Scope(IntEnum):
     LINE = 2
 
 
-class Index:
+class RoutingIndex:
     """The index of one run, for one thread. Raises ``StorageError``."""
 
     def __init__(self, directory: Path) -> None:
@@ -93,13 +93,13 @@ class Index:
             left.discard(digest)
         return result
 
-    def add(self, scope: Scope, targets: Iterable[str], places: Iterable[int]) -> None:
+    def add(self, scope: RoutingScope, targets: Iterable[str], places: Iterable[int]) -> None:
         """Enter that these resources belong to the groups at ``places``."""
         rows = [(int(scope), digest, place) for digest in map(_digest, targets) for place in places]
         with self._translating():
             self._database.executemany("INSERT OR IGNORE INTO target VALUES (?, ?, ?)", rows)
 
-    def places(self, scope: Scope, keys: Sequence[str]) -> list[list[int]]:
+    def places(self, scope: RoutingScope, keys: Sequence[str]) -> list[list[int]]:
         """The groups of each of these resources, in their order."""
         result: list[list[int]] = []
         for first in range(0, len(keys), _TOGETHER):
@@ -115,7 +115,7 @@ class Index:
             result += [found.get(digest, []) for digest in digests]
         return result
 
-    def forget(self, scope: Scope) -> None:
+    def forget(self, scope: RoutingScope) -> None:
         """Remove what was entered there."""
         with self._translating():
             self._database.execute("DELETE FROM target WHERE scope = ?", (int(scope),))

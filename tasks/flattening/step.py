@@ -9,7 +9,7 @@ from tasks.flattening.lookup import Lookup, read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.probe import service
 from tasks.flattening.tables import DEFINITIONS, OUTPUT
-from tasks.flattening.views import View, no_views, views
+from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.files.named_file import file_findings
@@ -48,7 +48,7 @@ def _read(context: CheckContext) -> tuple[Lookup | None, Sequence[SluiceError], 
     return (None, unreadable, ()) if unreadable else read_lookup(path)
 
 
-def _made(context: CheckContext, lookup: Lookup | None) -> tuple[Sequence[View], Sequence[str]] | None:
+def _made(context: CheckContext, lookup: Lookup | None) -> tuple[Sequence[GroupView], Sequence[str]] | None:
     """The views of the query's groups, and what is odd about them; ``None`` where query or lookup file is of no use,
     which is a finding of its own.
     """

@@ -24,7 +24,7 @@ import msgspec
 from tasks.flattening.batches import RequestBatch
 from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_parquet
 from tasks.flattening.rows import RowReader, Shape, header
-from tasks.flattening.views import View
+from tasks.flattening.views import GroupView
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import Account, Ledger
 from tasks.shared.files.out_file import PART, OutFile, can_continue, publish, size_of, write_file
@@ -107,7 +107,7 @@ class Tables:
     def __init__(
         self,
         job_dir: Path,
-        views: Sequence[View],
+        views: Sequence[GroupView],
         ledger: Ledger,
         terms: str,
         *,
@@ -253,7 +253,7 @@ class Tables:
         table.open()
 
 
-def terms(views: Sequence[View], files: Iterable[Path], url: str, share: int) -> str:
+def terms(views: Sequence[GroupView], files: Iterable[Path], url: str, share: int) -> str:
     """What decides about the batches and their rows, as a digest."""
     try:
         # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
@@ -264,7 +264,7 @@ def terms(views: Sequence[View], files: Iterable[Path], url: str, share: int) ->
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
-def _write_definitions(directory: Path, named: Mapping[str, View]) -> None:
+def _write_definitions(directory: Path, named: Mapping[str, GroupView]) -> None:
     """Keep the ViewDefinitions as they are sent, for people."""
     with storage_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ several patients: a path that a type does not have makes the flattening service 
 
 
 @dataclass(frozen=True)
-class Column:
+class ViewColumn:
     """One column of a view's rows."""
 
     name: str
@@ -56,7 +56,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class View:
+class GroupView:
     """What one attribute group becomes.
 
     ``definition`` is the ViewDefinition as it is sent; ``columns`` are those of its rows, in their order.
@@ -67,16 +67,16 @@ class View:
     reference: str
     resource_type: str
     definition: dict[str, Any]
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
 
 
-def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[View, ...], tuple[str, ...]]:
+def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[GroupView, ...], tuple[str, ...]]:
     """The view of every group that has a table, in the order of the CRTDL, and what the user should know about them.
 
     Nothing is raised: a group without a table gets no view, an attribute without an entry no column, and a warning
     names it.
     """
-    made: list[View] = []
+    made: list[GroupView] = []
     warnings: list[str] = []
     for group in crtdl.groups:
         table = lookup.get(group.reference)
@@ -98,12 +98,12 @@ def no_views() -> InputError:
     )  # fmt: skip
 
 
-def _view(group: AttributeGroup, table: LookupTable) -> tuple[View, list[str]]:
+def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[str]]:
     select, warnings = _select(group, table)
     warnings += (
         f"several columns are called {old}; one of them becomes {new}" for old, new in select.make_names_unique()
     )
-    columns = tuple(Column(column.name, column.type, bool(column.collection)) for column in select.walk())
+    columns = tuple(ViewColumn(column.name, column.type, bool(column.collection)) for column in select.walk())
     name = group.name or group.id
     definition = {
         "resourceType": RESOURCE_TYPE,
@@ -112,7 +112,7 @@ def _view(group: AttributeGroup, table: LookupTable) -> tuple[View, list[str]]:
         "resource": table.resource_type,
         "select": [part.document() for part in select.select],
     }
-    return View(group.id, name, group.reference, table.resource_type, definition, columns), warnings
+    return GroupView(group.id, name, group.reference, table.resource_type, definition, columns), warnings
 
 
 def view_name(name: str) -> str:

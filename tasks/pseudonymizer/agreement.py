@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
-from tasks.pseudonymizer.identity import IdentityMap, Verdict
+from tasks.pseudonymizer.identity import IdentityMap, IdentityVerdict
 from tasks.pseudonymizer.pairing import by_path, by_text, has_foreign_patient, paired_resources, paired_urls
-from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals
+from tasks.pseudonymizer.residual_identifiers import PersonNumbers, Residuals
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import FOREIGN
@@ -80,7 +80,7 @@ class Agreement:
     identities: IdentityMap = field(default_factory=IdentityMap)
 
     def check(
-        self, answer: Answer, given: ResourceSummary, numbers: Numbers | None = None
+        self, answer: Answer, given: ResourceSummary, numbers: PersonNumbers | None = None
     ) -> tuple[ResourceSummary, Mapping[str, set[int]]]:
         """Return what the service made of the resource ``given``, and whose identifiers stay, by path; ``numbers`` are
         those of the Bundle of which it is a part.
@@ -133,8 +133,8 @@ class Agreement:
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}
         pairs = by_text(given, received, urls) if resources.indexes is None else None
         agree = functools.partial(self.identities.agree, resources.originals, resources.news, enter=not foreign)
-        verdict = agree(pairs, by_text=True) if pairs is not None else Verdict.UNSURE
-        if verdict is Verdict.UNSURE:
+        verdict = agree(pairs, by_text=True) if pairs is not None else IdentityVerdict.UNSURE
+        if verdict is IdentityVerdict.UNSURE:
             try:
                 found = by_path(given, received, resources, urls)
             except UNREADABLE:
@@ -142,9 +142,9 @@ class Agreement:
             except OutlineError as problem:
                 raise WrongAnswerError(f"an answer that {problem}") from None
             verdict = agree(found.pairs, [*resources.loose, *found.loose])
-        if verdict is not Verdict.AGREES:
-            kind = MixedUpError if verdict in (Verdict.TAKEN, Verdict.DIFFERS) else ServiceError
-            if verdict in (Verdict.TAKEN, Verdict.TAKEN_HERE):
+        if verdict is not IdentityVerdict.AGREES:
+            kind = MixedUpError if verdict in (IdentityVerdict.TAKEN, IdentityVerdict.DIFFERS) else ServiceError
+            if verdict in (IdentityVerdict.TAKEN, IdentityVerdict.TAKEN_HERE):
                 raise WrongAnswerError(verdict.value, kind)
             raise WrongAnswerError(verdict.value, kind, "references-differ", _DIFFERS)
         if foreign and names_foreign_patient(given.text):

@@ -53,7 +53,7 @@ class OutlineError(Exception):
         self.reference = "repeated-key" if message == REPEATED else "not-a-resource"
 
 
-class _Resource(msgspec.Struct, rename="camel", gc=False):
+class _AnswerResource(msgspec.Struct, rename="camel", gc=False):
     resource_type: str | None = None
     id: str | None = None
     contained: Raw = Raw()
@@ -64,12 +64,12 @@ class _Resource(msgspec.Struct, rename="camel", gc=False):
         return self.resource_type in HOLDERS or bool(self.contained)
 
 
-class _Line(_Resource, rename="camel"):
+class _AnswerLine(_AnswerResource, rename="camel"):
     resource_type: str
 
 
-_line: Final = msgspec.json.Decoder(_Line)
-_resource: Final = msgspec.json.Decoder(_Resource)
+_line: Final = msgspec.json.Decoder(_AnswerLine)
+_resource: Final = msgspec.json.Decoder(_AnswerResource)
 _names: Final = msgspec.json.Decoder(list[str | None])
 _encode: Final = msgspec.json.Encoder().encode
 

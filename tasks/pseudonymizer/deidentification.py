@@ -15,8 +15,8 @@ from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.pairing import survivors
-from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
-from tasks.pseudonymizer.splitting import Chunk, Piece, piece_of
+from tasks.pseudonymizer.residual_identifiers import PersonNumbers, numbers_in
+from tasks.pseudonymizer.splitting import BundlePiece, RequestChunk, piece_of
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -39,7 +39,7 @@ class Deidentified:
     last: bool
     counts: Counts
     whole: bytes | None = field(default=None, repr=False)
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[BundlePiece, ...] = ()
 
 
 class Deidentification:
@@ -61,7 +61,7 @@ class Deidentification:
         self._affected = affected or Affected()
         self._refused_size = 0
 
-    def __call__(self, chunk: Chunk) -> Deidentified:
+    def __call__(self, chunk: RequestChunk) -> Deidentified:
         """Raises ``DataError`` for a chunk that is no resource, ``ServiceError`` and ``TransientError`` for what the
         service does, ``ReconciliationError`` for entries that are missing.
         """
@@ -77,7 +77,7 @@ class Deidentification:
         return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
 
     def _texts(
-        self, given: ResourceSummary, chunk: Chunk, first: int, counts: Counts, numbers: Numbers | None
+        self, given: ResourceSummary, chunk: RequestChunk, first: int, counts: Counts, numbers: PersonNumbers | None
     ) -> list[tuple[bytes, int]]:
         """What comes back for a resource, with its entries: one text, or several when it had to be halved."""
         text = given.text
@@ -109,7 +109,7 @@ class Deidentification:
         return found
 
     def _check(
-        self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: Numbers | None
+        self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: PersonNumbers | None
     ) -> tuple[bytes, int]:
         """The resource that came back, as one line, and how many entries it has."""
         try:
@@ -171,7 +171,7 @@ def _given(text: bytes, place: str) -> ResourceSummary:
         ) from None
 
 
-def _place(chunk: Chunk, given: ResourceSummary, first: int) -> str:
+def _place(chunk: RequestChunk, given: ResourceSummary, first: int) -> str:
     """``file:line``, which entry when it is a single one of many, and the type."""
     place = f"{chunk.file}:{chunk.line}"
     if given.is_bundle and given.entries == 1:

@@ -46,7 +46,7 @@ Pair = tuple[Target, Target]
 """What a reference named when it was sent, and what it names in the answer."""
 
 
-class Verdict(Enum):
+class IdentityVerdict(Enum):
     """Whether an answer agrees with the map. ``UNSURE``: not as its references were paired."""
 
     AGREES = "agrees"
@@ -72,9 +72,9 @@ class _WrongError(Exception):
     def __init__(self, *, id: bool, here: bool) -> None:  # noqa: A002
         super().__init__()
         self.verdict = (
-            (Verdict.TAKEN_HERE if here else Verdict.TAKEN)
+            (IdentityVerdict.TAKEN_HERE if here else IdentityVerdict.TAKEN)
             if id
-            else (Verdict.DIFFERS_HERE if here else Verdict.DIFFERS)
+            else (IdentityVerdict.DIFFERS_HERE if here else IdentityVerdict.DIFFERS)
         )
 
 
@@ -107,7 +107,7 @@ class IdentityMap:
         *,
         by_text: bool = False,
         enter: bool = True,
-    ) -> Verdict:
+    ) -> IdentityVerdict:
         """Compare an answer with the map and ``enter`` it, if it agrees; else nothing of it is entered.
 
         ``originals`` and ``news`` are ids (``Type/id``) of the same resources. With ``by_text`` references were paired
@@ -126,17 +126,17 @@ class IdentityMap:
                     self._enter_references(fresh, targets, by_text)
                 except _WrongError:
                     if by_text:
-                        return Verdict.UNSURE
+                        return IdentityVerdict.UNSURE
                     raise
                 narrowed = self._narrow(fresh, choices)
             except _WrongError as wrong:
                 return wrong.verdict
             if not enter:
-                return Verdict.AGREES
+                return IdentityVerdict.AGREES
             self._loose.update(narrowed)
             self._rows.extend(chain.from_iterable(fresh.items()))
             self._remember(fresh)
-        return Verdict.AGREES
+        return IdentityVerdict.AGREES
 
     def write(self) -> None:
         """Write what was entered. Raises ``StorageError``."""

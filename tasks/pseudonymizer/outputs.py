@@ -28,7 +28,7 @@ _VOID: Final = "void"
 
 
 @dataclass
-class Source:
+class OutputSource:
     """An input file: ``base`` is the name of its output, ``stored`` its size on disk in bytes.
 
     ``after`` is the number of the last input line that is done. ``counts`` are up to date, ``kept`` is what of them the
@@ -70,7 +70,7 @@ class Outputs:
             for source in self.sources:
                 self._look_up(source)
 
-    def open(self, source: Source) -> ResumableWriter:
+    def open(self, source: OutputSource) -> ResumableWriter:
         """The writer for a file, from where it stands."""
         if source.writer is None:
             source.writer = ResumableWriter(
@@ -78,13 +78,13 @@ class Outputs:
             )
         return source.writer
 
-    def keep(self, source: Source, position: Position) -> None:
+    def keep(self, source: OutputSource, position: Position) -> None:
         """Record that the file is good up to here: everything that was counted belongs to it."""
         _set_position(source.counts, position)
         self._ledger.done(source.base, (), **(source.counts - source.kept))
         source.kept = source.counts.copy()
 
-    def finish(self, source: Source) -> None:
+    def finish(self, source: OutputSource) -> None:
         """All lines of the file are written: record it and give it its final name."""
         writer = self.open(source)
         _set_position(source.counts, writer.finish())
@@ -94,7 +94,7 @@ class Outputs:
         source.writer = None
         source.finished = True
 
-    def forget(self, source: Source) -> None:
+    def forget(self, source: OutputSource) -> None:
         """Nothing of the file is good: it begins anew in the next run."""
         self._ledger.account(source.base, _VOID)
         if source.writer is not None:
@@ -103,7 +103,7 @@ class Outputs:
                 pass
         source.kept = Counter()
 
-    def leave(self, current: Source | None) -> None:
+    def leave(self, current: OutputSource | None) -> None:
         """The step ends early. ``current`` is the file whose last line is whole: it goes on right there later."""
         for source in self.sources:
             if source.writer is not None:
@@ -120,7 +120,7 @@ class Outputs:
             total.update(source.counts)
         return total
 
-    def _look_up(self, source: Source) -> None:
+    def _look_up(self, source: OutputSource) -> None:
         """Find out how far a file is, and put away what is not good any more."""
         account = self._ledger.account(source.base, source.terms)
         if account.complete is not None and self._is_finished(account.complete):
@@ -162,16 +162,16 @@ class Outputs:
         return len(orphans)
 
 
-def _source(path: Path, terms: str) -> Source:
+def _source(path: Path, terms: str) -> OutputSource:
     with storage_errors(path):
         facts = path.stat()
     # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
     identity = f"{path.name} {facts.st_size} {facts.st_mtime_ns} {terms}"
-    return Source(path, base_name(path.name), facts.st_size, identity)
+    return OutputSource(path, base_name(path.name), facts.st_size, identity)
 
 
-def _refuse_clashes(sources: Iterable[Source]) -> None:
-    seen: dict[str, Source] = {}
+def _refuse_clashes(sources: Iterable[OutputSource]) -> None:
+    seen: dict[str, OutputSource] = {}
     for source in sources:
         other = seen.setdefault(source.base, source)
         if other is not source:

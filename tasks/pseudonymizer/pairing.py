@@ -55,7 +55,7 @@ class Resources:
 
 
 @dataclass(slots=True)
-class References:
+class PairedReferences:
     """The references of an answer that were paired, and of the others what they can be."""
 
     pairs: set[Pair] = field(default_factory=set)
@@ -190,13 +190,13 @@ def _kind(reference: bytes) -> str | None:
 
 def by_path(
     sent: ResourceSummary, received: ResourceSummary, resources: Resources, urls: Collection[tuple[str, str]]
-) -> References:
+) -> PairedReferences:
     """Pair references by the path at which they stand. Raises what ``all_members`` does, and ``OutlineError`` where one
     stands twice in an element: readers take the first or the last."""
     before, after = _trees(outline_of(sent.text)), _trees(received)
     if _unread(received.text, after) > _unread(sent.text, before):
         raise OutlineError("has a key twice, so what it holds is ambiguous")
-    found = References({pair for old, new in urls if (pair := _pair(old, new)) is not None})
+    found = PairedReferences({pair for old, new in urls if (pair := _pair(old, new)) is not None})
     everything = _Candidates(sent, before)
     if resources.indexes is None:
         couples = [*zip(before, after, strict=True)]
@@ -229,7 +229,7 @@ class _Candidates:
         return targets | {target for text in _texts(self._trees) if (target := target_of(text)) is not None}
 
 
-def _pair_trees(sent: Any, received: Any, found: References, everything: _Candidates) -> None:
+def _pair_trees(sent: Any, received: Any, found: PairedReferences, everything: _Candidates) -> None:
     if isinstance(received, str):
         if isinstance(sent, str):
             if (pair := _pair(sent, received)) is not None:

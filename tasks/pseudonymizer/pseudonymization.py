@@ -20,12 +20,12 @@ from tasks.pseudonymizer.agreement import Agreement, MixedUpError
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.identity import IdentityMap
-from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
+from tasks.pseudonymizer.outputs import OUTPUT, Outputs, OutputSource
 from tasks.pseudonymizer.pairing import PLACES
 from tasks.pseudonymizer.probe import service
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
-from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
+from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -54,7 +54,7 @@ log = logging.getLogger("sluice.pseudonymizer")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class PseudonymizerBounds:
     """Numbers that are not configuration, in bytes.
 
     While the chunks under way are less than ``window``, another one is read: three of the default threshold. Each is in
@@ -67,7 +67,7 @@ class Bounds:
 
 
 def run(
-    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+    context: StepContext, *, bounds: PseudonymizerBounds | None = None, sleep: Callable[[float], None] | None = None
 ) -> StepReport:
     """Pseudonymize the input directory into ``pseudonymized/``.
 
@@ -88,16 +88,16 @@ def run(
     rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
     for warning in rules.warnings if rules is not None else ():
         log.warning("pseudonymizer: %s", warning)
-    return _Run(context, files, rules, bounds or Bounds(), sleep).run()
+    return _PseudonymizerRun(context, files, rules, bounds or PseudonymizerBounds(), sleep).run()
 
 
-class _Run:
+class _PseudonymizerRun:
     def __init__(
         self,
         context: StepContext,
         files: list[Path],
         rules: AnonymizationRules | None,
-        bounds: Bounds,
+        bounds: PseudonymizerBounds,
         sleep: Callable[[float], None] | None,
     ) -> None:
         self._context = context
@@ -108,7 +108,7 @@ class _Run:
         self._together = SharedStop(context.stop)
         self._bounds = bounds
         self._state = context.state(STATE)
-        self._whole: Source | None = None
+        self._whole: OutputSource | None = None
         self._bundle: Reassembly | None = None
         self._affected = Affected()
         self._logged = 0
@@ -166,7 +166,7 @@ class _Run:
                 "when the job is continued",
             )
 
-    def _rest(self, left: list[Source]) -> None:
+    def _rest(self, left: list[OutputSource]) -> None:
         """The files that are not finished."""
         if not left:
             return
@@ -194,8 +194,8 @@ class _Run:
             sleep=self._sleep,
         )
 
-    def _stage(self, sources: Iterable[Source], work: Deidentification) -> None:
-        def one(item: tuple[Source, Chunk | None]) -> tuple[Source, Deidentified | None]:
+    def _stage(self, sources: Iterable[OutputSource], work: Deidentification) -> None:
+        def one(item: tuple[OutputSource, RequestChunk | None]) -> tuple[OutputSource, Deidentified | None]:
             source, chunk = item
             return source, None if chunk is None else work(chunk)
 
@@ -215,7 +215,7 @@ class _Run:
                 else:
                     self._take(source, result)
 
-    def _items(self, sources: Iterable[Source]) -> Iterator[tuple[Source, Chunk | None]]:
+    def _items(self, sources: Iterable[OutputSource]) -> Iterator[tuple[OutputSource, RequestChunk | None]]:
         """The chunks of the files, and a ``None`` behind the last one of each."""
         threshold = self._settings.bundle_split_threshold_mb * _MIB
         for source in sources:
@@ -226,7 +226,7 @@ class _Run:
                 yield source, chunk
             yield source, None
 
-    def _take(self, source: Source, result: Deidentified) -> None:
+    def _take(self, source: OutputSource, result: Deidentified) -> None:
         """Write what came back, and count it."""
         self._whole = None
         writer = self._outputs.open(source)
@@ -254,7 +254,7 @@ class _Run:
             self._context.meter.within(source.path, counts["bytes_in"])
             self._whole = source
 
-    def _end_of(self, source: Source) -> None:
+    def _end_of(self, source: OutputSource) -> None:
         self._refuse_residuals(source)
         self._whole = None
         self._identities.write()
@@ -262,7 +262,7 @@ class _Run:
         self._context.meter.add(files=1)
         self._context.meter.within(source.path, source.counts["bytes_in"], whole=True)
 
-    def _refuse_residuals(self, source: Source) -> None:
+    def _refuse_residuals(self, source: OutputSource) -> None:
         """End the step at the first file in which somebody can still be recognized, before it has its final name."""
         if not paths_of(source.counts) or self._settings.residual_identifiers is ResidualIdentifiers.WARN:
             return

@@ -86,7 +86,7 @@ class Residuals:
     kept: frozenset[str] = field(default_factory=frozenset)
 
     def owners(
-        self, sent: ResourceSummary, received: ResourceSummary, elsewhere: Numbers | None = None
+        self, sent: ResourceSummary, received: ResourceSummary, elsewhere: PersonNumbers | None = None
     ) -> dict[str, set[int]]:
         """Who has an identifier left that one of the persons in what was ``sent`` had, by path: hashes of patients.
 
@@ -138,7 +138,7 @@ class Residuals:
         return (KEPT if keeps or (systems and self.kept.issuperset(systems)) else FOUND) + path
 
 
-class Numbers:
+class PersonNumbers:
     """The numbers of persons: of each whose it is, and with which systems it was sent (blank: with none).
 
     Kept for all parts of a Bundle it is bounded by ``limit`` bytes: ``full`` says that there were more.
@@ -199,9 +199,9 @@ class Numbers:
         return self._left >= 0
 
 
-def numbers_in(entries: Iterable[bytes]) -> Numbers:
+def numbers_in(entries: Iterable[bytes]) -> PersonNumbers:
     """The numbers of the persons in the entries of a Bundle, which are read one by one."""
-    numbers = Numbers(_HELD)
+    numbers = PersonNumbers(_HELD)
     for entry in entries:
         if _PERSON.search(entry):
             try:
@@ -216,8 +216,8 @@ def numbers_in(entries: Iterable[bytes]) -> Numbers:
 class _Originals:
     """What identifies the persons of a request, each value with whose it is; and the numbers of its whole Bundle."""
 
-    def __init__(self, sent: ResourceSummary, elsewhere: Numbers | None) -> None:
-        own = Numbers()
+    def __init__(self, sent: ResourceSummary, elsewhere: PersonNumbers | None) -> None:
+        own = PersonNumbers()
         self.values: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
         self._numbers = (own, elsewhere) if elsewhere else (own,)
         self._at: dict[int, int] = {}

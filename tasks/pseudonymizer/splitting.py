@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
+from tasks.pseudonymizer.residual_identifiers import PersonNumbers, numbers_in
 from tasks.shared.fhir.envelope import Envelope, open_envelope
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
@@ -26,7 +26,7 @@ _COUNTED: Final = frozenset({"searchset", "history"})
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RequestChunk:
     """A resource to be sent: a whole line, or ``part`` (from 0) of a Bundle, up to the ``last`` one.
 
     ``first_entry`` is the index of its first entry in the Bundle of the line. ``size`` is that of the line with its
@@ -42,7 +42,7 @@ class Chunk:
     last: bool = True
     first_entry: int = 0
     alone: bool = False
-    numbers: Numbers | None = field(default=None, repr=False)
+    numbers: PersonNumbers | None = field(default=None, repr=False)
 
     @property
     def split(self) -> bool:
@@ -57,7 +57,7 @@ class Chunk:
 
 def chunks(
     path: Path, *, threshold: int, spool: Path, after: int = 0, largest: int = LARGEST_RESOURCE
-) -> Iterator[Chunk]:
+) -> Iterator[RequestChunk]:
     """The lines of a file behind line number ``after``, as chunks of at most ``threshold`` bytes.
 
     Larger are only a resource that is no Bundle, and a single entry. Memory: one chunk; a longer line is kept in a
@@ -70,14 +70,14 @@ def chunks(
         if number <= after:
             continue
         if isinstance(line, bytes):
-            yield Chunk(path.name, number, line, len(line) + 1)
+            yield RequestChunk(path.name, number, line, len(line) + 1)
             continue
         yield from _of_long(path.name, number, line, threshold)
 
 
-def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator[Chunk]:
+def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator[RequestChunk]:
     if line.resource_type != "Bundle":
-        yield Chunk(file, number, line.whole(), line.size + 1, alone=True)
+        yield RequestChunk(file, number, line.whole(), line.size + 1, alone=True)
         return
     envelope = line.envelope()
     numbers = numbers_in(line.entries())
@@ -87,12 +87,12 @@ def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator
         text = envelope.close(group)
         group.clear()  # the entries are in memory once, not twice
         alone = count == 1 and len(text) > threshold
-        yield Chunk(file, number, text, size, part, last, first, alone, numbers)
+        yield RequestChunk(file, number, text, size, part, last, first, alone, numbers)
         del text
         part += 1
         first += count
     if not part:
-        yield Chunk(file, number, line.whole(), line.size + 1, alone=True)
+        yield RequestChunk(file, number, line.whole(), line.size + 1, alone=True)
 
 
 def _groups(pieces: Iterable[bytes], envelope: Envelope, threshold: int) -> Iterator[tuple[list[bytes], bool]]:
@@ -111,7 +111,7 @@ def _groups(pieces: Iterable[bytes], envelope: Envelope, threshold: int) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BundlePiece:
     """A part of a Bundle as it came back: its envelope, and its entries as one text, with their number."""
 
     envelope: Envelope
@@ -119,13 +119,13 @@ class Piece:
     entries: int
 
 
-def piece_of(text: bytes, entries: int) -> Piece:
+def piece_of(text: bytes, entries: int) -> BundlePiece:
     """Return a Bundle that was read before, and has so many entries, as a piece."""
     envelope, _ = open_envelope(text)
-    return Piece(envelope, memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)], entries)
+    return BundlePiece(envelope, memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)], entries)
 
 
-class Output(Protocol):
+class SplitOutput(Protocol):
     """Where the line goes."""
 
     def write(self, data: bytes | memoryview) -> None:
@@ -135,16 +135,16 @@ class Output(Protocol):
 class Reassembly:
     """The pieces of one Bundle on their way to ``output``, as they come: memory is one piece."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: SplitOutput) -> None:
         self._output = output
-        self._empty: Piece | None = None
+        self._empty: BundlePiece | None = None
         self._after: bytes | None = None
         self._id: str | None = None
         self._begun = False
         self.ids_differ = False
         """Whether the pieces came back with different Bundle ids, so one input id with several pseudonyms."""
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: BundlePiece) -> None:
         """The next piece."""
         if not self._begun:
             self._begun = True

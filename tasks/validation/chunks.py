@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple, Self
 
-from tasks.validation.items import Entry, Item, Unusable, key_of
+from tasks.validation.items import Item, ItemEntry, UnusableItem, key_of
 
 HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
 TAIL: Final = b"]}"
 ENVELOPE: Final = len(HEAD) + len(TAIL)
 
 
-class Place(NamedTuple):
+class ResourcePlace(NamedTuple):
     """Where a resource stands: line from 1, index in the line's Bundle if it is one, type, and ``Type/id``.
 
     ``key`` may identify a person: for private files, never for logs. ``raw`` is the resource, blank where it could not
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ValidationChunk:
     """Neighbouring resources of one file. ``first`` and ``count`` are ordinals of the file's items, from 0.
 
     ``body`` is the Bundle, empty when everything here is unusable. Of its entries only positions are kept: for a
@@ -52,7 +52,7 @@ class Chunk:
     indexes: array[int]
     starts: array[int]
     resources: array[int]
-    unusable: tuple[Unusable, ...] = ()
+    unusable: tuple[UnusableItem, ...] = ()
     read: int = 0
     """Bytes of the file's content up to the end of this chunk."""
 
@@ -60,14 +60,14 @@ class Chunk:
         """How many entries the Bundle has."""
         return len(self.lines)
 
-    def place(self, entry: int) -> Place | None:
+    def place(self, entry: int) -> ResourcePlace | None:
         """Where the entry of the Bundle came from; ``None`` when the Bundle has no such entry."""
         if not 0 <= entry < len(self):
             return None
         raw = memoryview(self.body)[self.resources[entry] : self._end(entry) - 1]
         kind, key = key_of(raw)
         index = self.indexes[entry]
-        return Place(self.lines[entry], None if index < 0 else index, kind, key, raw)
+        return ResourcePlace(self.lines[entry], None if index < 0 else index, kind, key, raw)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -136,10 +136,10 @@ class _Building:
         self._urls |= urls
         return True
 
-    def chunk(self, read: int) -> Chunk:
-        entries = [item for item in self._items if isinstance(item, Entry)]
+    def chunk(self, read: int) -> ValidationChunk:
+        entries = [item for item in self._items if isinstance(item, ItemEntry)]
         starts = list(accumulate([entry.size for entry in entries], initial=len(HEAD)))[: len(entries)]
-        return Chunk(
+        return ValidationChunk(
             self._file,
             self.first,
             self.count,
@@ -148,12 +148,14 @@ class _Building:
             array("q", [-1 if entry.index is None else entry.index for entry in entries]),
             array("Q", starts),
             array("Q", [start + entry.resource for start, entry in zip(starts, entries, strict=True)]),
-            tuple([item for item in self._items if isinstance(item, Unusable)]),
+            tuple([item for item in self._items if isinstance(item, UnusableItem)]),
             read,
         )
 
 
-def pack(groups: Iterable[tuple[list[Item], int]], *, file: str, limit: int, skip: int = 0) -> Iterator[Chunk]:
+def pack(
+    groups: Iterable[tuple[list[Item], int]], *, file: str, limit: int, skip: int = 0
+) -> Iterator[ValidationChunk]:
     """Chunks of at most ``limit`` bytes from groups of items that belong together.
 
     With each group comes how many bytes of the content were read up to its end. The first ``skip`` items of the file

@@ -19,9 +19,9 @@ import msgspec
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
-from tasks.validation.chunks import Chunk, Place
-from tasks.validation.findings import Issue, read_outcome, wrong_with
-from tasks.validation.items import Unusable
+from tasks.validation.chunks import ResourcePlace, ValidationChunk
+from tasks.validation.findings import ValidationIssue, read_outcome, wrong_with
+from tasks.validation.items import UnusableItem
 
 OPERATION: Final = "validate resources"
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}
@@ -35,17 +35,17 @@ log = logging.getLogger("sluice.validation")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChunkOutcome:
     """One line of the report: an OperationOutcome about a Bundle, and where the Bundle's entries came from.
 
     ``span`` is the first and the last line of the file that the Bundle had something of.
     """
 
     line: bytes = field(repr=False)
-    place: Callable[[int], Place | None] = field(repr=False)
+    place: Callable[[int], ResourcePlace | None] = field(repr=False)
     span: tuple[int, int]
 
-    def issues(self) -> list[Issue]:
+    def issues(self) -> list[ValidationIssue]:
         """The issues, read anew: they need more memory than their text."""
         return read_outcome(self.line)
 
@@ -55,7 +55,7 @@ def endpoint(url: str) -> str:
     return url if url.endswith(("/validateResource", "/$validate")) else f"{url}/validateResource"
 
 
-class Validator:
+class ValidationClient:
     """Asks the service about chunks; thread-safe. ``timeout`` in seconds, for one request."""
 
     def __init__(self, client: ServiceClient, url: str, *, timeout: float) -> None:
@@ -65,7 +65,7 @@ class Validator:
         self._refused = float("inf")  # bytes of the smallest body that was too large
         self._lock = threading.Lock()
 
-    def validate(self, chunk: Chunk) -> list[Outcome]:
+    def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
         """What there is to say about a chunk, as the lines of the report.
 
         One outcome, or more when the service takes or gives only smaller pieces; after them one of ours for what
@@ -77,7 +77,7 @@ class Validator:
             outcomes.append(unusable_outcome(chunk.unusable))
         return outcomes
 
-    def _ask(self, chunk: Chunk) -> Iterator[Outcome]:
+    def _ask(self, chunk: ValidationChunk) -> Iterator[ChunkOutcome]:
         stack = [chunk]
         while stack:
             part = stack.pop()
@@ -90,7 +90,7 @@ class Validator:
             else:
                 yield outcome
 
-    def _request(self, chunk: Chunk) -> Outcome | None:
+    def _request(self, chunk: ValidationChunk) -> ChunkOutcome | None:
         """One request; ``None`` when the chunk must be halved."""
         try:
             answer = self._client.send(
@@ -114,7 +114,7 @@ class Validator:
             raise
         return None
 
-    def _too_large(self, chunk: Chunk, answer: Answer) -> None:
+    def _too_large(self, chunk: ValidationChunk, answer: Answer) -> None:
         size = len(chunk.body)
         if len(chunk) == 1:
             raise _refusal(
@@ -127,7 +127,7 @@ class Validator:
             self._refused = min(self._refused, size)
         log.info("validation: %d bytes are more than the service takes, halves are sent", size)
 
-    def _taken(self, chunk: Chunk, answer: Answer) -> Outcome:
+    def _taken(self, chunk: ValidationChunk, answer: Answer) -> ChunkOutcome:
         if what := wrong_with(answer, len(chunk)):
             raise _refusal(
                 "validation-answer",
@@ -136,7 +136,7 @@ class Validator:
                 answer,
             )
         # A line break in JSON text is only ever white space between tokens (document 3 §1).
-        return Outcome(_LINE_BREAKS.sub(b"", answer.body).strip(), chunk.place, chunk.span)
+        return ChunkOutcome(_LINE_BREAKS.sub(b"", answer.body).strip(), chunk.place, chunk.span)
 
 
 def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:
@@ -144,7 +144,7 @@ def _refusal(reference: str, message: str, hint: str, answer: Answer) -> Refused
     return RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status).made_from(answer)
 
 
-def unusable_outcome(items: tuple[Unusable, ...]) -> Outcome:
+def unusable_outcome(items: tuple[UnusableItem, ...]) -> ChunkOutcome:
     """An OperationOutcome of ours about what could not be sent, as if it had been a Bundle of its own."""
     issues = [
         {
@@ -157,11 +157,11 @@ def unusable_outcome(items: tuple[Unusable, ...]) -> Outcome:
         for number, item in enumerate(items)
     ]
 
-    def place(entry: int) -> Place | None:
+    def place(entry: int) -> ResourcePlace | None:
         if not 0 <= entry < len(items):
             return None
         item = items[entry]
-        return Place(item.line, item.index, item.type or "", item.type or "")
+        return ResourcePlace(item.line, item.index, item.type or "", item.type or "")
 
     line = msgspec.json.encode({"resourceType": "OperationOutcome", "issue": issues})
-    return Outcome(line, place, (items[0].line, items[-1].line))
+    return ChunkOutcome(line, place, (items[0].line, items[-1].line))

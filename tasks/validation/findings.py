@@ -16,7 +16,7 @@ import msgspec
 
 from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, UnusableError, check_utf8, kind_of, unique_members
 from tasks.shared.http.answer import ISSUE_CODES, Answer
-from tasks.validation.chunks import Place
+from tasks.validation.chunks import ResourcePlace
 
 FINDINGS: Final = frozenset({"fatal", "error"})
 SEVERITIES: Final = ("fatal", "error", "warning", "information", "success")
@@ -44,7 +44,7 @@ class NotAnOutcomeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class ValidationIssue:
     """One issue. ``entries`` are the entries of the Bundle that it names, each with the element inside (both without
     doubles); ``elsewhere`` are its other locations. ``text`` may quote data."""
 
@@ -81,7 +81,7 @@ class _Extension(msgspec.Struct, rename="camel"):
     value_string: Any = None
 
 
-class _Issue(msgspec.Struct):
+class _OutcomeIssue(msgspec.Struct):
     severity: str
     code: str | None = None
     details: _Details | None = None
@@ -91,16 +91,16 @@ class _Issue(msgspec.Struct):
     extension: list[_Extension] | None = None
 
 
-class _Outcome(msgspec.Struct, rename="camel"):
+class _OperationOutcome(msgspec.Struct, rename="camel"):
     resource_type: str
-    issue: list[_Issue] | None = None
+    issue: list[_OutcomeIssue] | None = None
 
 
-_outcome = msgspec.json.Decoder(_Outcome)
+_outcome = msgspec.json.Decoder(_OperationOutcome)
 _raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
-def read_outcome(body: bytes) -> list[Issue]:
+def read_outcome(body: bytes) -> list[ValidationIssue]:
     """The issues of an OperationOutcome; none when it has none. Raises ``NotAnOutcomeError``."""
     return [_read(issue) for issue in _issues(body)]
 
@@ -141,7 +141,7 @@ def _check_outcome(body: bytes, entries: int) -> None:
                 raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
 
 
-def _issues(body: bytes) -> list[_Issue]:
+def _issues(body: bytes) -> list[_OutcomeIssue]:
     try:
         check_utf8(body)  # msgspec does not look into strings that it only passes over
         outcome = _outcome.decode(body)
@@ -164,7 +164,7 @@ def _instead(body: bytes) -> str:
     return "a resource that is no OperationOutcome"
 
 
-def _read(issue: _Issue) -> Issue:
+def _read(issue: _OutcomeIssue) -> ValidationIssue:
     severity = issue.severity.lower()
     if severity not in SEVERITIES:
         raise NotAnOutcomeError("an issue without a severity that FHIR knows")
@@ -179,7 +179,7 @@ def _read(issue: _Issue) -> Issue:
     details = issue.details or _Details()
     texts = dict.fromkeys(text for text in (issue.diagnostics, details.text) if text)
     code = issue.code if issue.code in ISSUE_CODES else OTHER
-    return Issue(severity, code, _message_id(issue, details), entries, "; ".join(elsewhere), "\n".join(texts))
+    return ValidationIssue(severity, code, _message_id(issue, details), entries, "; ".join(elsewhere), "\n".join(texts))
 
 
 def _number(match: re.Match[str]) -> int:
@@ -189,7 +189,7 @@ def _number(match: re.Match[str]) -> int:
     return number if number >= 0 else _NOWHERE
 
 
-def _places(issue: _Issue) -> Iterable[str]:
+def _places(issue: _OutcomeIssue) -> Iterable[str]:
     """The expressions; the older ``location`` says the same in XPath or as line and column, or is all there is."""
     expressions = [place for place in issue.expression or () if place]
     locations = [place for place in issue.location or () if place]
@@ -198,7 +198,7 @@ def _places(issue: _Issue) -> Iterable[str]:
     return locations if any(map(_ENTRY.search, locations)) else expressions or locations
 
 
-def _message_id(issue: _Issue, details: _Details) -> str:
+def _message_id(issue: _OutcomeIssue, details: _Details) -> str:
     candidates = [coding.code for coding in details.coding or ()]
     for extension in issue.extension or ():
         if isinstance(extension.url, str) and extension.url.rpartition("/")[2] == _MESSAGE_ID:
@@ -220,7 +220,7 @@ class Tally:
     types: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, issues: Iterable[Issue], place: Callable[[int], Place | None]) -> None:
+    def add(self, issues: Iterable[ValidationIssue], place: Callable[[int], ResourcePlace | None]) -> None:
         """Count the issues of one answer; ``place`` tells where its entries came from."""
         hit: set[int] = set()
         for issue in issues:

@@ -45,7 +45,7 @@ _LONGEST_PROFILE: Final = 1_000
 _SPACE: Final = re.compile(r"\s")
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class ItemEntry(msgspec.Struct, frozen=True, gc=False):
     """One resource to be validated: where it stood, and its entry as it is sent.
 
     ``line`` counts from 1, ``index`` is that of the entry in the line's Bundle, ``None`` for a plain line. ``url`` is
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class Unusable(msgspec.Struct, frozen=True, gc=False):
+class UnusableItem(msgspec.Struct, frozen=True, gc=False):
     """A resource, or a whole line, that cannot be sent; ``reference`` and ``message`` quote nothing of it."""
 
     line: int
@@ -78,11 +78,11 @@ class Unusable(msgspec.Struct, frozen=True, gc=False):
         return REASONS[self.reference]
 
 
-Item = Entry | Unusable
+Item = ItemEntry | UnusableItem
 
 
 @dataclass(slots=True)
-class Facts:
+class FileFacts:
     """What reading a file found. ``bytes`` is the size of its content, ``skipped`` counts Bundle entries that carry no
     resource: a DELETE, the outcome of a search."""
 
@@ -97,7 +97,7 @@ class ItemReader:
 
     def __init__(self, file: str) -> None:
         self._base = base_name(file)
-        self.facts = Facts()
+        self.facts = FileFacts()
 
     def groups(self, lines: Iterable[tuple[int, bytes | LongLine]]) -> Iterator[list[Item]]:
         """The items of every line, in order. Those of one line belong together; a long line, which is never in memory
@@ -123,7 +123,7 @@ class ItemReader:
                 return [self._item(line, number, None)]
             return [*self._entries(bundle.entries, number)]
         except UnusableError as problem:
-            return [Unusable(number, None, problem.reference, problem.type)]
+            return [UnusableItem(number, None, problem.reference, problem.type)]
 
     def _long(self, line: LongLine, number: int) -> Iterator[Item]:
         try:
@@ -132,11 +132,11 @@ class ItemReader:
             else:
                 yield self._item(line.whole(), number, None)
         except UnusableError as problem:
-            yield Unusable(number, None, problem.reference, problem.type)
+            yield UnusableItem(number, None, problem.reference, problem.type)
         except DataError as problem:
             if problem.reference == "resource-too-large":
                 raise
-            yield Unusable(number, None, _known(problem), "Bundle")
+            yield UnusableItem(number, None, _known(problem), "Bundle")
 
     def _entries(self, entries: Iterable[RawEntry | UnusableError], number: int) -> Iterator[Item]:
         for index, entry in enumerate(entries):
@@ -148,9 +148,9 @@ class ItemReader:
                 else:
                     yield self._item(entry.resource, number, index, entry.full_url)
             except UnusableError as problem:
-                yield Unusable(number, index, problem.reference, problem.type)
+                yield UnusableItem(number, index, problem.reference, problem.type)
 
-    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> Entry:
+    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> ItemEntry:
         if full_url:
             url = msgspec.json.encode(full_url)
             if USUAL.match(raw) is None:
@@ -158,7 +158,7 @@ class ItemReader:
         else:
             url = self._url(*type_and_id(raw), number, index)
         text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
-        return Entry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
+        return ItemEntry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
 
     def _url(self, kind: str, identifier: str | None, number: int, index: int | None) -> bytes:
         if identifier is not None:

@@ -31,10 +31,10 @@ from tasks.shared.files.names import base_name
 from tasks.shared.files.out_file import PART, OutFile, PartFile, can_continue, part_of, publish, size_of
 from tasks.shared.files.private_file import open_private
 from tasks.shared.files.spreadsheet import as_text
-from tasks.validation.chunks import Chunk
-from tasks.validation.client import Outcome
-from tasks.validation.findings import OTHER, Issue, Tally
-from tasks.validation.items import Facts, shown_profiles
+from tasks.validation.chunks import ValidationChunk
+from tasks.validation.client import ChunkOutcome
+from tasks.validation.findings import OTHER, Tally, ValidationIssue
+from tasks.validation.items import FileFacts, shown_profiles
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"
@@ -116,7 +116,7 @@ class FileReport:
         self._pending = _Pending(self.done)
         self._written = time.monotonic()
 
-    def add(self, chunk: Chunk, outcomes: Iterable[Outcome]) -> None:
+    def add(self, chunk: ValidationChunk, outcomes: Iterable[ChunkOutcome]) -> None:
         """Take in what was answered about the next chunk."""
         pending = self._pending
         tally = Tally()
@@ -130,7 +130,7 @@ class FileReport:
         if time.monotonic() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
             self._write()
 
-    def finish(self, facts: Facts) -> None:
+    def finish(self, facts: FileFacts) -> None:
         """The file was read to its end, and everything was answered. Raises ``ReconciliationError`` if it was not."""
         self._write()
         if len(self.account.done) != facts.resources:
@@ -245,7 +245,7 @@ def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
     return counts
 
 
-def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
+def rows(file: str, outcome: ChunkOutcome, issues: Iterable[ValidationIssue]) -> bytes:
     """The issues of one outcome as lines of CSV: one for each entry that an issue names.
 
     An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.

@@ -25,10 +25,10 @@ from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
 from tasks.validation import probe
-from tasks.validation.chunks import Chunk, pack
-from tasks.validation.client import Outcome, Validator
+from tasks.validation.chunks import ValidationChunk, pack
+from tasks.validation.client import ChunkOutcome, ValidationClient
 from tasks.validation.findings import OTHER, SEVERITIES
-from tasks.validation.items import Facts, ItemReader
+from tasks.validation.items import FileFacts, ItemReader
 from tasks.validation.report import FileReport, Reports, assemble
 
 REPORTS: Final = "validation"
@@ -43,7 +43,7 @@ log = logging.getLogger("sluice.validation")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ValidationBounds:
     """Numbers that are not configuration.
 
     ``timeout`` (seconds) is for one request that the service works on alone. Some services take one at a time, so every
@@ -57,11 +57,11 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FilePart:
     """A chunk of a file, to be sent."""
 
     report: FileReport
-    chunk: Chunk
+    chunk: ValidationChunk
 
     def __len__(self) -> int:
         return len(self.chunk.body)
@@ -72,17 +72,17 @@ class _End:
     """A file was read to its end."""
 
     report: FileReport
-    facts: Facts
+    facts: FileFacts
 
     def __len__(self) -> int:
         return 0
 
 
-_Work = _Part | _End
+_Work = _FilePart | _End
 
 
 def run(
-    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+    context: StepContext, *, bounds: ValidationBounds | None = None, sleep: Callable[[float], None] | None = None
 ) -> StepReport:
     """Validate every data file of the input that has no report yet, and count the findings of all.
 
@@ -98,14 +98,16 @@ def run(
         raise DataError(
             "validation-no-input", "validation: there is nothing to validate", context=str(context.input_dir)
         )
-    bounds = bounds or Bounds()
+    bounds = bounds or ValidationBounds()
     with context.client(probe.service(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
         timeout = bounds.timeout * service.max_concurrent_requests
-        return _Validation(context, files, Validator(client, service.url, timeout=timeout), bounds).run()
+        return _Validation(context, files, ValidationClient(client, service.url, timeout=timeout), bounds).run()
 
 
 class _Validation:
-    def __init__(self, context: StepContext, files: list[Path], validator: Validator, bounds: Bounds) -> None:
+    def __init__(
+        self, context: StepContext, files: list[Path], validator: ValidationClient, bounds: ValidationBounds
+    ) -> None:
         service = context.config.services.validation
         self._context = context
         self._progress = context.meter
@@ -146,7 +148,7 @@ class _Validation:
         for path in self._files:
             report = self._reports[path.name] = FileReport(places, ledger, path)
             if report.complete:
-                facts = Facts(**report.account.complete or {})
+                facts = FileFacts(**report.account.complete or {})
                 self._progress.add(files=1, resources=facts.resources)
                 self._progress.within(path, facts.bytes, whole=True)
                 continue
@@ -160,20 +162,20 @@ class _Validation:
                 limit=self._limit,
                 skip=report.done,
             ):
-                yield _Part(report, chunk)
+                yield _FilePart(report, chunk)
                 del chunk  # its bytes belong to the window
             yield _End(report, reader.facts)
 
     # Asking, in threads
 
-    def _ask(self, work: _Work) -> tuple[_Work, list[Outcome]]:
-        return work, self._validator.validate(work.chunk) if isinstance(work, _Part) else []
+    def _ask(self, work: _Work) -> tuple[_Work, list[ChunkOutcome]]:
+        return work, self._validator.validate(work.chunk) if isinstance(work, _FilePart) else []
 
     # Reporting
 
-    def _take(self, work: _Work, outcomes: list[Outcome]) -> None:
+    def _take(self, work: _Work, outcomes: list[ChunkOutcome]) -> None:
         report = work.report
-        if isinstance(work, _Part):
+        if isinstance(work, _FilePart):
             chunk = work.chunk
             report.add(chunk, outcomes)
             self._progress.add(resources=chunk.count)
@@ -191,7 +193,7 @@ class _Validation:
             log.info("validation: %s has findings (%s)", report.path.name, people(findings, k))
 
     def _result(self) -> StepReport:
-        facts, k = Facts(), self._context.config.report.k
+        facts, k = FileFacts(), self._context.config.report.k
         counts: Counter[str] = Counter()
         for report in self._reports.values():
             known = report.account.complete or {}

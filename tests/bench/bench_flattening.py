@@ -22,7 +22,7 @@ from pathlib import Path
 
 from config import PipelineConfig
 from tasks.flattening.flattening import flatten
-from tasks.flattening.views import RESOURCE_TYPE, Column, View
+from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tests.bench.data import bundles, compress
@@ -63,12 +63,12 @@ def service(ready: Connection) -> None:
     listen(ready, serve)
 
 
-def view(group: str, kind: str) -> View:
+def view(group: str, kind: str) -> GroupView:
     """A view of eight columns."""
     select = [{"column": [{"name": name, "path": name} for name in COLUMNS]}]
     definition = {"resourceType": RESOURCE_TYPE, "name": kind, "status": "active", "resource": kind, "select": select}
-    columns = tuple(Column(name, None, collection=False) for name in COLUMNS)
-    return View(group, kind, f"http://bench.example/{group}", kind, definition, columns)
+    columns = tuple(ViewColumn(name, None, collection=False) for name in COLUMNS)
+    return GroupView(group, kind, f"http://bench.example/{group}", kind, definition, columns)
 
 
 VIEWS = (view("g-pat", "Patient"), view("g-obs", "Observation"))

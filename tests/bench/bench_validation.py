@@ -25,7 +25,7 @@ from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.report import StepReport
 from tasks.validation.chunks import pack
 from tasks.validation.items import ItemReader
-from tasks.validation.validation import Bounds, run
+from tasks.validation.validation import ValidationBounds, run
 from tests.bench.data import compress, one_line, write_files
 from tests.bench.echo import MB, against_slow, in_turn, limit, load_line, options, ratio, serving
 from tests.bench.memory import MIB
@@ -33,7 +33,9 @@ from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
 
-def validate(url: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None) -> tuple[float, int]:
+def validate(
+    url: str, source: Path, job: Path, requests: int, bounds: ValidationBounds | None = None
+) -> tuple[float, int]:
     """Seconds, result and number of requests of one run."""
     config = PipelineConfig.model_validate(
         {"services": {"validation": {"url": url, "max_concurrent_requests": requests}}}
@@ -47,7 +49,7 @@ def validate(url: str, source: Path, job: Path, requests: int, bounds: Bounds | 
 
 def slow(directory: Path, rounds: int) -> Iterator[str]:
     """The share of the possible rate that is reached with a service that takes 20 ms."""
-    bounds = Bounds(mebibyte=8000)  # chunks of 80 kB, a line each
+    bounds = ValidationBounds(mebibyte=8000)  # chunks of 80 kB, a line each
     used: dict[int, list[float]] = {}
 
     def step(url: str, slots: int, number: int) -> float:

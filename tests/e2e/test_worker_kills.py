@@ -34,7 +34,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
 from flows.job.record import JobRecord, RecordWriter
 from flows.job.running.proof import LeaseTimes
-from tasks.flattening.flattening import Bounds
+from tasks.flattening.flattening import FlatteningBounds
 from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.extraction_kill import FILES, QUERY, Extractor, contents, write_hospital
@@ -320,7 +320,7 @@ MIDDLES = {
         "pseudonymizer", "pseudonymizer", 5, ["local_import", "pseudonymizer", "send"], made_up=2, refused=1
     ),
     "flattening, three batches answered": Middle(
-        "flattening", "flattening", 3, FLATTENED, made_up=1, together=Bounds().groups
+        "flattening", "flattening", 3, FLATTENED, made_up=1, together=FlatteningBounds().groups
     ),
     "send, a transaction is there and not answered": Middle(
         "send", "fhir", 6, ["local_import", "send"], each=10, at="applied"

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from deployments.sandbox import data as demo
-from tasks.flattening.flattening import Bounds, flatten
-from tasks.flattening.views import RESOURCE_TYPE, Column, View, views
+from tasks.flattening.flattening import FlatteningBounds, flatten
+from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn, views
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.report import StepReport
@@ -130,7 +130,7 @@ serving = FakeService
 def view(
     group: str, kind: str, columns: dict[str, str], *, name: str | None = None, each: str = "",
     below: dict[str, str] | None = None, profile: str | None = None, clause: str = "forEach",
-) -> View:  # fmt: skip
+) -> GroupView:  # fmt: skip
     """A view with columns (name → simple path), and more of them for every element of ``each``."""
     select: list[dict[str, Any]] = [{"column": [{"name": key, "path": path} for key, path in columns.items()]}]
     if below:
@@ -143,13 +143,13 @@ def view(
         "resource": kind,
         "select": select,
     }
-    return View(
+    return GroupView(
         group, name or group, profile or PROFILE + group, kind, definition,
-        tuple(Column(key, None, collection=False) for key in names),
+        tuple(ViewColumn(key, None, collection=False) for key in names),
     )  # fmt: skip
 
 
-def crtdl(views: Sequence[View], *others: tuple[str, str]) -> Crtdl:
+def crtdl(views: Sequence[GroupView], *others: tuple[str, str]) -> Crtdl:
     """A CRTDL with the groups of these views, and groups (id, type) that have none."""
     made = [AttributeGroup(v.group_id, v.group_name, v.reference, (_ref(v.resource_type),)) for v in views]
     made += [AttributeGroup(group, None, PROFILE + group, (_ref(kind),)) for group, kind in others]
@@ -177,14 +177,22 @@ class Job(job.Job):
     step = "flattening"
     position = 2
 
-    def __init__(self, directory: Path, views: Sequence[View] = VIEWS, others: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, directory: Path, views: Sequence[GroupView] = VIEWS, others: Sequence[tuple[str, str]] = ()
+    ) -> None:
         super().__init__(directory)
         self.views = views
         self.crtdl = crtdl(views, *others)
         self.output = directory / "csv"
 
     def run(
-        self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, real_sleep: bool = False, **settings: Any
+        self,
+        url: str,
+        *,
+        bounds: FlatteningBounds | None = None,
+        attempts: int = 3,
+        real_sleep: bool = False,
+        **settings: Any,
     ) -> StepReport:
         services = {"flattening": {"service_url": url, **settings}}
         context = self.prepare(job.configuration(services, attempts=attempts))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tasks.pseudonymizer.pseudonymization import Bounds, run
+from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds, run
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
@@ -116,7 +116,7 @@ class Job(job.Job):
         self,
         url: str,
         *,
-        bounds: Bounds | None = None,
+        bounds: PseudonymizerBounds | None = None,
         attempts: int = 3,
         rules: bytes | None = None,
         compression: bool = False,

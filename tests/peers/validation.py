@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.shared.report import StepReport
-from tasks.validation.validation import Bounds, run
+from tasks.validation.validation import ValidationBounds, run
 from tests.peers import job
 from tests.peers.server import Reply, Seen, Service
 
@@ -99,7 +99,7 @@ class Job(job.Job):
         self,
         url: str,
         *,
-        bounds: Bounds | None = None,
+        bounds: ValidationBounds | None = None,
         attempts: int = 3,
         steps: list[str] | None = None,
         chunk_bytes: int | None = None,
@@ -110,7 +110,7 @@ class Job(job.Job):
         services = {"validation": {"url": url, "bundle_chunk_size_mb": 1, **validation}}
         pipeline = {"enabled_steps": steps or ["local_import", "validation"]}
         context = self.prepare(job.configuration(services, attempts=attempts, pipeline=pipeline), **more or {})
-        bounds = bounds or Bounds(mebibyte=chunk_bytes or 1024 * 1024)
+        bounds = bounds or ValidationBounds(mebibyte=chunk_bytes or 1024 * 1024)
         return run(context, bounds=bounds, sleep=self.slept.append)
 
     def reports(self) -> dict[str, list[dict[str, Any]]]:

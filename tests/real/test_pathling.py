@@ -11,7 +11,7 @@ import pytest
 
 from deployments.sandbox import data as demo
 from tasks.flattening.probe import service as declared_service
-from tasks.flattening.views import RESOURCE_TYPE, Column, View
+from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.errors import ServiceError
 from tests.peers import job
 from tests.peers.flattening import PROFILE, Job, bundle, demo_job, of_patient, provenance, resource
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 DATA = Path(demo.__file__).parent
 
 
-def view(group: str, kind: str, *select: dict[str, Any], **more: Any) -> View:
+def view(group: str, kind: str, *select: dict[str, Any], **more: Any) -> GroupView:
     """A view with these select clauses; their columns in the order in which they stand."""
     columns = [one for clause in select for one in clause["column"]]
     definition = {"resourceType": RESOURCE_TYPE, "name": group, "status": "active", "resource": kind, **more}
     definition["select"] = list(select)
-    made = tuple(Column(one["name"], None, collection=bool(one.get("collection"))) for one in columns)
-    return View(group, group, PROFILE + group, kind, definition, made)
+    made = tuple(ViewColumn(one["name"], None, collection=bool(one.get("collection"))) for one in columns)
+    return GroupView(group, group, PROFILE + group, kind, definition, made)
 
 
 def paths(**columns: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def flattened(url: str, directory: Path, view: View, *resources: dict[str, Any]) -> list[dict[str, str]]:
+def flattened(url: str, directory: Path, view: GroupView, *resources: dict[str, Any]) -> list[dict[str, str]]:
     """The rows of one group that has all these resources, by id."""
     made = Job(directory, [view])
     made.write("a.ndjson", bundle("b", *resources, provenance(view.group_id, *resources)))

@@ -18,7 +18,7 @@ import pytest
 from config import AuthConfig
 from tasks.extractor.client import ExtractionClient
 from tasks.shared.errors import SluiceError
-from tasks.validation.validation import Bounds
+from tasks.validation.validation import ValidationBounds
 from tests.peers import asking, fhir, flattening, pseudonymization, validation
 from tests.peers.asking import asks
 from tests.peers.client import client
@@ -86,7 +86,7 @@ ASKED = {
     "pseudonymizer": Asking(pseudonymization.FakeService, partial(asking.pseudonymizer, timeout=SHORT)),
     "validation": Asking(
         validation.FakeService,
-        partial(asking.validator, max_concurrent_requests=1, bounds=Bounds(timeout=LIMIT)),
+        partial(asking.validator, max_concurrent_requests=1, bounds=ValidationBounds(timeout=LIMIT)),
     ),
     "flattening": Asking(  # packed rows are refused by their head
         flattening.FakeService,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.answer import Promise, RowAgreement, RowsDifferError, Rule
+from tasks.flattening.answer import Promise, RowAgreement, RowRule, RowsDifferError
 from tests.peers.flattening import CONDITIONS, OBSERVATIONS, view
 
 IDS = ("a", "b", "c")
 
 
 def found(promise: Promise, *blocks: list[Any], column: int | None = 0) -> int:
-    agreement = RowAgreement(Rule(promise, column), IDS)
+    agreement = RowAgreement(RowRule(promise, column), IDS)
     for block in blocks:
         agreement.take(block)
     return agreement.end()
@@ -38,14 +38,14 @@ def nested(clause: str) -> dict[str, Any]:
     ],
 )
 def test_what_a_view_promises_follows_from_its_clauses(definition: dict[str, Any], promise: Promise) -> None:
-    assert Rule.of(dataclasses.replace(OBSERVATIONS, definition=definition)) == Rule(promise, 0)
+    assert RowRule.of(dataclasses.replace(OBSERVATIONS, definition=definition)) == RowRule(promise, 0)
 
 
 def test_ids_are_those_of_the_column_whose_path_is_id_in_the_first_clause() -> None:
-    assert Rule.of(view("g", "Patient", {"gender": "gender", "key": "id"})).column == 1
-    assert Rule.of(view("g", "Patient", {"gender": "gender"})).column is None
+    assert RowRule.of(view("g", "Patient", {"gender": "gender", "key": "id"})).column == 1
+    assert RowRule.of(view("g", "Patient", {"gender": "gender"})).column is None
     each = {"select": [{"forEach": "contained", "column": [{"name": "id", "path": "id"}]}]}
-    assert Rule.of(dataclasses.replace(OBSERVATIONS, definition=each)).column is None
+    assert RowRule.of(dataclasses.replace(OBSERVATIONS, definition=each)).column is None
 
 
 def test_rows_in_any_order_and_any_pieces_agree() -> None:

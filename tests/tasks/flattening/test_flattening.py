@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import Bounds, run
-from tasks.flattening.views import View
+from tasks.flattening.flattening import FlatteningBounds, run
+from tasks.flattening.views import GroupView
 from tasks.shared.errors import DataError, InputError
 from tests.peers.flattening import (
     CONDITIONS,
@@ -105,7 +105,7 @@ def test_the_table_of_groups_says_rows_columns_resources_batches_bytes_and_empty
     job: Job, service: FakeService
 ) -> None:
     job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
-    result = job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=1000))
+    result = job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     tables = job.tables()
     by_group = {row["group"]: row for row in result.details["groups"]}
     assert list(by_group) == ["Patient", "Diagnosen", "Labor"]
@@ -123,7 +123,7 @@ def test_the_table_of_groups_says_rows_columns_resources_batches_bytes_and_empty
 
 def test_no_batch_is_larger_than_its_share_unless_a_single_resource_is(job: Job, service: FakeService) -> None:
     job.write("a.ndjson", *[patient_line(n, 3, size=900 if n % 4 == 0 else 100) for n in range(12)])
-    job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=1000))
+    job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     assert max(len(one.resources) for one in service.requests) > 1
     large = [request for request in service.requests if len(request.body) > 1000]
     assert large
@@ -145,7 +145,7 @@ def test_two_groups_at_once_and_one_group_never_twice(tmp_path: Path, service: F
     service.seconds = 0.01  # time for a third, if it could
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(8)])
-    job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=600))
+    job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=600))
     assert service.busiest == 2
     assert service.overlaps == 0
 
@@ -158,7 +158,7 @@ def test_tables_have_their_names_only_when_all_are_done(job: Job, service: FakeS
 
     service.script = script
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(8)])
-    job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=600))
+    job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=600))
     assert len(seen) > 6
     assert all(names == ["Diagnosen.csv.partial", "Labor.csv.partial", "Patient.csv.partial"] for names in seen)
     assert sorted(job.tables()) == ["Diagnosen.csv", "Labor.csv", "Patient.csv"]
@@ -242,7 +242,7 @@ def test_answers_with_keys_that_are_no_column_are_counted(job: Job, service: Fak
         row[:-1] + b',"more":1}' if b'"p1-o' in resource else row for row in plain(view, resource)
     ]
     job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
-    result = job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=1000))
+    result = job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     (warning,) = result.warnings
     answers = sum(b'"p1-o' in b"".join(request.resources) for request in service.requests)
     batches = sum(request.type == "Observation" for request in service.requests)
@@ -262,7 +262,7 @@ def test_compressed_input_is_read_too(job: Job, service: FakeService) -> None:
 
 def test_a_line_too_long_to_hold_gives_the_same_tables(tmp_path: Path, service: FakeService) -> None:
     found = []
-    for name, bounds in (("held", Bounds()), ("long", Bounds(line=2000))):
+    for name, bounds in (("held", FlatteningBounds()), ("long", FlatteningBounds(line=2000))):
         job = Job(tmp_path / name)
         job.write("a.ndjson", patient_line(1, 50), patient_line(2, 2), patient_line(3, 60))
         result = job.run(service.url, bounds=bounds)
@@ -328,7 +328,7 @@ def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeServi
 
 
 def test_views_of_several_profiles_of_one_type_each_get_their_own(tmp_path: Path, service: FakeService) -> None:
-    views: list[View] = [PATIENTS, CONDITIONS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")]
+    views: list[GroupView] = [PATIENTS, CONDITIONS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")]
     job = Job(tmp_path, views)
     one, two, both = (of_patient("Observation", name, "p") for name in ("one", "two", "both"))
     job.write("a.ndjson", bundle("b", one, two, both, provenance("g-obs", one, both), provenance("g-2", two, both)))

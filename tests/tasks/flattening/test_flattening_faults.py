@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import Bounds
+from tasks.flattening.flattening import FlatteningBounds
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError
 from tests.conftest import wait_until
 from tests.peers.flattening import Request
@@ -103,7 +103,7 @@ def test_a_service_that_stops_answering_is_given_up_after_three_looks(scene: Sce
         return Reply(stall=True)
 
     scene.service.script = script
-    error = fails(scene, NetworkError, attempts=1, bounds=Bounds(mebibyte=900, interval=0.02))
+    error = fails(scene, NetworkError, attempts=1, bounds=FlatteningBounds(mebibyte=900, interval=0.02))
     assert (error.exit_code, error.reference) == (3, "flattening-silent")
     assert "stopped answering" in error.message
     assert scene.service.looks >= 3
@@ -121,7 +121,7 @@ def test_a_long_request_is_left_alone_while_the_service_gives_signs_of_life(scen
         wait_until(lambda: service.looks >= enough)
 
     service.script = script
-    result = scene.run(bounds=Bounds(interval=0.02))
+    result = scene.run(bounds=FlatteningBounds(interval=0.02))
     assert result.details["rows"] == 8 + 8 + 48
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import Bounds
-from tasks.flattening.views import View
+from tasks.flattening.flattening import FlatteningBounds
+from tasks.flattening.views import GroupView
 from tasks.shared.errors import ServiceError
 from tests.peers.flattening import (
     OBSERVATIONS,
@@ -123,10 +123,10 @@ def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Pa
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(
     tmp_path: Path, service: FakeService
 ) -> None:
-    views: list[View] = [OBSERVATIONS]
+    views: list[GroupView] = [OBSERVATIONS]
     job = Job(tmp_path, views)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
-    options: dict[str, Any] = {"bounds": Bounds(mebibyte=1500), "batch_size_mb": 1}
+    options: dict[str, Any] = {"bounds": FlatteningBounds(mebibyte=1500), "batch_size_mb": 1}
     job.run(service.url, **options)
     expected = job.tables()
     assert len(service.requests) >= 6

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from tasks.flattening.flattening import Bounds
+from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.views import views
 from tests.peers.flattening import PROFILE, Job, bundle, demo_job, provenance, resource
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
@@ -24,7 +24,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_the_tables_of_the_demo_are_what_a_plain_loop_gives(tmp_path: Path) -> None:
     job, of_type = demo_job(tmp_path)
     with serve_in_thread(flattening_service(FlatteningOptions())) as served:
-        result = job.run(served.url, bounds=Bounds(mebibyte=4000), batch_size_mb=3)
+        result = job.run(served.url, bounds=FlatteningBounds(mebibyte=4000), batch_size_mb=3)
     assert rows(job.output / "pat.csv") == [
         {"id": one["id"], "gender": one.get("gender", ""), "birthDate": one.get("birthDate", "")}
         for one in of_type["Patient"]

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import Bounds
+from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.probe import service as declared_service
-from tasks.flattening.views import View
+from tasks.flattening.views import GroupView
 from tasks.shared.errors import SluiceError
 from tests.peers.flattening import (
     CONDITIONS,
@@ -47,7 +47,7 @@ OR_NULL = view(
     clause="forEachOrNull",
 )  # fmt: skip
 VIEWS = (PATIENTS, CONDITIONS, OBSERVATIONS, OR_NULL)
-SMALL: dict[str, Any] = {"bounds": Bounds(mebibyte=1000), "batch_size_mb": 4, "attempts": 1}
+SMALL: dict[str, Any] = {"bounds": FlatteningBounds(mebibyte=1000), "batch_size_mb": 4, "attempts": 1}
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     [pytest.param(group, lie, id=name) for group, lies in BY_GROUP for name, lie in lies.items()],
 )
 def test_a_lie_is_noticed_before_the_next_step_or_listed(
-    group: View, lie: Lie, tmp_path: Path, expected: dict[str, bytes]
+    group: GroupView, lie: Lie, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
     answers: list[list[bytes]] = []
 

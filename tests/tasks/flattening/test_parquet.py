@@ -17,7 +17,7 @@ from pyarrow import parquet
 from config import FlatteningConfig, OutputFormat
 from tasks.flattening.parquet import format_findings, parquet_type, write_parquet
 from tasks.flattening.rows import RowReader, Shape, header
-from tasks.flattening.views import Column, View
+from tasks.flattening.views import GroupView, ViewColumn
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
 from tasks.shared.files.data_directory import finished_files
 from tests.peers.flattening import OBSERVATIONS, FakeService, Job, Request, patient_line
@@ -26,11 +26,11 @@ from tests.peers.server import Reply
 BOTH = {"formats": ["csv", "parquet"]}
 
 
-def columns(**types: str | None) -> list[Column]:
-    return [Column(name, kind, collection=False) for name, kind in types.items()]
+def columns(**types: str | None) -> list[ViewColumn]:
+    return [ViewColumn(name, kind, collection=False) for name, kind in types.items()]
 
 
-def table_of(directory: Path, given: list[Column], *rows: str) -> tuple[Any, tuple[str, ...]]:
+def table_of(directory: Path, given: list[ViewColumn], *rows: str) -> tuple[Any, tuple[str, ...]]:
     """What is read back, when the service answered with these rows of JSON."""
     names = [column.name for column in given]
     source, target = directory / "t.csv", directory / "t.parquet"
@@ -72,7 +72,7 @@ def test_decimals_dates_and_times_are_text_as_they_are_spelled(tmp_path: Path) -
 
 
 def test_collections_are_the_json_of_the_csv(tmp_path: Path) -> None:
-    table, _ = table_of(tmp_path, [Column("codes", "integer", collection=True)], '{"codes":[1, 2]}', '{"codes":[]}')
+    table, _ = table_of(tmp_path, [ViewColumn("codes", "integer", collection=True)], '{"codes":[1, 2]}', '{"codes":[]}')
     assert table.to_pylist() == [{"codes": "[1,2]"}, {"codes": "[]"}]
 
 
@@ -84,7 +84,7 @@ def test_the_fhir_type_stands_in_the_metadata(tmp_path: Path) -> None:
 
 def test_a_type_may_be_a_url() -> None:
     kind = "http://hl7.org/fhir/StructureDefinition/integer"
-    assert parquet_type(Column("a", kind, collection=False)) == "int32"
+    assert parquet_type(ViewColumn("a", kind, collection=False)) == "int32"
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_row_groups_end_where_rows_end_whatever_their_length(tmp_path: Path, siz
     assert table.column("n").to_pylist() == list(range(len(values)))
 
 
-def typed(view: View, **types: str) -> View:
-    changed = tuple(Column(one.name, types.get(one.name), one.collection) for one in view.columns)
-    return View(view.group_id, view.group_name, view.reference, view.resource_type, view.definition, changed)
+def typed(view: GroupView, **types: str) -> GroupView:
+    changed = tuple(ViewColumn(one.name, types.get(one.name), one.collection) for one in view.columns)
+    return GroupView(view.group_id, view.group_name, view.reference, view.resource_type, view.definition, changed)
 
 
 def filled(directory: Path, **types: str) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import Bounds
+from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.routing import grouping, key_of
 from tasks.shared.errors import DataError
 from tests.peers.flattening import (
@@ -114,7 +114,7 @@ def test_lines_without_a_provenance_of_their_own_are_routed_by_those_of_all_file
     job.write("Patient.ndjson", *patients)
     job.write("Observation.ndjson", bundle("x", *values, kind="collection"))
     job.write("Provenance.ndjson", provenance("g-pat", *patients), provenance("g-obs", *values[:3]))
-    result = job.run(service.url, bounds=Bounds(line=300 if long else 1 << 20))
+    result = job.run(service.url, bounds=FlatteningBounds(line=300 if long else 1 << 20))
     assert ids(job, "Patient") == ["p0", "p1", "p2", "p3"]
     assert ids(job, "Labor") == ["o0", "o1", "o2"]
     assert result.resources_in == 8

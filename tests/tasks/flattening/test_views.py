@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.extraction.types import OWNERS
-from tasks.flattening.views import PATIENT_PATH, Column, View, view_name, views
+from tasks.flattening.views import PATIENT_PATH, GroupView, ViewColumn, view_name, views
 from tests.tasks.flattening.lookups import URL, Json, column, crtdl, element, group, lookup_of, table
 
 FIRST = {
@@ -28,7 +28,7 @@ ImmunizationRecommendation MolecularSequence NutritionOrder RelatedPerson Supply
 """
 
 
-def view_of(directory: Path, elements: Json, *attributes: str) -> tuple[View, tuple[str, ...]]:
+def view_of(directory: Path, elements: Json, *attributes: str) -> tuple[GroupView, tuple[str, ...]]:
     """The view of one group that asks for these attributes, and the warnings."""
     (view,), warnings = views(crtdl(group(*attributes)), lookup_of(directory, table(elements)))
     return view, warnings
@@ -43,7 +43,7 @@ def select_of(directory: Path, elements: Json, *attributes: str) -> list[Json]:
     return select[1:]
 
 
-def names(view: View) -> list[str]:
+def names(view: GroupView) -> list[str]:
     return [each.name for each in view.columns]
 
 
@@ -102,7 +102,7 @@ def test_an_attribute_without_an_entry_is_named(tmp_path: Path) -> None:
 def test_a_group_none_of_whose_attributes_has_an_entry_keeps_id_and_patient(tmp_path: Path) -> None:
     view, _ = view_of(tmp_path, {}, "Condition.code")
     assert view.definition["select"] == [FIRST]
-    assert view.columns == (Column("id", "id", collection=False), Column("patient", "string", collection=False))
+    assert view.columns == (ViewColumn("id", "id", collection=False), ViewColumn("patient", "string", collection=False))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_columns_are_those_of_the_output_in_its_order_with_type_and_collection(t
         "column": [{"name": "a", "path": "a", "type": "code", "collection": True, "description": "all of them"}],
     }
     view, _ = view_of(tmp_path, {"a": element(clause)}, "a")
-    assert view.columns[2:] == (Column("a", "code", collection=True), Column("c", "decimal", collection=False))
+    assert view.columns[2:] == (ViewColumn("a", "code", collection=True), ViewColumn("c", "decimal", collection=False))
     assert view.definition["select"][1] == clause
     assert list(view.definition["select"][1]) == ["column", "select"]
 

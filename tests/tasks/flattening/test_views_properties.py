@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.flattening.lookup import Lookup, read_lookup
-from tasks.flattening.views import View, views
+from tasks.flattening.views import GroupView, views
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tests.tasks.flattening.lookups import URL, Json, crtdl, group, table, write
@@ -66,7 +66,7 @@ def queries(draw: st.DrawFn) -> Crtdl:
     return crtdl(*groups)
 
 
-def built(directory: Path, entry: Json, query: Crtdl) -> tuple[Lookup, list[tuple[AttributeGroup, View]]]:
+def built(directory: Path, entry: Json, query: Crtdl) -> tuple[Lookup, list[tuple[AttributeGroup, GroupView]]]:
     lookup, findings, _ = read_lookup(write(directory, [entry]))
     assert lookup is not None, findings
     made, _ = views(query, lookup)

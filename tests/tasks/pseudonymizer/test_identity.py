@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tasks.pseudonymizer.agreement import Agreement, MixedUpError
 from tasks.pseudonymizer.deidentification import Deidentification
-from tasks.pseudonymizer.identity import IdentityMap, Verdict
-from tasks.pseudonymizer.splitting import Chunk
+from tasks.pseudonymizer.identity import IdentityMap, IdentityVerdict
+from tasks.pseudonymizer.splitting import RequestChunk
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.references import target_of
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -107,7 +107,7 @@ class Service:
             text = text.replace(b"/", rb"\/")
         if self.style == "with escapes":
             self.answer = self.answer.replace(b"/", rb"\/")
-        self.work(Chunk("a.ndjson", 1, text, len(text) + 1))
+        self.work(RequestChunk("a.ndjson", 1, text, len(text) + 1))
 
 
 OWN = st.sampled_from(["1", "2", "a", "b", "c-d"])
@@ -288,7 +288,7 @@ def test_references_that_were_sent_with_escapes_are_read(tmp_path: Path, plain: 
 
     def call(told: bytes) -> bytes:
         work = Deidentification(lambda _: answered(told), FailedAnswers(tmp_path).begin())
-        output = work(Chunk("a.ndjson", 1, line.replace(plain, escaped), len(line)))
+        output = work(RequestChunk("a.ndjson", 1, line.replace(plain, escaped), len(line)))
         assert output.whole is not None
         return output.whole
 
@@ -304,11 +304,13 @@ def ids(*names: str) -> list[str]:
 
 def test_resources_that_changed_their_ids_are_refused_each_time() -> None:
     identities = IdentityMap()
-    assert identities.agree(ids("c"), ids("x")) is Verdict.AGREES
+    assert identities.agree(ids("c"), ids("x")) is IdentityVerdict.AGREES
     for _ in range(2):
-        assert identities.agree(ids("a", "b"), ids("b", "a")) is Verdict.TAKEN_HERE
-    assert identities.agree(ids("c"), ids("x")) is Verdict.AGREES
-    assert identities.agree(ids("1", "2"), ids("2", "1")) is Verdict.AGREES  # a service that counts its pseudonyms
+        assert identities.agree(ids("a", "b"), ids("b", "a")) is IdentityVerdict.TAKEN_HERE
+    assert identities.agree(ids("c"), ids("x")) is IdentityVerdict.AGREES
+    assert (
+        identities.agree(ids("1", "2"), ids("2", "1")) is IdentityVerdict.AGREES
+    )  # a service that counts its pseudonyms
 
 
 class TestTheFile:
@@ -326,9 +328,9 @@ class TestTheFile:
         before.write()
         before.agree(ids("b"), ids("y"))  # killed before it was written
         after = IdentityMap(path)
-        assert after.agree(ids("a"), ids("z")) is Verdict.DIFFERS
-        assert after.agree(ids("c"), ids("x")) is Verdict.TAKEN
-        assert after.agree(ids("b"), ids("z")) is Verdict.AGREES
+        assert after.agree(ids("a"), ids("z")) is IdentityVerdict.DIFFERS
+        assert after.agree(ids("c"), ids("x")) is IdentityVerdict.TAKEN
+        assert after.agree(ids("b"), ids("z")) is IdentityVerdict.AGREES
 
     def test_a_torn_row_is_cut_off(self, path: Path) -> None:
         before = IdentityMap(path)
@@ -339,7 +341,7 @@ class TestTheFile:
             file.write(b"torn")
         after = IdentityMap(path)
         assert path.stat().st_size == size
-        assert after.agree(ids("a"), ids("z")) is Verdict.DIFFERS
+        assert after.agree(ids("a"), ids("z")) is IdentityVerdict.DIFFERS
 
     def test_it_is_private_holds_no_id_and_its_hashes_are_those_of_no_other_job(self, path: Path) -> None:
         found = set()
@@ -361,17 +363,17 @@ class TestTheFile:
         other = path.with_name("other")
         other.write_bytes(os.urandom(48))
         os.link(other, path)
-        assert IdentityMap(path).agree(ids("a"), ids("x")) is Verdict.AGREES
+        assert IdentityMap(path).agree(ids("a"), ids("x")) is IdentityVerdict.AGREES
         assert path.stat().st_size == 16
 
     @pytest.mark.parametrize("wrong", ["an id became two", "two became one", None])
     def test_what_is_too_much_for_memory_is_compared_at_the_end(self, path: Path, wrong: str | None) -> None:
         identities = IdentityMap(path, most=20)
-        assert identities.agree(ids("a"), ids("x")) is Verdict.AGREES
+        assert identities.agree(ids("a"), ids("x")) is IdentityVerdict.AGREES
         for number in range(200):
-            assert identities.agree(ids(f"a{number}"), ids(f"x{number}")) is Verdict.AGREES
+            assert identities.agree(ids(f"a{number}"), ids(f"x{number}")) is IdentityVerdict.AGREES
         last = {"an id became two": ("a", "y"), "two became one": ("b", "x"), None: ("a", "x")}[wrong]
-        assert identities.agree(ids(last[0]), ids(last[1])) is Verdict.AGREES  # forgotten
+        assert identities.agree(ids(last[0]), ids(last[1])) is IdentityVerdict.AGREES  # forgotten
         assert len(identities._now) + len(identities._before) <= 60
         assert identities.contradicts() is (wrong is not None)
         identities.close()
@@ -381,8 +383,8 @@ class TestTheFile:
     def test_what_is_in_use_is_not_forgotten(self, path: Path) -> None:
         identities = IdentityMap(path, most=20)
         for number in range(200):
-            assert identities.agree([*ids("a", f"a{number}")], [*ids("x", f"x{number}")]) is Verdict.AGREES
-        assert identities.agree(ids("b"), ids("x")) is Verdict.TAKEN
+            assert identities.agree([*ids("a", f"a{number}")], [*ids("x", f"x{number}")]) is IdentityVerdict.AGREES
+        assert identities.agree(ids("b"), ids("x")) is IdentityVerdict.TAKEN
 
 
 def references_in(value: Any) -> Iterator[str]:

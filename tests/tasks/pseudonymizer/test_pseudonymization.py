@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pseudonymizer.pseudonymization import Bounds
+from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.errors import DataError, InputError, ReconciliationError
 from tests.conftest import wait_until
 from tests.peers.pseudonymization import (
@@ -261,7 +261,7 @@ def test_an_empty_file_stays_an_empty_file(job: Job) -> None:
         job.write("empty.ndjson")
         job.write("a.ndjson", patient("p"))
         with serving() as service:
-            result = job.run(service.url, compression=form, bounds=Bounds(cut_every=10))
+            result = job.run(service.url, compression=form, bounds=PseudonymizerBounds(cut_every=10))
         name = "empty.ndjson.zst" if form else "empty.ndjson"
         assert job.lines(name) == []
         assert (result.files, result.lines_out) == (2, 1)

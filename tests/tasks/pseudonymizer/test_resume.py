@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pseudonymizer.pseudonymization import Bounds
+from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.errors import ServiceError, TransientError
 from tests.peers.pseudonymization import RULES, Job, patient, patient_bundle, pseudonyms, serving
 from tests.peers.server import Reply
@@ -24,10 +24,10 @@ def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_pat
         for form in (True, False):
             service.script = lambda number, _: Reply(400) if number >= 320 else None
             with pytest.raises(ServiceError):
-                job.run(service.url, compression=form, bounds=Bounds(cut_every=20_000))
+                job.run(service.url, compression=form, bounds=PseudonymizerBounds(cut_every=20_000))
             service.requests.clear()
             service.script = None
-            result = job.run(service.url, compression=form, bounds=Bounds(cut_every=20_000))
+            result = job.run(service.url, compression=form, bounds=PseudonymizerBounds(cut_every=20_000))
             assert len(service.requests) <= 80 + 20 + 16  # what was left, since the last cut, in the window
             assert (result.resources_in, result.resources_out, result.lines_in) == (400, 400, 400)
             assert result.bytes_in == (job.input / "a.ndjson").stat().st_size
@@ -87,7 +87,7 @@ def test_what_was_begun_or_done_under_other_terms_is_made_again_with_a_warning(
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient(f"a{n}") for n in range(5)])
     job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
-    bounds = Bounds(cut_every=100)
+    bounds = PseudonymizerBounds(cut_every=100)
 
     def other(resource: bytes) -> bytes:
         return pseudonyms(resource).replace(b'"id":"', b'"id":"other-')
@@ -134,7 +134,7 @@ def test_a_change_of_compression_keeps_finished_files_and_begins_an_unfinished_o
     job = Job(tmp_path)
     job.write("a.ndjson", patient("a"))
     job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
-    bounds = Bounds(cut_every=100)
+    bounds = PseudonymizerBounds(cut_every=100)
     with serving(pseudonyms, lambda number, _: Reply(400) if number >= 15 else None) as service:
         with pytest.raises(ServiceError):
             job.run(service.url, bounds=bounds, max_concurrent_requests=1)
@@ -164,7 +164,7 @@ def test_outputs_without_an_input_are_removed_with_a_warning(tmp_path: Path) -> 
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_same(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}") for n in range(30)])
-    bounds = Bounds(cut_every=150)
+    bounds = PseudonymizerBounds(cut_every=150)
     name = "a.ndjson.zst"
     with serving(pseudonyms) as service:
         job.run(service.url, bounds=bounds, compression=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tasks.pseudonymizer.agreement import Agreement
 from tasks.pseudonymizer.deidentification import Deidentification
-from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
+from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
@@ -192,7 +192,7 @@ def bundle(*entries: str, more: str = "", kind: str = "transaction") -> bytes:
 def test_a_line_of_exactly_the_threshold_is_not_split(tmp_path: Path) -> None:
     line = bundle(entry("Patient", "p"), entry("Observation", "o"))
     path = make(tmp_path, line)
-    assert list(chunks(path, threshold=len(line), spool=tmp_path)) == [Chunk("a.ndjson", 1, line, len(line) + 1)]
+    assert list(chunks(path, threshold=len(line), spool=tmp_path)) == [RequestChunk("a.ndjson", 1, line, len(line) + 1)]
     assert len(list(chunks(path, threshold=len(line) - 1, spool=tmp_path))) == 2
 
 

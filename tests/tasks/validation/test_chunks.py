@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.validation.chunks import HEAD, TAIL, Chunk, Place, pack
-from tasks.validation.items import Entry, Item, ItemReader
+from tasks.validation.chunks import HEAD, TAIL, ResourcePlace, ValidationChunk, pack
+from tasks.validation.items import Item, ItemEntry, ItemReader
 from tests.conftest import examples
 from tests.peers.validation import bundle, patient, resource
 
@@ -31,11 +31,11 @@ def items_of(lines: list[bytes]) -> list[list[Item]]:
     return list(ItemReader("a.ndjson").groups(enumerate(lines, 1)))
 
 
-def chunks_of(groups: list[list[Item]], limit: int, skip: int = 0) -> list[Chunk]:
+def chunks_of(groups: list[list[Item]], limit: int, skip: int = 0) -> list[ValidationChunk]:
     return list(pack(((group, 0) for group in groups), file="a.ndjson", limit=limit, skip=skip))
 
 
-def resources_in(chunk: Chunk) -> list[bytes]:
+def resources_in(chunk: ValidationChunk) -> list[bytes]:
     parsed = msgspec.json.decode(chunk.body, type=Sent)
     assert (parsed.resource_type, parsed.type) == ("Bundle", "collection")
     assert all(entry.full_url for entry in parsed.entry)
@@ -82,7 +82,7 @@ def test_every_resource_is_in_one_chunk_byte_for_byte_in_order_and_no_chunk_is_l
 ) -> None:
     groups = items_of(data)
     chunks = chunks_of(groups, limit)
-    expected = [item.text[item.resource : -1] for group in groups for item in group if isinstance(item, Entry)]
+    expected = [item.text[item.resource : -1] for group in groups for item in group if isinstance(item, ItemEntry)]
     assert [raw for chunk in chunks if len(chunk) for raw in resources_in(chunk)] == expected
     assert all(len(chunk.body) <= limit or len(chunk) == 1 for chunk in chunks)
     assert [chunk.first for chunk in chunks] == [sum(c.count for c in chunks[:n]) for n in range(len(chunks))]
@@ -98,8 +98,8 @@ def test_a_line_is_not_split_unless_it_is_too_large_alone(data: list[bytes], lim
     chunks = chunks_of(groups, limit)
     for number, group in enumerate(groups, 1):
         holding = [chunk for chunk in chunks if number in chunk.lines]
-        size = len(HEAD) + len(TAIL) + sum(len(item.text) + 1 for item in group if isinstance(item, Entry))
-        if size <= limit and len(group) == sum(isinstance(item, Entry) for item in group):
+        size = len(HEAD) + len(TAIL) + sum(len(item.text) + 1 for item in group if isinstance(item, ItemEntry))
+        if size <= limit and len(group) == sum(isinstance(item, ItemEntry) for item in group):
             assert len(holding) <= 1
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_goes_on_behind_any_chunk_makes_the_same_chunks(
 @given(lines(), st.integers(300, 3000))
 def test_an_entry_is_mapped_to_its_line_and_halves_keep_bytes_and_places(data: list[bytes], limit: int) -> None:
     groups = items_of(data)
-    entries = [item for group in groups for item in group if isinstance(item, Entry)]
+    entries = [item for group in groups for item in group if isinstance(item, ItemEntry)]
     pending = [chunk for chunk in chunks_of(groups, limit) if len(chunk)]
     seen: list[tuple[int, int | None]] = []
     raws: list[bytes] = []
@@ -147,9 +147,9 @@ def test_a_chunk_tells_the_place_of_its_entries_and_knows_no_others() -> None:
     [chunk] = chunks_of(groups, 10_000)
     assert [place and place._replace(raw=b"") for place in map(chunk.place, range(-1, 4))] == [
         None,
-        Place(1, None, "Patient", "Patient/p0"),
-        Place(2, 0, "Patient", "Patient/p1"),
-        Place(2, 1, "Observation", "Observation/o1"),
+        ResourcePlace(1, None, "Patient", "Patient/p0"),
+        ResourcePlace(2, 0, "Patient", "Patient/p1"),
+        ResourcePlace(2, 1, "Observation", "Observation/o1"),
         None,
     ]
     assert chunk.where == "a.ndjson:1-2"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.validation.chunks import Place
-from tasks.validation.findings import Issue, NotAnOutcomeError, Tally, read_outcome
+from tasks.validation.chunks import ResourcePlace
+from tasks.validation.findings import NotAnOutcomeError, Tally, ValidationIssue, read_outcome
 from tests.peers.validation import CANARY, issue, outcome
 
 
-def one(**fields: Any) -> Issue:
+def one(**fields: Any) -> ValidationIssue:
     [found] = read_outcome(outcome({"severity": "error", "code": "structure", **fields}))
     return found
 
@@ -138,8 +138,8 @@ def test_whatever_comes_it_is_issues_or_no_answer(value: Any) -> None:
     assert len(issues) == len(value or [])
 
 
-def place(entry: int) -> Place | None:
-    return Place(entry + 1, None, "Patient" if entry else "Encounter", "x") if entry < 3 else None
+def place(entry: int) -> ResourcePlace | None:
+    return ResourcePlace(entry + 1, None, "Patient" if entry else "Encounter", "x") if entry < 3 else None
 
 
 def test_findings_are_counted_by_severity_type_and_code_and_resources_once() -> None:

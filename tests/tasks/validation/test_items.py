@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.shared.fhir.long_line import lines_with_long
-from tasks.validation.items import Entry, Item, ItemReader, Unusable, key_of
+from tasks.validation.items import Item, ItemEntry, ItemReader, UnusableItem, key_of
 from tests.peers.validation import bundle, patient, resource
 
 
@@ -22,14 +22,14 @@ def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Ite
 
 def sent(item: Item) -> dict[str, Any]:
     """The entry as the service gets it, numbers as text."""
-    assert isinstance(item, Entry)
+    assert isinstance(item, ItemEntry)
     parsed: dict[str, Any] = json.loads(item.text, parse_float=str, parse_int=str)
     return parsed
 
 
 def reference(line: bytes | dict[str, Any]) -> str:
     [item], _ = read(line)
-    assert isinstance(item, Unusable)
+    assert isinstance(item, UnusableItem)
     return item.reference
 
 
@@ -80,7 +80,7 @@ def test_the_bytes_of_a_resource_are_not_touched() -> None:
         % raw
     )
     [item], _ = read(line)
-    assert isinstance(item, Entry)
+    assert isinstance(item, ItemEntry)
     assert item.text == b'{"fullUrl":"urn:uuid:1","resource":%b}' % raw
     assert item.text[item.resource : -1] == raw
     assert key_of(raw) == ("Patient", "Patient/p1")
@@ -132,15 +132,15 @@ def test_a_line_that_cannot_be_sent_is_a_finding_of_ours(line: bytes, expected: 
 def test_an_entry_that_cannot_be_sent_leaves_the_others_to_be_validated(entry: str, expected: str) -> None:
     good = json.dumps({"resource": patient("p1")})
     items, _ = read(f'{{"resourceType":"Bundle","type":"batch","entry":[{good},{entry},{good}]}}'.encode())
-    assert [type(item) for item in items] == [Entry, Unusable, Entry]
-    assert isinstance(items[1], Unusable)
+    assert [type(item) for item in items] == [ItemEntry, UnusableItem, ItemEntry]
+    assert isinstance(items[1], UnusableItem)
     assert (items[1].reference, items[1].index) == (expected, 1)
 
 
 def test_a_resource_hidden_behind_another_is_not_lost_beside_an_entry_that_has_none() -> None:
     hiding = '{"resource":{"resourceType":"Patient"},"resource":{"resourceType":"Observation"}}'
     items, reader = read(f'{{"resourceType":"Bundle","type":"batch","entry":[{{}},{hiding}]}}'.encode())
-    assert [(type(item), item.index) for item in items] == [(Unusable, 1)]
+    assert [(type(item), item.index) for item in items] == [(UnusableItem, 1)]
     assert reader.facts.skipped == 1
 
 

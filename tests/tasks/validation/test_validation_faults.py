@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError
-from tasks.validation.validation import Bounds
+from tasks.validation.validation import ValidationBounds
 from tests.conftest import wait_until
 from tests.peers.scenes import Scene, playing
 from tests.peers.server import Reply
@@ -70,7 +70,7 @@ def test_a_reset_before_the_body_was_read_is_repeated_as_often_as_the_retry_bloc
 
 def test_the_timeout_covers_a_queue_of_all_requests_under_way(scene: Scene) -> None:
     scene.service.script = lambda *_: Reply(seconds=0.8)
-    bounds = Bounds(timeout=0.6, mebibyte=1000)
+    bounds = ValidationBounds(timeout=0.6, mebibyte=1000)
     assert scene.job.validate(scene.service.url, bounds=bounds, max_concurrent_requests=3).details["findings"] == 6
 
 
