@@ -76,7 +76,7 @@ class RowAgreement:
         self._rows = 0
         self._foreign = 0
 
-    def take(self, ids: Sequence[Any]) -> bool:
+    def check_ids(self, ids: Sequence[Any]) -> bool:
         """The ids of some rows, as they were decoded; whether all may still be right."""
         self._rows += len(ids)
         if self._rule.column is not None:
@@ -150,7 +150,7 @@ class AnswerWriter:
         text = self.rows.read(block)
         if self._right:
             self.last = block
-            self._right = self._agreement.take(self.rows.ids)
+            self._right = self._agreement.check_ids(self.rows.ids)
             self._table.write(text)
         else:
-            self._agreement.take(self.rows.ids)  # only counted: whether the answer ends well decides what it is
+            self._agreement.check_ids(self.rows.ids)  # only counted: whether the answer ends well decides what it is

@@ -106,14 +106,14 @@ class Flattener:
             attempts += 1
             self._attempt(batch, writer, attempts)
 
-        def tell(state: tenacity.RetryCallState, seconds: float) -> None:
+        def log_retry(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
             most = 2 if getattr(error, "status", None) == 500 else self._context.config.retry.max_attempts
             meter = self._context.meter
             announce(meter, SERVICE, OPERATION, error, attempt=attempts, attempts=most, seconds=seconds)
 
         try:
-            retrying(self._context.config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)
+            retrying(self._context.config.retry, sleep=self._sleep, retryable=retryable, before_wait=log_retry)(attempt)
         except NoRowError as problem:
             raise self._no_row(problem, where) from None
         except RowsDifferError as problem:

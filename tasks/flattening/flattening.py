@@ -220,7 +220,7 @@ class _FlatteningRun:
         writer = AnswerWriter(self._tables[batch.place], self.rules[batch.place], batch.ids)
         name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
-        self._tables.keep(batch, writer.rows, writer.with_rows)
+        self._tables.record_batch(batch, writer.rows, writer.with_rows)
         self.context.meter.hand_in(batch.resources)
 
     def _checked(self, facts: RoutingFacts) -> RoutingFacts:

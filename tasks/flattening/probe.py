@@ -83,7 +83,7 @@ def _wrong(answer: Answer) -> str | None:
     agreement = RowAgreement(RowRule(Promise.ONE, 0), ROW.values())
     try:
         reader.read(answer.body)
-        agreement.take(reader.ids)
+        agreement.check_ids(reader.ids)
         agreement.end()
     except NoRowError as problem:
         return f"answered a row that {problem.what}"

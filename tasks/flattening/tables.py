@@ -79,7 +79,7 @@ class CsvTable:
         """Cut off what was written since the last ``keep``."""
         self._opened.cut(self.size)
 
-    def keep(self) -> int:
+    def sync(self) -> int:
         """Force what was written to the disk; how many bytes that are since the last time."""
         self._opened.sync()
         added, self.size = self._opened.size - self.size, self._opened.size
@@ -150,10 +150,10 @@ class Tables:
         """How many batches of a group are in its table."""
         return self._accounts[place].counts["batches"]
 
-    def keep(self, batch: RequestBatch, rows: RowReader, with_rows: int) -> None:
+    def record_batch(self, batch: RequestBatch, rows: RowReader, with_rows: int) -> None:
         """The rows of a batch, of so many resources, are written: force them to the disk, and record it."""
         table, account = self._all[batch.place], self._accounts[batch.place]
-        added = table.keep()
+        added = table.sync()
         counts = {f"filled {column}": 1 for column in rows.filled if not account.counts[f"filled {column}"]}
         with self._lock:
             self._ledger.done(
@@ -172,7 +172,7 @@ class Tables:
         """All batches are done: record it, and give the tables their names. ``facts`` are about the input."""
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
         for table in unfinished:
-            table.keep()
+            table.sync()
         made = self._make_parquet()
         for table in self._all:
             self._ledger.complete(table.path.name, {})

@@ -43,7 +43,7 @@ class Watchdog:
     """
 
     def __init__(self, ask: Callable[[], None], *, interval: float) -> None:
-        self._ask = ask
+        self._probe = ask
         self._interval = interval
         self._watched: list[Watched] = []
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Watchdog:
                 if watched in self._watched:
                     self._watched.remove(watched)
 
-    def look(self) -> None:
+    def check_service(self) -> None:
         """One round: ask, and cancel what must be."""
         with self._lock:
             before = list(self._watched)
@@ -94,14 +94,14 @@ class Watchdog:
         while not self._ended.wait(left):
             started = time.monotonic()
             try:
-                self.look()
+                self.check_service()
             except Stopped:
                 return  # whoever is watched is stopped by the same
             left = max(0.0, self._interval - (time.monotonic() - started))
 
     def _alive(self) -> bool:
         try:
-            self._ask()
+            self._probe()
         except TransientError as error:
             status = f"status {error.status}" if error.status else error.reference
             log.warning("flattening: the service does not answer for its metadata (%s)", status)

@@ -33,7 +33,7 @@ class Affected:
                 if len(self._patients[path]) < _MOST:
                     self._patients[path] |= patients
 
-    def said(self, path: str, count: int, k: int) -> str:
+    def in_words(self, path: str, count: int, k: int) -> str:
         """``count``, which is the sum over requests, in words: below ``k`` unless that many different patients were
         seen, and not more than were seen as far as they are known."""
         seen = len(self._patients[path])

@@ -65,7 +65,7 @@ class Deidentification:
         """Raises ``DataError`` for a chunk that is no resource, ``ServiceError`` and ``TransientError`` for what the
         service does, ``ReconciliationError`` for entries that are missing.
         """
-        given = _given(chunk.text, chunk.place)
+        given = _sent_outline(chunk.text, chunk.place)
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
         texts = self._texts(given, chunk, chunk.first_entry, counts, chunk.numbers)
         if len(texts) == 1 and not chunk.split:
@@ -105,7 +105,7 @@ class Deidentification:
         del pieces  # the entries are in the halves now
         found: list[tuple[bytes, int]] = []
         for half, start in halves:
-            found += self._texts(_given(half, place), chunk, start, counts, numbers)
+            found += self._texts(_sent_outline(half, place), chunk, start, counts, numbers)
         return found
 
     def _check(
@@ -159,7 +159,7 @@ class Deidentification:
         self._failed.tell(error, request=(place, text))
 
 
-def _given(text: bytes, place: str) -> ResourceSummary:
+def _sent_outline(text: bytes, place: str) -> ResourceSummary:
     try:
         return outline_of(text, sent=True)
     except OutlineError as problem:

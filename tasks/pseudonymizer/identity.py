@@ -187,14 +187,14 @@ class IdentityMap:
                 return  # nearly always: all of them are new, and none is an original id
         fresh.clear()
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            known, here = self._known(fresh, after ^ _INVERSE)
+            known, here = self._find(fresh, after ^ _INVERSE)
             if known is None:
                 fresh[after ^ _INVERSE] = before
             elif known != before:
                 raise _WrongError(id=True, here=here)
             if before != after:
                 # Whatever keeps ids gives each its own: it does not give two resources each other's.
-                swapped, here = self._known(fresh, before ^ _INVERSE)
+                swapped, here = self._find(fresh, before ^ _INVERSE)
                 if swapped == after and not news[index].rpartition("/")[2].isdecimal():
                     raise _WrongError(id=True, here=here)
             if before != after or originals[index].startswith("Patient/"):
@@ -210,10 +210,10 @@ class IdentityMap:
             if kind != becomes and (kind == CONTAINED or (_is_type(kind) and _is_type(becomes))):
                 raise _WrongError(id=False, here=True)
             if before != after or kind == "Patient":
-                unknown[kind] += before != after and self._known(fresh, before)[0] is None
+                unknown[kind] += before != after and self._find(fresh, before)[0] is None
                 self._enter(fresh, before, after)
             if kind == becomes:
-                known, here = self._known(fresh, after ^ _INVERSE)
+                known, here = self._find(fresh, after ^ _INVERSE)
                 if known is None and kind in _PERSONS:
                     fresh[after ^ _INVERSE] = before
                 elif known not in (None, before):
@@ -227,11 +227,11 @@ class IdentityMap:
         """Of new ids whose originals are some of several: which those can still be."""
         narrowed: dict[int, frozenset[int]] = {}
         for originals, new, is_reference in choices:
-            known, here = self._known(fresh, new ^ _INVERSE)
+            known, here = self._find(fresh, new ^ _INVERSE)
             possible = originals & self._loose.get(new, originals)
             wrong = known not in (None, *originals) or (originals and not possible)
             if not wrong and new not in originals:
-                became = {self._known(fresh, one)[0] for one in originals}
+                became = {self._find(fresh, one)[0] for one in originals}
                 wrong = bool(became) and None not in became and new not in became
             if wrong:
                 raise _WrongError(id=not is_reference, here=here)
@@ -243,13 +243,13 @@ class IdentityMap:
         return self._now.keys().isdisjoint(keys) and self._before.keys().isdisjoint(keys)
 
     def _enter(self, fresh: dict[int, int], key: int, value: int) -> None:
-        known, here = self._known(fresh, key)
+        known, here = self._find(fresh, key)
         if known is None:
             fresh[key] = value
         elif known != value:
             raise _WrongError(id=False, here=here)
 
-    def _known(self, fresh: dict[int, int], key: int) -> tuple[int | None, bool]:
+    def _find(self, fresh: dict[int, int], key: int) -> tuple[int | None, bool]:
         """What a key leads to, and whether that is of this answer."""
         if (value := fresh.get(key)) is not None:
             return value, True

@@ -78,7 +78,7 @@ class Outputs:
             )
         return source.writer
 
-    def keep(self, source: OutputSource, position: Position) -> None:
+    def record_position(self, source: OutputSource, position: Position) -> None:
         """Record that the file is good up to here: everything that was counted belongs to it."""
         _set_position(source.counts, position)
         self._ledger.done(source.base, (), **(source.counts - source.kept))
@@ -103,7 +103,7 @@ class Outputs:
                 pass
         source.kept = Counter()
 
-    def leave(self, current: OutputSource | None) -> None:
+    def close_early(self, current: OutputSource | None) -> None:
         """The step ends early. ``current`` is the file whose last line is whole: it goes on right there later."""
         for source in self.sources:
             if source.writer is not None:
@@ -111,7 +111,7 @@ class Outputs:
                 with writer:
                     position = writer.suspend() if source is current else None
                     if position is not None and position.lines > source.kept["lines"]:
-                        self.keep(source, position)
+                        self.record_position(source, position)
 
     def total(self) -> Counts:
         """The counts of all files."""

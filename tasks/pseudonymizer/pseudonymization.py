@@ -127,7 +127,7 @@ class _PseudonymizerRun:
             try:
                 self._all()
             finally:
-                self._outputs.leave(self._whole)
+                self._outputs.close_early(self._whole)
             return self._result()
 
     def _all(self) -> None:
@@ -213,7 +213,7 @@ class _PseudonymizerRun:
                 if result is None:
                     self._end_of(source)
                 else:
-                    self._take(source, result)
+                    self._write_result(source, result)
 
     def _items(self, sources: Iterable[OutputSource]) -> Iterator[tuple[OutputSource, RequestChunk | None]]:
         """The chunks of the files, and a ``None`` behind the last one of each."""
@@ -226,7 +226,7 @@ class _PseudonymizerRun:
                 yield source, chunk
             yield source, None
 
-    def _take(self, source: OutputSource, result: Deidentified) -> None:
+    def _write_result(self, source: OutputSource, result: Deidentified) -> None:
         """Write what came back, and count it."""
         self._whole = None
         writer = self._outputs.open(source)
@@ -250,7 +250,7 @@ class _PseudonymizerRun:
             position = writer.end_line()
             if position is not None:
                 self._identities.write()
-                self._outputs.keep(source, position)
+                self._outputs.record_position(source, position)
             self._context.meter.within(source.path, counts["bytes_in"])
             self._whole = source
 
@@ -277,7 +277,7 @@ class _PseudonymizerRun:
 
     def _worded(self, counts: Counts, *, kept: bool = False) -> dict[str, str]:
         k = self._context.config.report.k
-        return worded(counts, lambda path, count: self._affected.said(path, count, k), kept=kept)
+        return worded(counts, lambda path, count: self._affected.in_words(path, count, k), kept=kept)
 
     def _people(self, counts: Counts, *, kept: bool = False) -> str:
         said = self._worded(counts, kept=kept).items()

@@ -72,12 +72,12 @@ class ValidationClient:
         could not be sent. Raises what ``ServiceClient.send`` raises, with file and lines in the context, and
         ``ServiceError`` ``validation-answer`` and ``validation-too-large``.
         """
-        outcomes = list(self._ask(chunk)) if len(chunk) else []
+        outcomes = list(self._send(chunk)) if len(chunk) else []
         if chunk.unusable:
             outcomes.append(unusable_outcome(chunk.unusable))
         return outcomes
 
-    def _ask(self, chunk: ValidationChunk) -> Iterator[ChunkOutcome]:
+    def _send(self, chunk: ValidationChunk) -> Iterator[ChunkOutcome]:
         stack = [chunk]
         while stack:
             part = stack.pop()
@@ -104,7 +104,7 @@ class ValidationClient:
                 max_answer_bytes=MAX_ANSWER,
             )
             if answer.status != 413:
-                return self._taken(chunk, answer)
+                return self._read_answer(chunk, answer)
             self._too_large(chunk, answer)
         except SluiceError as error:
             if error.reference == "answer-too-large" and len(chunk) > 1:
@@ -127,7 +127,7 @@ class ValidationClient:
             self._refused = min(self._refused, size)
         log.info("validation: %d bytes are more than the service takes, halves are sent", size)
 
-    def _taken(self, chunk: ValidationChunk, answer: Answer) -> ChunkOutcome:
+    def _read_answer(self, chunk: ValidationChunk, answer: Answer) -> ChunkOutcome:
         if what := wrong_with(answer, len(chunk)):
             raise _refusal(
                 "validation-answer",

@@ -136,7 +136,7 @@ class ItemReader:
         except DataError as problem:
             if problem.reference == "resource-too-large":
                 raise
-            yield UnusableItem(number, None, _known(problem), "Bundle")
+            yield UnusableItem(number, None, _reason(problem), "Bundle")
 
     def _entries(self, entries: Iterable[RawEntry | UnusableError], number: int) -> Iterator[Item]:
         for index, entry in enumerate(entries):
@@ -200,5 +200,5 @@ def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]
     return kind, identifier if isinstance(identifier, str) and ID.fullmatch(identifier) else None
 
 
-def _known(problem: DataError) -> str:
+def _reason(problem: DataError) -> str:
     return problem.reference if problem.reference in REASONS else "not-json"

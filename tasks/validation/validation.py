@@ -129,13 +129,13 @@ class _Validation:
             try:
                 for work, outcomes in in_order(
                     self._works(places, ledger),
-                    self._ask,
+                    self._validate,
                     threads=self._threads,
                     stop=self._context.stop,
                     weigh=len,
                     budget=(self._threads + _SPARE) * self._limit,
                 ):
-                    self._take(work, outcomes)
+                    self._record_outcomes(work, outcomes)
             finally:
                 for report in self._open:
                     report.close()
@@ -168,12 +168,12 @@ class _Validation:
 
     # Asking, in threads
 
-    def _ask(self, work: _Work) -> tuple[_Work, list[ChunkOutcome]]:
+    def _validate(self, work: _Work) -> tuple[_Work, list[ChunkOutcome]]:
         return work, self._validator.validate(work.chunk) if isinstance(work, _FilePart) else []
 
     # Reporting
 
-    def _take(self, work: _Work, outcomes: list[ChunkOutcome]) -> None:
+    def _record_outcomes(self, work: _Work, outcomes: list[ChunkOutcome]) -> None:
         report = work.report
         if isinstance(work, _FilePart):
             chunk = work.chunk

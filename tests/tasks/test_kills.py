@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.flattening import FlatteningBounds as FlatteningBounds
-from tasks.pseudonymizer.pseudonymization import FlatteningBounds as PseudonymizerBounds
+from tasks.flattening.flattening import FlatteningBounds
+from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.report import StepReport
 from tests.peers import flattening, pseudonymization, validation
 from tests.peers.flattening import of_patient, provenance, resource

@@ -18,7 +18,7 @@ IDS = ("a", "b", "c")
 def found(promise: Promise, *blocks: list[Any], column: int | None = 0) -> int:
     agreement = RowAgreement(RowRule(promise, column), IDS)
     for block in blocks:
-        agreement.take(block)
+        agreement.check_ids(block)
     return agreement.end()
 
 

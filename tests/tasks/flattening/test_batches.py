@@ -67,12 +67,12 @@ def test_three_failures_in_a_row_cancel_a_request_and_an_answer_between_them_sav
 
     with Watchdog(ask, interval=3600) as watchdog, watchdog.watch(lambda: cancelled.append(1)) as watched:
         for _ in range(5):
-            watchdog.look()
+            watchdog.check_service()
             assert not cancelled
-        watchdog.look()
+        watchdog.check_service()
         assert cancelled == [1]
         assert watched.silent
-        watchdog.look()  # nobody is left: nothing is asked
+        watchdog.check_service()  # nobody is left: nothing is asked
         assert cancelled == [1]
 
 
@@ -82,7 +82,7 @@ def test_a_refusal_is_a_sign_of_life() -> None:
 
     with Watchdog(ask, interval=3600) as watchdog, watchdog.watch(pytest.fail):
         for _ in range(5):
-            watchdog.look()
+            watchdog.check_service()
 
 
 def test_a_request_that_began_later_has_its_own_count() -> None:
@@ -91,19 +91,19 @@ def test_a_request_that_began_later_has_its_own_count() -> None:
 
     cancelled: list[str] = []
     with Watchdog(ask, interval=3600) as dog, dog.watch(lambda: cancelled.append("first")):
-        dog.look()
-        dog.look()
+        dog.check_service()
+        dog.check_service()
         with dog.watch(lambda: cancelled.append("second")):
-            dog.look()
+            dog.check_service()
             assert cancelled == ["first"]
-            dog.look()
-            dog.look()
+            dog.check_service()
+            dog.check_service()
             assert cancelled == ["first", "second"]
 
 
 def test_nothing_is_asked_while_nothing_runs() -> None:
     with Watchdog(pytest.fail, interval=3600) as watchdog:
-        watchdog.look()
+        watchdog.check_service()
         with watchdog.watch(pytest.fail):
             pass
-        watchdog.look()
+        watchdog.check_service()
