@@ -147,7 +147,7 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     assert ui.title(job) == "The page of the job: completed"
 
 
-def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a_name(ui: Ui, site: Site) -> None:
+def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, site: Site) -> None:
     config = site.configuration("undecided-study", "local_import", "wait", "send")
     before = site.posts()
     job = begun(ui, site, config)

@@ -84,7 +84,7 @@ def test_a_user_name_with_a_colon_is_rejected(errors: Errors) -> None:
 S3 = {"bucket": "b", "region": "r", "access_key_id": "a", "secret_access_key": "s"}
 
 
-def test_rule_7_in_s3_upload_only_basic_counts_and_the_rest_is_ignored_with_a_warning(load: Load) -> None:
+def test_rule_7_s3_upload_uses_only_basic_auth_and_warns_of_the_rest(load: Load) -> None:
     def loaded(auth: dict[str, str]) -> Any:
         send = {"send_as": "s3_upload", "s3": S3, "auth": auth}
         return load(

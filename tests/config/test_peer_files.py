@@ -152,7 +152,7 @@ def test_older_names_are_accepted_on_the_command_line(load: Load) -> None:
     assert [finding.reference for finding in loaded.warnings] == ["deprecated-key"] * 2
 
 
-def test_a_migrated_file_is_the_same_configuration_with_every_comment_and_no_older_name(load: Load, peer: str) -> None:
+def test_a_migrated_file_keeps_its_values_and_comments_and_has_no_older_name(load: Load, peer: str) -> None:
     written = migrate(peer)
     loaded = load(written)
     assert loaded.config == load(peer).config

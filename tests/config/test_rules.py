@@ -139,7 +139,7 @@ pipeline: {enabled_steps: [local_import%s]}
 """
 
 
-def test_an_unset_variable_of_an_enabled_step_is_an_error_that_names_variable_and_key(errors: Errors) -> None:
+def test_an_unset_variable_of_an_enabled_step_is_an_error_with_variable_and_key(errors: Errors) -> None:
     found = errors(WITH_VARIABLE % ", send")
     assert set(found) == {("unset-variable", "services.send.url"), ("unset-variable", "services.send.auth.password")}
     assert "PW" in found["unset-variable", "services.send.auth.password"].message
@@ -234,7 +234,7 @@ def test_credentials_over_plain_http_to_another_machine_give_a_warning(load: Loa
         ("http://store.example", "{}", []),
     ],
 )
-def test_in_s3_upload_it_is_the_store_that_gets_them_and_not_the_url_that_is_ignored(
+def test_in_s3_upload_the_store_gets_them_and_not_the_ignored_url(
     load: Load, endpoint: str, auth: str, warned: list[str]
 ) -> None:
     s3 = f"{{bucket: bucket, region: r, access_key_id: a, secret_access_key: s, endpoint: '{endpoint}'}}"
@@ -258,7 +258,7 @@ GOOD = trustme.CA().cert_pem.bytes()
         (GOOD + GOOD[: len(GOOD) // 2] + b"\n-----END CERTIFICATE-----\n", "certificate 2 of 2"),
     ],
 )
-def test_a_ca_bundle_whose_certificates_do_not_load_is_an_error_whatever_step_is_enabled(
+def test_a_ca_bundle_that_does_not_load_is_an_error_for_every_enabled_step(
     errors: Errors, loader: Loader, content: bytes, says: str
 ) -> None:
     (loader.directory / "ca.pem").write_bytes(content)

@@ -359,7 +359,7 @@ def test_a_signed_url_in_the_file_or_the_environment_is_no_finding(load: Load) -
         ("services.pseudonymizer.auth.api_key", "CANARY", "${VAR}"),
     ],
 )
-def test_a_secret_that_a_later_flag_replaces_stands_on_the_command_line_all_the_same(
+def test_a_secret_replaced_by_a_later_flag_is_still_on_the_command_line(
     errors: Errors, key: str, secret: str, harmless: str
 ) -> None:
     found = errors(MINIMAL, env={"VAR": "x"}, overrides=[f"{key}={secret}", f"{key}={harmless}"])

@@ -34,7 +34,7 @@ def test_it_passes_the_check_once_the_variables_are_set(tmp_path: Path, steps: l
         assert set(to_fill_in(names, mode)) <= given
 
 
-def test_it_has_the_keys_of_its_steps_and_of_no_other_and_a_variable_for_every_secret() -> None:
+def test_the_template_has_only_the_keys_of_its_steps_and_a_variable_per_secret() -> None:
     text = template(["http_import", "pseudonymizer", "send"])
     blocks = re.findall(r"^  (\w+):", text, re.MULTILINE)
     assert blocks == ["http_import", "pseudonymizer", "send", "enabled_steps"]

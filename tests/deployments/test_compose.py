@@ -41,7 +41,7 @@ class TestCompose:
         tag = SERVICES[name]["image"].partition(":")[2]
         assert re.match(r"\d+\.\d+", tag), SERVICES[name]["image"]
 
-    def test_the_image_is_built_once_for_all_services_and_never_looked_for_in_a_registry(self) -> None:
+    def test_the_image_is_built_once_for_all_services_and_never_pulled(self) -> None:
         assert [name for name in OURS if "build" in SERVICES[name]] == ["server"]
         assert {SERVICES[name]["pull_policy"] for name in OURS} == {"never"}
 

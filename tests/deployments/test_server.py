@@ -77,7 +77,7 @@ def no_second_ui(url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_server_of_one_s_own_has_one_ui_keeps_slots_in_files_and_is_judged_by_server_status(
+def test_an_own_server_has_one_ui_slots_in_files_and_passes_server_status(
     own: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     url, process = own

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("KILL_SEED", "20250907"))
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_undisturbed(
+def test_a_job_killed_at_submission_poll_or_download_ends_as_if_undisturbed(
     tmp_path: Path, migrated_database: Path, prefect_api: str
 ) -> None:
     draw = random.Random(SEED)

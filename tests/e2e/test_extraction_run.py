@@ -105,7 +105,7 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
 
 
 @pytest.mark.slow
-def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_continue(
+def test_a_continue_does_not_need_the_files_the_job_was_started_with(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
     (tmp_path / "patients.txt").write_text("p1\n")

@@ -254,7 +254,7 @@ jobs_dir: jobs
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undisturbed(tmp_path, migrated_database):
+def test_a_job_killed_in_import_start_or_send_ends_as_if_undisturbed(tmp_path, migrated_database):
     draw = random.Random(SEED)
     moments = [draw.uniform(0.0, 0.3), draw.uniform(0.3, 2.5), draw.uniform(0.0, 0.8)]
     print(f"seed {SEED}, moments {moments}")

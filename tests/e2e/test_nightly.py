@@ -89,7 +89,7 @@ def names(api: PrefectApi, job: str) -> list[str]:
     return [state["name"] for state in api.request("GET", f"/flow_run_states/?flow_run_id={job}")]
 
 
-def test_a_nightly_whose_machine_died_is_interrupted_in_prefect_and_goes_on_when_a_worker_starts(
+def test_a_nightly_of_a_dead_machine_is_interrupted_and_continued_by_a_worker(
     sluice: Commands, prefect_api: str, api: PrefectApi, nightly: tuple[str, str], fhir: Fhir
 ) -> None:
     pool, deployed = nightly
@@ -108,7 +108,7 @@ def test_a_nightly_whose_machine_died_is_interrupted_in_prefect_and_goes_on_when
     assert f"job {job}: was interrupted, and goes on" in told
 
 
-def test_a_nightly_that_its_worker_s_end_stopped_goes_on_at_the_next_start_unless_that_is_to_tell(
+def test_a_nightly_stopped_with_its_worker_continues_unless_unfinished_is_tell(
     sluice: Commands, prefect_api: str, api: PrefectApi, nightly: tuple[str, str], fhir: Fhir
 ) -> None:
     pool, deployed = nightly

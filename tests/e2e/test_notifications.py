@@ -158,7 +158,7 @@ def nothing_but_words_of_ours(receiver: Receiver, project: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-def test_a_local_run_calls_when_it_waits_fails_each_time_and_is_interrupted_and_not_when_it_completes(
+def test_a_local_run_notifies_of_each_wait_failure_and_interruption_only(
     commands: Commands, announced: Receiver, mailbox: Mailbox, api: str, project: Path, fhir: Fhir
 ) -> None:
     announce(commands, announced, mailbox)  # twice makes one automation
@@ -207,7 +207,7 @@ def start(api: str, project: Path) -> str:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
-def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_dies_is_stopped_or_never_begins(
+def test_a_deployment_run_notifies_when_suspended_failed_dead_stopped_or_unstarted(
     commands: Commands, announced: Receiver, api: str, project: Path, fhir: Fhir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = commands.cwd / "serve.log"

@@ -223,7 +223,7 @@ def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
     assert time.monotonic() - asked < 10.5
 
 
-def test_a_server_that_stays_away_ends_the_job_between_files_and_what_was_done_counts(
+def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path
 ) -> None:
     here = this_machine(tmp_path / "one", TIMES)

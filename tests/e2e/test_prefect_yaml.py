@@ -111,7 +111,7 @@ def test_the_deployments_are_what_the_file_says(sluice: Commands, prefect_api: s
 
 
 @pytest.mark.timeout(240)
-def test_a_relative_jobs_dir_in_a_worker_s_own_directory_is_refused_before_anything_is_written(
+def test_a_relative_jobs_dir_of_a_worker_is_refused_before_anything_is_written(
     sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
 ) -> None:
     deployment = deploy(sluice, prefect_api, pool)["sluice"]

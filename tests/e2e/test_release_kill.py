@@ -82,7 +82,7 @@ def measuring(sluice: Commands, project: Path) -> Iterator[Running]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("how", ["signal", "cancel", "suspend"])
-def test_stopped_in_the_report_a_job_ends_within_ten_seconds_and_leaves_nothing_of_it(
+def test_a_job_stopped_in_the_report_ends_within_ten_seconds_without_a_report(
     sluice: Commands,
     project: Path,
     fhir: Fhir,

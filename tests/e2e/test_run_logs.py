@@ -65,7 +65,7 @@ def log_of(api: str, job: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", [commands, serving, a_worker], ids=["command", "served", "worker"])
-def test_what_the_job_s_log_says_is_in_the_logs_of_its_run_and_its_end_is_the_last_line(
+def test_the_logs_of_a_run_have_the_job_log_and_its_end_as_the_last_line(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, kind: Callable[..., Any]
 ) -> None:
     ok, refused = project / "config.yaml", project / "refused.yaml"

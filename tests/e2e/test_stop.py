@@ -89,7 +89,7 @@ def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alo
             os.kill(server, signal.SIGTERM)
 
 
-def test_the_death_of_the_embedded_server_under_a_job_ends_it_with_3_and_it_continues(sluice_alone, project, fhir):
+def test_a_job_whose_embedded_server_dies_ends_with_3_and_can_be_continued(sluice_alone, project, fhir):
     """Issue 13, number 3: noticed within 30 s, said, nothing lost."""
     job, child = started_and_sending(sluice_alone, project, fhir)
     kill(json.loads((project / "jobs/.prefect/server.json").read_text())["pid"])

@@ -36,7 +36,7 @@ def suspended(api: str, job: str, name: str, *, reschedule: bool) -> float:
     return time.monotonic()
 
 
-def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_goes_on_with_a_worker(
+def test_suspend_stops_a_deployment_job_within_ten_seconds_and_resume_continues_it(
     sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"
@@ -68,7 +68,7 @@ def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_go
         worker.stop()
 
 
-def test_a_run_that_is_resumed_before_it_has_stopped_goes_on_and_its_worker_lives_with_its_other_runs(
+def test_a_run_resumed_before_it_stopped_continues_and_its_worker_stays_alive(
     sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"

@@ -128,7 +128,7 @@ def test_a_job_killed_in_the_moment_before_it_is_parked_waits_and_is_approved(
     ("stop", "taken"),
     [("labels", True), (3, False), (4, False), (5, False), (5, True), ("set_state", False), ("set_state", True)],
 )
-def test_a_job_killed_at_any_request_after_its_record_says_that_it_waits_can_be_decided(
+def test_a_job_killed_after_its_wait_is_recorded_can_be_decided(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool, decision: str
 ) -> None:
     with killed_at(stop, sluice, prefect_api, taken=taken) as scene:
@@ -139,7 +139,7 @@ def test_a_job_killed_at_any_request_after_its_record_says_that_it_waits_can_be_
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("stop", "taken"), [(0, False), (0, True), (1, False), (1, True), ("labels", False)])
-def test_a_job_killed_before_its_record_says_that_it_waits_is_interrupted_and_comes_to_the_wait_again(
+def test_a_job_killed_before_its_wait_is_recorded_reaches_the_wait_again(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool
 ) -> None:
     with killed_at(stop, sluice, prefect_api, taken=taken) as scene:

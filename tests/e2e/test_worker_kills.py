@@ -643,7 +643,7 @@ def parker(trial: Trial) -> Worker:
     return found
 
 
-def test_the_machine_of_a_parked_run_dies_and_the_other_goes_on_at_once_when_it_is_approved(
+def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved(
     sluice: Commands, prefect: PrefectApi, services: Services
 ) -> None:
     with parked(sluice, prefect, services, "parked") as trial:
@@ -653,7 +653,7 @@ def test_the_machine_of_a_parked_run_dies_and_the_other_goes_on_at_once_when_it_
     assert trial.record().approvals[2].comment == "looked at"
 
 
-def test_the_machine_of_a_parked_run_dies_and_the_other_goes_on_at_once_when_it_is_approved_in_the_ui(
+def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved_in_the_ui(
     sluice: Commands, prefect: PrefectApi, services: Services
 ) -> None:
     with parked(sluice, prefect, services, "parked, approved in the UI") as trial:

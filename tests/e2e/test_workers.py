@@ -76,7 +76,7 @@ def nothing_twice(fhir: Fhir, directory: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_worker_killed_in_the_middle_of_a_step_is_followed_by_the_other_and_nothing_is_done_twice(
+def test_another_worker_continues_a_step_of_a_killed_worker_and_repeats_nothing(
     sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir, between: Bridge
 ) -> None:
     with two_workers(sluice, prefect_api, {}, {}) as workers:

@@ -6,7 +6,7 @@ OPTIONAL = ("crtdl", "input", "anonymization_config", "patients", "overrides")
 PROPERTIES = pipeline.parameters.properties
 
 
-def test_every_parameter_has_a_description_and_the_configuration_comes_first_and_is_the_only_one_required():
+def test_every_parameter_has_a_description_and_only_the_first_config_is_required():
     assert list(PROPERTIES) == ["config", *OPTIONAL]
     assert pipeline.parameters.required == ["config"]
     assert all(shown["description"] for shown in PROPERTIES.values())

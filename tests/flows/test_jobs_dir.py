@@ -203,9 +203,7 @@ sys.addaudithook(hook)
 
 
 @pytest.mark.e2e
-def test_a_whole_pipeline_opens_nothing_below_the_jobs_directory_in_a_way_that_follows_links(
-    sluice_alone, tmp_path: Path
-) -> None:
+def test_a_whole_pipeline_follows_no_link_below_the_jobs_directory(sluice_alone, tmp_path: Path) -> None:
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(AUDIT)
     found, scratch = tmp_path / "opened", tmp_path / "scratch"

@@ -85,7 +85,7 @@ def answer(child: subprocess.Popen[str], number: signal.Signals) -> tuple[str, f
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)])
-def test_a_signal_is_answered_at_once_with_what_happens_now_and_the_next_one_ends_the_process(
+def test_the_first_signal_is_answered_at_once_and_the_next_ends_the_process(
     number: signal.Signals, name: str, code: int
 ) -> None:
     with process(RUNNING) as child:

@@ -394,9 +394,7 @@ def fault(action: str, **more: Any) -> Json:
 
 
 @pytest.mark.e2e
-def test_after_faults_of_the_service_and_after_a_kill_a_run_goes_on_to_the_same_tables(
-    sluice: Commands, project: Project
-) -> None:
+def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(sluice: Commands, project: Project) -> None:
     project.configure("local_import, flattening", formats="csv, parquet", batch=1)
     fill(project, 140)
     whole = undisturbed(sluice, project)
@@ -436,9 +434,7 @@ def test_after_faults_of_the_service_and_after_a_kill_a_run_goes_on_to_the_same_
 
 
 @pytest.mark.slow
-def test_a_lookup_file_that_changes_before_a_continue_is_checked_and_its_views_are_the_new_ones(
-    sluice: Commands, project: Project
-) -> None:
+def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Commands, project: Project) -> None:
     project.configure("local_import, flattening")
     fill(project)
     project.faults(fault("status", status=503, skip=1 + PROBES))
@@ -583,7 +579,7 @@ def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]
 
 
 @pytest.mark.slow
-def test_of_tables_that_leave_as_csv_and_parquet_the_report_measures_one_and_a_corrected_one_whatever_it_is(
+def test_of_csv_and_parquet_the_report_measures_one_and_every_corrected_table(
     sluice: Commands, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.configure("local_import, flattening, wait", formats="csv, parquet")
@@ -615,9 +611,7 @@ def test_of_tables_that_leave_as_csv_and_parquet_the_report_measures_one_and_a_c
 
 
 @pytest.mark.slow
-def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_no_tables(
-    sluice: Commands, project: Project
-) -> None:
+def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(sluice: Commands, project: Project) -> None:
     project.configure("local_import, flattening, wait, send")
     fill(project)
     ran = sluice("pipeline", "start", "config.yaml", "query.json")

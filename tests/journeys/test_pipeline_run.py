@@ -327,7 +327,7 @@ def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
 
 
 @pytest.mark.slow
-def test_a_run_with_parameters_of_another_program_is_refused_and_no_command_is_named(sluice, project, prefect_api):
+def test_a_run_with_foreign_parameters_is_refused_without_naming_a_command(sluice, project, prefect_api):
     flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "pipeline"})
     parameters = {"config": str(project / "config.yaml"), "crtdls": "x"}
     state = {"type": "FAILED", "name": "Failed", "message": "Validation of flow parameters failed"}

@@ -187,7 +187,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_findings_are_in_the_step_s_artifact_by_severity_type_and_message_code_and_nothing_else_of_them(
+def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
     sluice: Commands, project: Project, services: Services, prefect_api: str
 ) -> None:
     wrong = {"resourceType": "Patient", "id": "p99", "gender": LEAK, "name": [{"family": FAMILY, LEAK: 1}]}

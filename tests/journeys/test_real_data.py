@@ -133,7 +133,7 @@ ASKED = ("g-patient", "g-condition")
 
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
-def test_the_maiden_names_of_the_sample_s_mothers_are_the_first_line_and_gone_with_a_rule(sluice, tmp_path, sample):
+def test_the_sample_mothers_maiden_names_come_first_and_a_rule_removes_them(sluice, tmp_path, sample):
     query = json.loads(DEMO_CRTDL.read_text())
     groups = [one for one in query["dataExtraction"]["attributeGroups"] if one["id"] in ASKED]
     for group in groups:

@@ -107,7 +107,7 @@ def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, maker: M
     return Gate(sluice, project, fhir, prefect_api, maker)
 
 
-def test_the_report_is_there_before_somebody_decides_and_the_decision_is_wherever_the_job_is(gate: Gate) -> None:
+def test_the_report_exists_before_the_decision_and_every_view_shows_the_decision(gate: Gate) -> None:
     started = gate.start()
     page = gate.directory / "report/step-2/release-report.html"
     assert str(page) in started.out
@@ -321,7 +321,7 @@ def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) 
     assert len(gate.maker.given) == 2
 
 
-def test_the_second_of_two_reviewers_may_reject_and_a_change_between_them_voids_the_first(gate: Gate) -> None:
+def test_a_second_reviewer_may_reject_and_a_change_voids_the_first_approval(gate: Gate) -> None:
     gate.configure(reviewers=2)
     gate.start()
     gate.answer(decision="release", by="Anna")
@@ -620,7 +620,7 @@ def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: G
     assert gate.fhir.total() == 19
 
 
-def test_what_was_released_for_one_destination_does_not_go_to_another_when_the_send_is_tried_again(gate: Gate) -> None:
+def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate: Gate) -> None:
     there = f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}"
     gate.start("--set", there)
     gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
@@ -703,7 +703,7 @@ def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate:
     assert gate.fhir.total() == 19
 
 
-def test_a_second_release_of_a_query_is_compared_with_the_first_and_the_host_is_known(gate: Gate) -> None:
+def test_a_second_release_of_a_query_is_compared_with_the_first_and_has_its_host(gate: Gate) -> None:
     first = gate.start(str(DEMO_CRTDL)).job
     gate.go_on("--approve")
     gate.start(str(DEMO_CRTDL))

@@ -61,7 +61,7 @@ def left(gate: Gate) -> list[str]:
 @pytest.mark.parametrize(
     "where", ["/.report/", "files.csv", "report.html", "report.json", "report.recipient.html", "report.recipient.json"]
 )
-def test_a_full_disk_neither_loses_nor_releases_the_job_and_the_report_is_made_when_there_is_room(
+def test_a_full_disk_neither_loses_nor_releases_a_job_and_the_report_follows(
     gate: Gate, full: Full, where: str
 ) -> None:
     full(where)

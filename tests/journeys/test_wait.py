@@ -8,7 +8,7 @@ LINE = json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n"
 
 
 @pytest.mark.slow
-def test_after_a_corrected_file_is_mended_the_job_waits_for_a_decision_on_what_is_there_now(sluice, project, fhir):
+def test_a_repaired_correction_makes_the_job_wait_for_a_new_decision(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     directory = project / "jobs" / job / "import_wait"
     (directory / "fixed.json").write_text(LINE)

@@ -137,7 +137,7 @@ def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_
     assert "validation: probe failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
 
 
-def test_a_token_endpoint_on_another_host_is_named_once_on_the_screen_and_in_the_log(
+def test_a_token_endpoint_on_another_host_is_named_once_on_screen_and_in_the_log(
     sluice: Commands, tmp_path: Path
 ) -> None:
     write_input(tmp_path / "data")

@@ -102,7 +102,7 @@ def test_a_target_that_never_comes_is_a_terminal_error_for_what_refers_to_it_onl
     ],
     ids=["code", "numeric id", "date"],
 )
-def test_a_resource_that_hapi_will_not_have_is_found_by_halving_and_the_others_get_in(
+def test_a_resource_that_hapi_rejects_is_found_by_halving_and_the_others_are_stored(
     hapi: Hapi, tmp_path: Path, guilty: dict[str, Any]
 ) -> None:
     innocent = [observation(f"innocent-{number}") for number in range(40)]

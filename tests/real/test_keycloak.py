@@ -122,7 +122,7 @@ def test_a_client_that_keycloak_refuses_is_a_terminal_error(keycloak: Keycloak, 
     assert sleeps == []
 
 
-def test_a_realm_that_is_not_there_is_a_terminal_error_that_says_how_an_issuer_looks(keycloak: Keycloak) -> None:
+def test_a_missing_realm_is_a_terminal_error_with_the_form_of_an_issuer(keycloak: Keycloak) -> None:
     sleeps = Sleeps()
     with keycloak.reading(keycloak.auth(realm="nowhere"), sleeps) as http, pytest.raises(ServiceError) as caught:
         http.authorize()

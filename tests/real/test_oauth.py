@@ -106,7 +106,7 @@ def test_client_id_and_secret_go_in_the_form_body_when_the_issuer_takes_both() -
     assert issuer.asked == ["post 200"]
 
 
-def test_an_issuer_that_offers_only_client_secret_basic_gets_that_with_every_character_intact() -> None:
+def test_an_issuer_with_only_client_secret_basic_gets_every_character_intact() -> None:
     issuer = Issuer(methods=("client_secret_basic",))
     with issuer.up(), reading(issuer, auth=auth(issuer, BY_BASIC)) as http:
         assert read(http, issuer) == 200
@@ -133,7 +133,7 @@ def test_a_token_that_lives_less_than_the_margin_is_not_kept() -> None:
     assert issuer.asked == ["post 200"] * 3
 
 
-def test_a_token_that_the_service_no_longer_takes_is_replaced_once_and_the_request_repeated() -> None:
+def test_a_token_that_the_service_rejects_is_replaced_once_and_the_request_repeated() -> None:
     issuer = Issuer()
     with reading(issuer) as http:
         with issuer.up():

@@ -211,7 +211,7 @@ def test_minio_lists_an_upload_for_its_whole_key_only(store: S3Store, job: S3Job
 
 
 @pytest.mark.parametrize("changed", ["same", "gone", "small"])
-def test_uploads_in_parts_that_a_killed_run_left_are_ended_whatever_became_of_their_files(
+def test_multipart_uploads_of_a_killed_run_are_aborted_even_if_their_files_changed(
     store: S3Store, job: S3Job, changed: str
 ) -> None:
     """129 MB of patients' data once stayed in a MinIO."""
@@ -359,7 +359,7 @@ def test_tls_is_the_tls_block_of_the_configuration(kind: str, job: S3Job, tmp_pa
         assert stored(store, job) == expected(job)
 
 
-def test_a_store_that_is_full_is_a_clear_error_and_the_upload_goes_on_when_there_is_room(kind: str, job: S3Job) -> None:
+def test_a_full_store_is_a_clear_error_and_the_upload_continues_when_there_is_room(kind: str, job: S3Job) -> None:
     filled(job, large=8 * MIB)
     with s3_running(kind, space=100 * MIB) as store:
         fillers = 0
@@ -408,9 +408,7 @@ def test_407_of_a_forward_proxy_is_a_terminal_error(store: S3Store, squid: Squid
 
 
 @pytest.mark.real("nginx")
-def test_a_reverse_proxy_gets_proxy_authorization_on_every_request_and_signatures_hold(
-    store: S3Store, job: S3Job
-) -> None:
+def test_a_reverse_proxy_gets_proxy_authorization_always_and_signatures_hold(store: S3Store, job: S3Job) -> None:
     filled(job)
     wanted = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     guard = f"""

@@ -32,7 +32,7 @@ def test_it_agrees_with_the_configuration_about_imports():
     assert {declared(name).output for name in imports} == {"import"}
 
 
-def test_it_agrees_with_the_configuration_about_the_crtdl_and_with_itself_about_what_is_taken():
+def test_the_catalogue_agrees_with_the_configuration_about_the_crtdl_and_inputs():
     needing = {name: set(declared(name).needs(Given())) for name in STEPS}
     assert {name for name, needs in needing.items() if "crtdl" in needs} == {
         name for name, step in STEPS.items() if step.needs_crtdl

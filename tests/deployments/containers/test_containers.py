@@ -86,7 +86,7 @@ jobs_dir: jobs
         yield Hospital(service.url, between)
 
 
-def test_the_image_is_small_unprivileged_and_holds_no_secret_no_compiler_and_no_second_ui(site: Site) -> None:
+def test_the_image_is_small_unprivileged_and_without_secret_compiler_or_second_ui(site: Site) -> None:
     write(site.configuration / "study.yaml", "canary-configuration", 0o644)
     built = site.compose("build", seconds=900)
     assert built.code == 0, built.err[-3000:]
@@ -123,7 +123,7 @@ def test_without_a_secret_nothing_starts_and_the_error_names_it(site: Site, miss
     assert site.containers() == []
 
 
-def test_a_wrong_password_of_the_database_and_missing_deployments_end_up_with_an_error(site: Site) -> None:
+def test_a_wrong_database_password_and_missing_deployments_make_up_fail(site: Site) -> None:
     site.up("--build")
     wait_until(site.healthy, 180)
     site.compose("down")

@@ -190,7 +190,7 @@ def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
 
 
 @pytest.mark.e2e
-def test_directories_below_one_that_may_not_be_entered_are_found_before_a_job_exists(sluice, place):
+def test_directories_below_an_inaccessible_one_are_found_before_a_job_exists(sluice, place):
     prefix = as_ordinary_user()
     closed = place / "closed"
     (closed / "data").mkdir(parents=True)
@@ -236,14 +236,14 @@ def crtdl_files(place: Path) -> list[Path]:
     return [place / name for name in (*files, "large.json", "pipe.json")]
 
 
-def test_a_file_that_is_neither_crtdl_nor_input_says_what_was_expected_and_what_was_found(sluice, place):
+def test_a_file_that_is_neither_crtdl_nor_input_is_an_error_with_expected_and_found(sluice, place):
     for path in crtdl_files(place):
         ran = sluice("pipeline", "plan", "config.yaml", path)
         refused(ran, "not-a-crtdl", 2, path.name, "cohortDefinition", "found")
     refused(sluice("pipeline", "plan", "config.yaml", "nowhere"), "argument-not-found", 2, "nowhere")
 
 
-def test_an_argument_of_an_unset_variable_is_refused_and_does_not_mean_the_working_directory(sluice, place):
+def test_an_empty_argument_is_refused_and_is_not_the_working_directory(sluice, place):
     (place / "Patient.ndjson").write_bytes(GOOD)
     refused(sluice("pipeline", "start", "config.yaml", ""), "argument-empty", 2)
     refused(sluice("pipeline", "start", "config.yaml", "--dir", ""), "argument-empty", 2, "--dir")
@@ -333,7 +333,7 @@ def test_an_unreachable_service_beside_bad_input_is_exit_code_2_and_both_are_lis
     no_job(sluice, place)
 
 
-def test_a_url_that_answers_404_is_found_before_a_job_exists_and_its_query_is_not_shown(sluice, place):
+def test_a_url_with_404_is_found_before_a_job_exists_without_its_query(sluice, place):
     with loopback([Reply(404, CANARY.encode())]) as server:
         url = f"{server.url}/export/Patient.ndjson"
         download(place, f"{url}?token={CANARY}")

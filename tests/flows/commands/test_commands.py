@@ -100,7 +100,7 @@ def test_alone_it_shows_where_to_begin_and_its_version_is_an_option_too(tmp_path
 @pytest.mark.parametrize(("words", "meant"), [
     (["job", "lst"], "'list'"), (["pipeline", "start", "--detatch", "c"], "'--detach'"),
 ])  # fmt: skip
-def test_a_mistyped_command_or_option_below_gets_the_nearest_one_and_a_hint_that_runs(capsys, words, meant):
+def test_a_mistyped_subcommand_or_option_gets_the_nearest_one_and_a_hint_that_runs(capsys, words, meant):
     assert main(words) == 2
     err = capsys.readouterr().err
     assert f"Did you mean {meant}" in err
@@ -122,7 +122,7 @@ def test_since_is_an_age_or_a_date(capsys):
 
 
 @pytest.mark.slow
-def test_a_demo_that_needs_an_extra_says_the_command_that_installs_it_before_anything_runs(capsys, monkeypatch):
+def test_a_demo_that_needs_an_extra_names_the_install_command_before_it_runs(capsys, monkeypatch):
     monkeypatch.setattr("flows.demo.objectstore.available", lambda: False)
     assert main(["demo", "--send", "s3"]) == 2
     told = capsys.readouterr()

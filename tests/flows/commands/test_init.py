@@ -143,7 +143,7 @@ def test_a_pipe_answers_the_same_questions_in_the_same_order(
     ],
     ids=["too few", "none", "no step", "no choice", "no text"],
 )
-def test_piped_answers_that_cannot_be_used_leave_no_file_and_the_error_names_the_question(
+def test_unusable_piped_answers_write_no_file_and_the_error_names_the_question(
     capsys: pytest.CaptureFixture[str], piped: Callable[[str], None], answers: str, problem: str, key: str
 ) -> None:
     """A terminal is asked again. From a pipe, the next line would answer the wrong question."""

@@ -28,7 +28,7 @@ class Server:
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_that_prefect_is_loaded_is_said_unless_a_server_that_starts_is_waited_for_aloud(
+def test_loading_prefect_is_reported_unless_the_start_of_a_server_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool
 ) -> None:
     said: list[str] = []

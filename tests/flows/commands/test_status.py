@@ -69,7 +69,7 @@ def test_the_extraction_of_a_job_is_said_as_the_commands_on_it_take_it() -> None
     assert "\nextraction 1234" in text(record.model_copy(update={"extraction": Extraction(job_id="1234")}))
 
 
-def test_what_validations_found_and_whether_the_job_went_through_the_gate_are_in_the_json(tmp_path: Path) -> None:
+def test_validation_findings_and_the_gate_decision_are_in_the_json(tmp_path: Path) -> None:
     (tmp_path / JOB / ".results").mkdir(parents=True, mode=0o700)
     found = StepReport(
         position=1, name="validation", state="completed", findings=5, warnings=("skipped", "old", "skipped"),

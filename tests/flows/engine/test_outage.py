@@ -47,7 +47,7 @@ def refused(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize("failure", [500, 503, None], ids=["500", "503", "nobody there"])
-def test_a_running_job_waits_for_its_record_says_so_once_and_once_that_it_is_written(
+def test_a_running_job_reports_once_that_its_record_waits_and_once_it_is_written(
     now: list[float], failure: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
@@ -112,7 +112,7 @@ def test_an_artifact_whose_making_was_not_answered_is_not_made_twice(now: list[f
 
 
 @pytest.mark.parametrize("failure", [500, 503, None], ids=["500", "503", "nobody there"])
-def test_prefects_own_client_waits_as_long_and_a_few_seconds_at_most_after_the_server_is_back(
+def test_the_prefect_client_waits_as_long_and_continues_soon_after_an_outage(
     now: list[float], failure: int | None
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:

@@ -44,7 +44,7 @@ def looked(answers: list[Exception | None]) -> int:
     return looks
 
 
-def test_a_loop_of_prefect_s_worker_never_counts_the_looks_that_a_server_did_not_answer() -> None:
+def test_a_prefect_worker_loop_never_counts_polls_that_the_server_did_not_answer() -> None:
     away: list[Exception | None] = [httpx.ConnectError(""), httpx.ReadTimeout(""), failing(503), failing(429)]
     assert looked([*away * 10, None, *away * 10, EnoughError()]) == 82
 
@@ -53,7 +53,7 @@ def test_what_is_no_outage_ends_it() -> None:
     assert looked([None, failing(401)]) == 2
 
 
-def test_a_run_whose_last_process_still_ends_here_waits_for_the_next_look_and_ends_no_worker(
+def test_a_run_whose_last_process_still_ends_waits_for_the_next_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submitted: list[str] = []

@@ -129,7 +129,7 @@ def slow(drip: bytes, every: float) -> Iterator[str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("drip", [b"", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 600], ids=["silent", "a byte a second"])
-def test_a_socket_that_does_not_answer_is_given_up_within_15_seconds_and_waiting_is_said_before(
+def test_a_silent_socket_is_given_up_within_15_seconds_after_a_line_about_the_wait(
     sluice_lost: Commands, drip: bytes
 ) -> None:
     with slow(drip, 1.0) as url:
@@ -150,7 +150,7 @@ def test_a_socket_that_does_not_answer_is_given_up_within_15_seconds_and_waiting
 
 
 @pytest.mark.campaign
-def test_a_start_of_the_local_server_says_within_a_second_that_it_is_waited_for_and_how_long(
+def test_the_start_of_the_local_server_is_reported_within_a_second_with_its_limit(
     sluice_lost: Commands,
 ) -> None:
     """On a database that is made for the first time, which takes several seconds; on a quiet machine."""

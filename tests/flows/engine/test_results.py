@@ -88,7 +88,7 @@ def put(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
-def test_a_result_is_read_after_the_jobs_directory_was_moved_and_with_no_decoder_but_jsons(path: Path) -> None:
+def test_a_result_is_read_as_json_only_and_after_the_jobs_directory_moved(path: Path) -> None:
     put(path, record())
     found = json.loads(read_result(path) or b"")
     assert json.loads(found["result"]) == COUNTS

@@ -49,7 +49,7 @@ def test_how_prefect_says_that_a_step_has_not_finished_is_no_error_of_ours(
 @pytest.mark.parametrize(
     "text", ["Finished in state Paused(type=PAUSED)", "Crash detected! Execution was aborted by a termination signal."]
 )
-def test_how_prefect_says_that_a_run_has_ended_is_left_out_once_our_own_last_line_is_there(
+def test_prefects_line_on_the_end_of_a_run_is_dropped_after_our_own(
     said: Callable[[str, str], bool], text: str
 ) -> None:
     with shown_in_ui("job-1"):

@@ -51,7 +51,7 @@ def test_an_approval_that_is_a_rejection_too_or_of_nobody_is_a_usage_error(
 
 
 @pytest.mark.slow
-def test_without_a_terminal_only_a_decision_decides_and_who_and_why_are_shown_wherever_the_job_is(
+def test_without_a_terminal_a_decision_is_required_and_shown_with_name_and_reason(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
@@ -116,7 +116,7 @@ def on_a_terminal(
 
 
 @pytest.mark.e2e
-def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not_after_approve(
+def test_continue_on_a_terminal_shows_data_and_destination_and_asks_unless_approved(
     sluice: Commands, project: Path, fhir: Fhir
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
@@ -139,7 +139,7 @@ def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not
 
 
 @pytest.mark.e2e
-def test_a_no_in_the_ui_while_a_terminal_asks_counts_and_the_yes_typed_afterwards_does_not(
+def test_a_rejection_in_the_ui_during_a_prompt_counts_and_a_later_yes_does_not(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
@@ -203,7 +203,7 @@ def test_what_is_no_full_answer_decides_nothing(answer: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_resume_without_the_forms_answer_leaves_a_local_job_waiting_and_continue_decides(
+def test_a_resume_without_the_form_leaves_a_local_job_waiting_for_continue(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job

@@ -139,7 +139,7 @@ def test_an_approval_of_a_version_without_hashes_covers_nothing(waits: Waits) ->
     assert waits.park().again == (OF_AN_EARLIER_VERSION,)
 
 
-def test_of_several_files_of_few_patients_their_number_is_said_and_our_own_names_stay() -> None:
+def test_several_files_of_few_patients_are_counted_and_our_own_names_stay() -> None:
     why = ("changed: import/Meier.ndjson", "changed: import/Ümit.ndjson", "renamed: import/x.pdf to import/y.pdf")
     own = ("added: import/core.ndjson", "removed: import/batch-12.ndjson.zst", OF_AN_EARLIER_VERSION)
     assert without_file_names((*why, *own)) == ("changed: import/… (2)", "renamed: import/…", *own)
@@ -223,9 +223,7 @@ def released(job: Job) -> Released:  # noqa: F811
 
 
 @pytest.mark.parametrize("what", list(MEDDLING))
-def test_what_changes_behind_a_complete_wait_lets_it_ask_again_while_nothing_was_read(
-    released: Released, what: str
-) -> None:
+def test_a_change_after_a_wait_repeats_it_while_no_step_has_read_the_data(released: Released, what: str) -> None:
     assert released.again()
     MEDDLING[what](released)
     assert not released.again()
@@ -237,9 +235,7 @@ def test_what_changes_behind_a_complete_wait_lets_it_ask_again_while_nothing_was
 
 
 @pytest.mark.parametrize("what", list(MEDDLING))
-def test_what_changes_behind_a_complete_wait_is_an_error_when_a_step_has_begun_to_read(
-    released: Released, what: str
-) -> None:
+def test_a_change_after_a_wait_is_an_error_once_a_step_has_read_the_data(released: Released, what: str) -> None:
     released.is_("failed", started=now())
     aside = released.job.directory.path / "aside"
     shutil.copytree(released.job.directory.path, aside)
@@ -296,7 +292,7 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
 
 
 @pytest.mark.slow
-def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_there_afterwards(
+def test_an_answer_in_the_ui_covers_only_the_files_that_the_form_showed(
     sluice: Any, project: Path, fhir: Any, prefect_api: str
 ) -> None:
     name = sluice("pipeline", "start", "config.yaml").job
@@ -340,7 +336,7 @@ def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is_rejected_at_once(
+def test_a_wait_of_an_earlier_version_is_shown_again_before_approval_not_rejection(
     sluice: Any, project: Path, fhir: Any, prefect_api: str
 ) -> None:
     name = sluice("pipeline", "start", "config.yaml").job

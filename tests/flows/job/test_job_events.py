@@ -208,7 +208,7 @@ def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> Non
     assert error.transient
 
 
-def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_tells_it(job: RunningJob) -> None:
+def test_a_step_is_reported_complete_before_it_is_recorded_as_complete(job: RunningJob) -> None:
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         finish_step(job, context(job, 4), StepReport(files=2, resources_out=7), expected=7)
@@ -247,7 +247,7 @@ def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
 
 
 @pytest.mark.parametrize(("meanwhile", "goes_on"), [("RUNNING", True), ("PAUSED", False), ("COMPLETED", False)])
-def test_a_worker_s_run_waits_for_a_process_that_gives_the_job_back_and_goes_on_unless_that_was_an_end(
+def test_a_worker_run_waits_for_the_process_that_releases_the_job_unless_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, goes_on: bool
 ) -> None:
     monkeypatch.setattr("flows.job.running.lock.PATIENCE", 0.1)

@@ -270,7 +270,7 @@ def test_a_directory_without_a_record_is_told_of_left_alone_and_deleted_by_its_i
     assert unknown.value.reference == "job-unknown"
 
 
-def test_jobs_of_a_dead_machine_are_waited_for_together_before_the_others_are_locked(
+def test_jobs_of_a_dead_machine_are_awaited_together_before_the_others_are_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = [JobRecord(id=str(uuid4()), name="x", state=JobState.INTERRUPTED) for _ in range(5)]
@@ -297,7 +297,7 @@ def test_jobs_of_a_dead_machine_are_waited_for_together_before_the_others_are_lo
     assert order[3:] == [batch[0].id, batch[4].id]
 
 
-def test_a_job_whose_directory_vanishes_before_it_is_locked_is_being_deleted_by_somebody_else(
+def test_a_job_whose_directory_vanishes_before_its_lock_counts_as_deleted_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vanished(place: Path) -> JobLock:
@@ -359,7 +359,7 @@ def test_what_cannot_be_removed_is_said_the_others_go_and_its_record_stays(
     assert records.prune(capsys) == {stuck}
 
 
-def test_directories_that_stay_and_those_of_another_user_keep_no_other_job_and_no_answer(
+def test_undeletable_and_foreign_directories_do_not_stop_the_others_or_the_answer(
     records: Records, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes, foreign, rest = records.make("FAILED"), records.make("COMPLETED"), str(uuid4()), str(uuid4())
@@ -446,7 +446,7 @@ def rows_with(database: Path, text: str) -> dict[str, int]:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-def test_of_a_job_that_is_deleted_the_database_keeps_only_events_and_those_until_they_expire(
+def test_the_database_keeps_only_the_events_of_a_deleted_job_until_they_expire(
     sluice_alone: Commands, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -524,7 +524,7 @@ def without_a_row(directory: Path) -> list[str]:
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["direct", "transfer", "s3"])
-def test_every_file_that_a_whole_run_leaves_is_in_the_table_of_what_is_data_of_persons(
+def test_every_file_of_a_whole_run_is_in_the_table_of_personal_data(
     sluice_alone: Commands, tmp_path: Path, mode: str
 ) -> None:
     ran = sluice_alone("demo", "--keep", "--send", mode, env={"TMPDIR": str(tmp_path)}, timeout=280)

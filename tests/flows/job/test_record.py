@@ -50,7 +50,7 @@ def test_a_deployments_run_is_pending_until_a_worker_takes_it():
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("PENDING", "interrupted"), ("SCHEDULED", "pending")])
-def test_a_run_that_a_worker_took_up_and_did_not_begin_for_ten_minutes_is_interrupted(kind, shown):
+def test_a_run_that_a_worker_did_not_begin_for_ten_minutes_is_interrupted(kind, shown):
     now = datetime.now(UTC)
     for ago, expected in ((9, "pending"), (11, shown)):
         state = {"type": kind, "timestamp": (now - timedelta(minutes=ago)).isoformat()}
@@ -125,7 +125,7 @@ def test_a_workers_run_is_not_interrupted_in_the_moment_before_it_takes_the_lock
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(1, "running"), (60, "interrupted")])
-def test_a_workers_run_is_not_interrupted_in_the_moment_between_its_lock_and_its_end(tmp_path, seconds, shown):
+def test_a_worker_run_is_not_interrupted_between_its_lock_and_its_end(tmp_path, seconds, shown):
     with JobLock(tmp_path):
         pass
     os.utime(tmp_path / ".lock", (0, time.time() - seconds))
@@ -219,7 +219,7 @@ def test_a_handle_is_read_from_the_record_and_announced_when_it_is_kept_or_gone(
     assert told == [KickOff(extraction="x"), Status(message="the extraction job is gone")]
 
 
-def test_a_handle_that_is_not_kept_because_the_run_was_removed_is_an_error_that_names_the_extraction():
+def test_a_handle_lost_with_its_removed_run_is_an_error_that_names_the_extraction():
     with prefect_in_memory() as known:
         store = RecordedHandle(RecordWriter(known.api, "j"), lambda _: None)
         known.run = None
@@ -230,7 +230,7 @@ def test_a_handle_that_is_not_kept_because_the_run_was_removed_is_an_error_that_
         store.save(None)  # nothing is lost by that
 
 
-def test_a_run_of_a_schedule_is_as_old_as_what_it_was_planned_for_and_another_as_when_it_was_asked_for():
+def test_the_age_of_a_run_counts_from_its_schedule_or_from_its_request():
     times = {"created": "2026-11-20T00:00:00Z", "expected_start_time": "2026-11-23T01:30:00Z"}
     assert JobRecord.of(run(**times, auto_scheduled=True)).created == times["expected_start_time"]
     assert JobRecord.of(run(**times, auto_scheduled=False)).created == times["created"]

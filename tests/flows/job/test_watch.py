@@ -31,7 +31,7 @@ def recorded(prefect, *snapshots, over=False):
     return prefect.page
 
 
-def test_the_title_of_the_page_names_the_step_and_says_files_bytes_rate_and_the_time_left(prefect):
+def test_the_page_title_has_step_files_bytes_rate_and_time_left(prefect):
     artifact = recorded(prefect, Snapshot(1, 4, 2_500_000, None, 9, 10.0, None, 0.25, eta_seconds=30.0))
     said = "1/4 files, 9 resources, 2.5 MB at 250 kB/s, 30 s left"
     assert artifact["description"] == f"**The page of the job**: running step 1, http_import, 25 %: {said}"
@@ -58,7 +58,7 @@ def test_what_a_service_says_of_its_progress_stands_there_as_it_is(prefect):
     )
 
 
-def test_a_watcher_that_waits_for_an_answer_does_not_go_on_when_the_next_step_begins(prefect, monkeypatch):
+def test_a_watcher_waiting_for_an_answer_stops_when_the_next_step_begins(prefect, monkeypatch):
     asked, answered = threading.Event(), threading.Event()
     shown = []
 
@@ -92,9 +92,7 @@ def test_a_cancel_or_suspend_in_the_ui_or_a_run_that_was_removed_stops_the_job(p
 @pytest.mark.parametrize(
     ("before", "after", "reason"), [("RUNNING", "Stopped", "SIGTERM"), ("CANCELLING", "Cancelled", "cancel")]
 )
-def test_a_process_that_ends_in_a_hurry_records_whether_it_was_stopped_or_its_job_cancelled(
-    prefect, before, after, reason
-):
+def test_a_process_ended_at_once_records_a_stop_or_a_cancellation(prefect, before, after, reason):
     prefect.run = {"state_type": before}
     assert record_end(prefect.api, JOB, "SIGTERM") == reason
     assert prefect.states == [after]
@@ -148,7 +146,7 @@ def test_what_a_service_had_done_before_this_run_tells_nothing_about_the_time_le
     assert progress.snapshot().eta_seconds == pytest.approx(180.0)
 
 
-def test_a_rate_of_zero_for_ten_seconds_is_said_as_such_and_the_time_left_is_not_known_then():
+def test_a_rate_of_zero_for_ten_seconds_is_shown_without_a_time_left():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     progress.expect(files=4, bytes=1000)
@@ -176,7 +174,7 @@ def test_when_all_is_read_it_is_not_known_how_long_the_last_answers_take():
     assert describe(progress.snapshot()) == said
 
 
-def test_a_request_that_is_tried_again_is_on_the_line_of_its_step_until_something_is_done_after_it():
+def test_a_retried_request_is_on_the_line_of_its_step_until_the_next_progress():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
@@ -189,7 +187,7 @@ def test_a_request_that_is_tried_again_is_on_the_line_of_its_step_until_somethin
     assert describe(progress.snapshot()) == "1 resource, time left unknown"
 
 
-def test_a_try_that_another_meter_of_the_step_told_of_is_on_its_line_too_and_the_next_one_of_several():
+def test_retries_of_every_meter_of_a_step_are_on_its_line():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     probe = Meter(collector=progress.tell)

@@ -204,7 +204,7 @@ def test_runs_are_counted_in_the_record_and_the_created_time_is_that_of_the_firs
     assert second.began >= first.began
 
 
-def test_a_run_never_begins_before_the_one_before_it_whatever_the_clock_of_the_machine_says() -> None:
+def test_a_run_never_begins_before_its_predecessor_even_if_the_clock_was_set_back() -> None:
     later = RUN.model_copy(update={"began": "2999-01-01T00:00:00.000Z"})
     assert next_run(record(later)).began == later.began
 
@@ -220,7 +220,7 @@ def test_a_job_that_a_version_before_began_is_not_created_anew() -> None:
     assert next_run(waits).number == 2
 
 
-def test_a_run_that_was_killed_before_it_told_anything_leaves_the_beginning_to_the_next(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_event_leaves_the_start_event_to_the_next(tmp_path: Path) -> None:
     with opened(tmp_path, 2) as journal:
         journal.ends("completed")
     assert states(tmp_path) == ["created", "started", "completed"]

@@ -156,7 +156,7 @@ def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> N
     assert "*release*, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
 
 
-def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in_words(prefect: Prefect) -> None:
+def test_the_table_of_a_step_has_its_name_counts_and_details_in_words(prefect: Prefect) -> None:
     details = {
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,

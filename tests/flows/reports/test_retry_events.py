@@ -49,7 +49,7 @@ def fail(service: Sandboxed, *rules: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_every_step_tells_the_requests_that_it_repeats_and_the_log_says_all_that_happened(
+def test_every_step_reports_its_repeated_requests_and_the_log_has_all_of_them(
     sluice: Commands, tmp_path: Path, services: dict[str, Sandboxed]
 ) -> None:
     shutil.copy(DEMO_CRTDL, tmp_path / "query.crtdl")

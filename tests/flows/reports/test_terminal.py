@@ -29,7 +29,7 @@ def test_what_a_running_step_warns_of_is_a_line_of_its_own_once(
     assert capsys.readouterr().err == said * 2
 
 
-def test_a_warning_is_said_once_whether_at_the_start_while_the_step_runs_or_at_its_end(
+def test_a_warning_is_printed_once_at_the_start_during_or_at_the_end_of_a_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     meter, terminal = Meter(), Terminal(said={"bare-choice: at the start"})
@@ -95,7 +95,7 @@ def test_a_bar_is_not_drawn_without_a_total_and_is_not_full_while_the_step_runs(
     assert bar("extractor", meter.snapshot(), 120) == f"{'extractor':14} [{'#' * 23}.] {said}"
 
 
-def test_without_a_terminal_a_request_that_failed_for_now_is_a_line_at_once_and_then_once_a_minute(
+def test_without_a_terminal_a_transient_failure_is_a_line_at_once_then_every_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     meter, terminal = Meter(clock=lambda: 0.0), Terminal()

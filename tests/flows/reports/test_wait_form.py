@@ -85,7 +85,7 @@ def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(l
     assert f"  {JOB}/report/step-3/release-report.html" in sight.report_lines(found)
 
 
-def test_the_body_for_the_api_that_the_page_of_the_ui_gives_is_an_answer_with_a_reason() -> None:
+def test_the_api_body_shown_on_the_ui_page_is_an_answer_with_a_reason() -> None:
     answer = Answer.model_validate(json.loads(example("docs/prefect-ui.md", '{"run_input"').text)["run_input"])
     assert answer.decision == "release"
     assert answer.despite.strip()

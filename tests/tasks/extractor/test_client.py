@@ -179,7 +179,7 @@ class TestTaskApi:
         assert request.content == b""
 
     @pytest.mark.parametrize("status", [409, 412])
-    def test_a_state_that_does_not_allow_it_is_an_error_with_its_status_and_is_not_repeated(self, status: int) -> None:
+    def test_a_state_that_forbids_the_request_is_an_error_with_its_status_and_no_retry(self, status: int) -> None:
         server = Scripted(httpx.Response(status, text="CANARY"), httpx.Response(200, json=task(status="PAUSED")))
         assert fails(ServiceError, lambda: extraction_client(server).change(JOB, "pause")).status == status
         assert [request.method for request in server.seen] == ["POST", "GET"]

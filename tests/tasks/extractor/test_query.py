@@ -94,7 +94,7 @@ def test_the_same_document_is_the_same_question_however_it_is_written() -> None:
     assert compared(dict(reversed(QUERY.items())) | {"exclusions": None}) is True
 
 
-def test_a_document_with_paths_and_attributes_of_the_servers_own_is_the_same_question() -> None:
+def test_a_document_with_paths_and_attributes_added_by_the_server_is_the_same_query() -> None:
     assert compared(annotated(), key="paramBatch") is True
 
 

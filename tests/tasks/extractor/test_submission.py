@@ -90,7 +90,7 @@ def test_a_run_after_a_finished_submission_does_not_submit_again(job: Job) -> No
     assert len(job.server.submissions) == 1
 
 
-def test_a_process_that_died_before_the_handle_was_recorded_takes_the_job_it_has_created(job: Job) -> None:
+def test_a_run_killed_before_it_recorded_the_handle_reuses_the_job_it_created(job: Job) -> None:
     job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
     died_in_submission(job, created=True)
     result = job.run()
@@ -267,7 +267,7 @@ class TestTrial:
 
 
 class TestUnknown:
-    def test_several_new_jobs_are_named_for_a_person_to_decide_and_the_next_continue_submits(self, job: Job) -> None:
+    def test_several_new_jobs_are_listed_for_a_decision_and_the_next_continue_submits(self, job: Job) -> None:
         died_in_submission(job, created=True)
         job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
         error = fails(job, TerminalError)
@@ -363,7 +363,7 @@ class TestFailures:
         assert kept.stat().st_mode & 0o777 == 0o600
         assert "extraction/submission-refused.json" in (error.hint or "")
 
-    def test_a_missing_content_location_is_an_error_and_the_job_is_found_by_the_next_run(self, job: Job) -> None:
+    def test_a_missing_content_location_is_an_error_and_the_next_run_finds_the_job(self, job: Job) -> None:
         def answer(_: httpx.Request) -> httpx.Response:
             job.server.tasks[JOB] = task()
             return httpx.Response(202)

@@ -62,7 +62,7 @@ def test_extensions_are_matched_by_their_last_segment_in_both_spellings(prefix: 
     assert parsed.progress == JobProgress(12, 5, 3, 1, ("DIRECT_LOAD",))
 
 
-def test_stages_are_known_in_the_spelling_of_deployed_servers_and_any_other_is_counted() -> None:
+def test_stages_are_recognized_as_deployed_servers_spell_them_and_others_counted() -> None:
     def active(stage: str) -> dict[str, Any]:
         parts = [{"url": "batchId", "valueString": "COPY_REDACT"}, {"url": "stage", "valueString": stage}]
         return {"url": "activeBatch", "extension": parts}

@@ -57,7 +57,7 @@ def test_every_group_has_an_equal_share() -> None:
 # The watchdog
 
 
-def test_three_failures_in_a_row_cancel_a_request_and_an_answer_between_them_saves_it() -> None:
+def test_three_failures_in_a_row_cancel_a_request_and_an_answer_resets_the_count() -> None:
     answers = ["fails", "fails", "alive", "fails", "fails", "fails"]
     cancelled: list[int] = []
 

@@ -101,9 +101,7 @@ def test_a_group_without_rows_gets_a_file_with_the_header_only(job: Job, service
     assert (row["rows"], row["batches"], row["bytes"], row["empty_columns"]) == (0, 0, 17, "id, patient, value")
 
 
-def test_the_table_of_groups_says_rows_columns_resources_batches_bytes_and_empty_columns(
-    job: Job, service: FakeService
-) -> None:
+def test_the_table_of_groups_has_all_counts_bytes_and_empty_columns(job: Job, service: FakeService) -> None:
     job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
     result = job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     tables = job.tables()
@@ -221,7 +219,7 @@ def test_the_table_of_groups_says_how_many_resources_have_a_row(job: Job, servic
     assert counts["Patient"] == (3, 3, 3)
 
 
-def test_keys_that_are_no_column_are_ignored_with_a_warning_and_the_order_is_the_views(
+def test_keys_without_a_column_are_ignored_with_a_warning_and_views_set_the_order(
     job: Job, service: FakeService
 ) -> None:
     service.rows = lambda definition, resource: [

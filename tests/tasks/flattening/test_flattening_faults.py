@@ -137,7 +137,7 @@ def test_a_long_request_is_left_alone_while_the_service_gives_signs_of_life(scen
     ],
     ids=["html", "pretty", "array", "truncated", "text", "latin-1"],
 )
-def test_a_row_that_is_no_json_object_is_an_error_that_names_its_number_and_the_group(
+def test_a_row_that_is_no_json_object_is_an_error_with_its_number_and_group(
     scene: Scene, body: bytes, number: int
 ) -> None:
     scene.goes_wrong(Reply(body=body.replace(b"%b", CANARY.encode())))

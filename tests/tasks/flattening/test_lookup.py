@@ -87,7 +87,7 @@ def test_a_document_that_is_no_list_is_a_schema_violation(tmp_path: Path, docume
     assert findings(tmp_path, json.dumps(document)) == [("lookup-schema-violation", "")]
 
 
-def test_an_unknown_key_is_an_error_that_names_table_element_path_and_the_nearest_key(tmp_path: Path) -> None:
+def test_an_unknown_key_is_an_error_with_table_element_path_and_nearest_key(tmp_path: Path) -> None:
     finding = only(tmp_path, [table({"Condition.code": element({"foreach": "code"})})])
     assert finding.reference == "lookup-schema-violation"
     assert finding.message == f"table {URL}: element Condition.code: the key 'foreach' is unknown"

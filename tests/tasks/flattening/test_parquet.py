@@ -212,7 +212,7 @@ def count_requests(service: FakeService, job: Job, **settings: Any) -> int:
     return len(service.requests)
 
 
-def test_a_format_that_is_added_is_made_without_a_request_and_one_that_is_dropped_is_removed(
+def test_an_added_format_is_made_without_a_request_and_a_dropped_one_is_removed(
     tmp_path: Path, service: FakeService
 ) -> None:
     job = filled(tmp_path)

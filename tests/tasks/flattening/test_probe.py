@@ -19,7 +19,7 @@ def ask(url: str) -> list[Any]:
     return job.probed(declared_service(config), config)
 
 
-def test_a_service_that_answers_the_row_is_believed_and_gets_nothing_but_what_is_made_up() -> None:
+def test_a_probe_that_returns_the_row_passes_and_sends_only_made_up_data() -> None:
     with FakeService() as service:
         assert ask(service.url) == []
     assert [request.ids for request in service.requests] == [["sluice-probe-patient"]]

@@ -37,9 +37,7 @@ def ids(job: Job, group: str) -> list[str]:
 MEDICATION = view("g-med", "Medication", {"id": "id"}, name="Medikation")
 
 
-def test_a_resource_that_no_provenance_names_is_counted_by_type_and_the_others_are_routed(
-    job: Job, service: FakeService
-) -> None:
+def test_resources_without_provenance_are_counted_by_type_and_the_others_routed(job: Job, service: FakeService) -> None:
     one, two = of_patient("Observation", "one", "p"), of_patient("Observation", "two", "p")
     job.write("a.ndjson", bundle("b", one, two, resource("Encounter", "e"), provenance("g-obs", one)))
     result = job.run(service.url)
@@ -80,7 +78,7 @@ def test_core_is_first_and_routed_by_all_provenances_of_its_file(
     ]
 
 
-def test_of_two_resources_with_one_type_and_id_the_first_is_in_the_table_and_the_others_are_told(
+def test_of_resources_with_one_type_and_id_the_first_is_kept_and_the_rest_reported(
     tmp_path: Path, service: FakeService
 ) -> None:
     job = Job(tmp_path, [PATIENTS])
@@ -242,9 +240,7 @@ def test_pseudonymized_data_is_routed_like_the_original(tmp_path: Path, service:
     assert counts[0][2] == ("Labor", 15, 15)
 
 
-def test_ids_and_targets_that_were_changed_differently_are_an_error_that_names_the_quirk(
-    job: Job, service: FakeService
-) -> None:
+def test_ids_and_targets_changed_differently_are_an_error_that_names_the_quirk(job: Job, service: FakeService) -> None:
     job.write("a.ndjson", *[pseudonyms(as_line(patient_line(n)), targets=False) for n in range(5)])
     with pytest.raises(DataError) as caught:
         job.run(service.url)

@@ -129,7 +129,7 @@ def test_the_patient_is_the_second_column_of_types_in_the_patient_compartment(
         assert view.definition["select"] == [{"column": [identity, *([patient] if path else [])]}]
 
 
-def test_every_type_with_a_patient_column_is_in_the_patient_compartment_with_that_element() -> None:
+def test_every_type_with_a_patient_column_has_that_element_in_the_compartment() -> None:
     named = {kind: path.removesuffix(".reference") for kind, path in PATIENT_PATH.items()}
     one = {kind: ".".join(*paths) for kind, paths in OWNERS.items() if len(paths) == 1}
     assert {kind for kind in named if one.get(kind) != named[kind]} == set()
@@ -215,7 +215,7 @@ def test_an_attribute_whose_ancestor_is_asked_for_too_is_skipped(tmp_path: Path,
     assert select_of(tmp_path, elements, *order) == [column("a") | {"select": [{"forEach": "b"} | column("b", "c")]}]
 
 
-def test_an_element_below_iterating_ancestors_is_wrapped_in_their_contexts_without_their_columns(
+def test_an_element_below_iterating_ancestors_has_their_contexts_not_their_columns(
     tmp_path: Path,
 ) -> None:
     elements = {

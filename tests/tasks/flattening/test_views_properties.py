@@ -118,7 +118,7 @@ def test_column_names_are_unique_and_in_the_order_of_the_definition(tmp_path: Pa
 @pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
-def test_every_requested_attribute_with_an_entry_is_covered_exactly_once_with_what_is_below_it(
+def test_every_requested_attribute_with_an_entry_is_covered_exactly_once(
     tmp_path: Path, entry: Json, query: Crtdl
 ) -> None:
     for asked, view in built(tmp_path, entry, query)[1]:

@@ -19,7 +19,7 @@ SOON = 60.0
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_no_more_than_so_many_are_inside_and_the_first_that_waits_is_the_first_that_enters(count: int) -> None:
+def test_the_limit_is_never_exceeded_and_waiters_enter_in_order(count: int) -> None:
     slots = Slots(count)
     order: list[int] = []
     inside = threading.Semaphore(0)

@@ -232,7 +232,7 @@ def test_an_id_that_becomes_another_one_on_another_line_is_noticed(tmp_path: Pat
     service.send(resource("Organization", "o"))  # what was refused is not believed
 
 
-def test_two_that_become_one_in_an_answer_are_noticed_and_no_answer_before_is_doubted(tmp_path: Path) -> None:
+def test_two_ids_merged_in_an_answer_are_noticed_and_earlier_answers_still_count(tmp_path: Path) -> None:
     service = Service(tmp_path)
     with pytest.raises(ServiceError) as caught:
         service.send(bundle("b", patient("a"), patient("b")), bundle("B", patient("x"), patient("x")))

@@ -40,7 +40,7 @@ def test_each_place_counts_for_itself() -> None:
     assert count(SENT, received) == {"fullUrl": 1, "request.url": 1, "reference": 1, "id": 1}
 
 
-def test_a_reference_to_a_resource_of_another_line_counts_when_it_comes_back_unchanged() -> None:
+def test_an_unchanged_reference_to_a_resource_of_another_line_counts() -> None:
     sent = observation("o", "p", performer=[{"reference": "Organization/org"}])
     assert count(sent, observation("O", "P", performer=[{"reference": "Organization/org"}])) == {"reference": 1}
     assert count(sent, observation("O", "P", performer=[{"reference": "Organization/ORG"}])) == {}

@@ -46,9 +46,7 @@ def answering(change: Change) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("with_rules", [False, True])
-def test_a_service_that_pseudonymizes_is_believed_and_gets_nothing_but_what_is_made_up(
-    rules: Path, *, with_rules: bool
-) -> None:
+def test_a_probe_that_is_pseudonymized_passes_and_sends_only_made_up_data(rules: Path, *, with_rules: bool) -> None:
     with FakeService(pseudonyms) as service:
         assert ask(service.url, rules if with_rules else None) == []
     assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]

@@ -130,7 +130,7 @@ def test_another_service_is_another_set_of_terms(tmp_path: Path) -> None:
         assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
-def test_a_change_of_compression_keeps_finished_files_and_begins_an_unfinished_one_anew(tmp_path: Path) -> None:
+def test_a_new_compression_keeps_finished_files_and_restarts_an_unfinished_one(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.write("a.ndjson", patient("a"))
     job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])

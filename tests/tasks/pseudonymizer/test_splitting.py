@@ -137,7 +137,7 @@ def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: b
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=bundles(), threshold=st.integers(1, 900))
-def test_chunks_are_greedy_keep_id_type_and_timestamp_and_exceed_the_threshold_only_alone(
+def test_chunks_are_greedy_keep_the_envelope_and_only_one_entry_exceeds_the_limit(
     tmp_path: Path, line: bytes, threshold: int
 ) -> None:
     path = tmp_path / "a.ndjson"
@@ -233,7 +233,7 @@ HIDING = '{"resource":{"resourceType":"Patient","id":"lost"},"resource":{"resour
 
 
 @pytest.mark.parametrize("threshold", [60, 10_000])
-def test_an_entry_with_its_resource_twice_is_refused_since_the_service_would_drop_one(
+def test_an_entry_with_two_resources_is_refused_since_the_service_would_drop_one(
     tmp_path: Path, threshold: int
 ) -> None:
     path = make(tmp_path, bundle(entry("Patient", "p"), HIDING))

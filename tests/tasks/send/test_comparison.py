@@ -194,7 +194,7 @@ def test_a_stop_ends_the_comparison(job: Job, server: Loopback, mode: str) -> No
     assert server.seen == []
 
 
-def test_corrected_files_that_changed_after_their_check_are_found_too_and_the_hint_warns_of_the_reset(
+def test_corrected_files_changed_after_their_check_are_found_with_a_reset_hint(
     job: Job, server: Loopback, mode: str
 ) -> None:
     job.recorded = job.record("wait")

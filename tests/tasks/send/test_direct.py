@@ -65,7 +65,7 @@ def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
     return script
 
 
-def test_where_nobody_knows_what_the_server_takes_the_first_transaction_holds_one_resource(job: Job) -> None:
+def test_the_first_transaction_to_an_unchecked_server_holds_one_resource(job: Job) -> None:
     job.write("core.ndjson", observation("c1"), observation("c2"), observation("c3"))
     job.write("a.ndjson", bundle(*[observation(f"o{number}") for number in range(5)]))
     with serving() as server:
@@ -202,7 +202,7 @@ def test_entries_without_a_resource_are_skipped_with_a_warning(job: Job) -> None
     assert result.warnings
 
 
-def test_lines_of_different_patients_are_under_way_together_but_never_more_than_allowed(job: Job) -> None:
+def test_lines_of_different_patients_are_sent_in_parallel_up_to_the_limit(job: Job) -> None:
     job.write("a.ndjson", *[patient_line(n, 6) for n in range(12)])
     job.write("b.ndjson", *[patient_line(n, 6) for n in range(12, 24)])
 
@@ -244,7 +244,7 @@ def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None
     assert json.loads(server.stored["Patient/p1"])["v"] == 2
 
 
-def test_a_bundle_without_its_patient_goes_in_the_sequence_of_the_patients_that_it_names(job: Job) -> None:
+def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names(job: Job) -> None:
     first = [bundle(resource("Patient", f"p{patient}"), of(patient, patient)) for patient in range(3)]
     job.write("a.ndjson", *first, *[bundle(of(n % 3, n), observation(f"other-{n}")) for n in range(3, 60)])
 
@@ -343,7 +343,7 @@ def test_whom_a_plain_line_concerns(more: dict[str, Any], patient: str | None) -
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_missing_reference_target_is_deferred_and_tried_again_after_everything_else(job: Job, manners: str) -> None:
+def test_a_resource_with_a_missing_target_is_deferred_and_sent_last(job: Job, manners: str) -> None:
     # Of unknown type, so it is not sorted before what refers to it.
     job.write("a.ndjson", *[resource("Basic", f"b{n}", x={"reference": f"Zzz/z{n}"}) for n in range(5)])
     job.write("b.ndjson", resource("Basic", "free"), *[resource("Zzz", f"z{n}") for n in range(5)])
@@ -388,7 +388,7 @@ def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: Job
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_target_that_never_comes_is_terminal_for_what_needs_it_and_for_nothing_else(job: Job, manners: str) -> None:
+def test_a_target_that_never_arrives_is_terminal_only_for_resources_that_need_it(job: Job, manners: str) -> None:
     lost = observation("lost", subject={"reference": "Patient/nowhere"})
     dependent = observation("dependent", derivedFrom={"reference": "Observation/lost"})
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(20)], lost, dependent)
@@ -447,7 +447,7 @@ def test_too_large_alone_is_terminal_for_that_resource(job: Job) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 412, 422])
-def test_the_batch_is_halved_until_the_guilty_resource_is_known_and_all_others_are_sent(job: Job, status: int) -> None:
+def test_a_batch_is_halved_until_the_faulty_resource_is_found_and_the_rest_sent(job: Job, status: int) -> None:
     job.write("a.ndjson", *[bundle(*[observation(f"o{line}-{n}") for n in range(20)]) for line in range(5)])
     guilty = {"Observation/o0-0", "Observation/o3-7", "Observation/o3-8"}
     with serving(refusing(*guilty, status=status)) as server, pytest.raises(TerminalError) as caught:

@@ -84,9 +84,7 @@ def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: Job, appl
         b'{"resourceType":"Bundle","type":"searchset","entry":[]}',
     ],
 )
-def test_a_200_that_is_no_answer_to_the_transaction_is_an_error_and_nothing_counts_as_sent(
-    job: Job, body: bytes
-) -> None:
+def test_a_200_without_a_transaction_response_is_an_error_and_counts_nothing_sent(job: Job, body: bytes) -> None:
     with serving(lambda *_: Reply(200, body)) as server:
         with pytest.raises(ServiceError) as caught:
             job.send(server.url)

@@ -76,7 +76,7 @@ def test_a_second_run_over_a_finished_load_sends_nothing_and_reports_the_same(tm
 
 
 @pytest.mark.slow
-def test_after_a_loss_of_any_end_of_the_ledger_the_server_holds_the_same_and_nothing_known_is_sent_again(
+def test_a_truncated_ledger_leads_to_the_same_data_and_repeats_nothing_recorded(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path)
@@ -122,7 +122,7 @@ def test_failing_again_and_again_with_other_batch_sizes_loses_and_repeats_nothin
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 7, 11])
 @pytest.mark.parametrize("applied", [False, True])
-def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_way_again(
+def test_kill_9_at_a_transaction_loses_nothing_and_repeats_only_open_requests(
     tmp_path: Path, at: int, applied: bool
 ) -> None:
     job = Job(tmp_path)

@@ -29,7 +29,7 @@ def test_core_is_first_and_alone_under_both_of_its_names(tmp_path: Path) -> None
     assert names(tmp_path) == [["core.ndjson.zst"], ["a.ndjson.zst", "b.ndjson"]]
 
 
-def test_files_of_one_type_go_one_after_the_other_targets_first_then_the_files_of_patients(tmp_path: Path) -> None:
+def test_files_of_one_type_are_sent_in_turn_targets_first_then_patient_files(tmp_path: Path) -> None:
     for name, kind in {
         "1": "Provenance",
         "2": "Observation",

@@ -304,7 +304,7 @@ def test_an_expired_token_in_the_middle_of_an_upload_leaves_nothing_unfinished(j
         assert result.files == 2
 
 
-def test_a_store_that_does_not_let_go_of_an_unfinished_upload_does_not_hide_the_reason(job: S3Job) -> None:
+def test_a_failed_abort_of_an_unfinished_upload_does_not_hide_the_reason(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
 
     def script(asked: Asked) -> Reply | None:
@@ -388,7 +388,7 @@ def stopping(job: S3Job, url: str, when: Callable[[], bool]) -> float:
 
 
 @pytest.mark.slow
-def test_a_stop_in_the_middle_of_a_part_ends_within_ten_seconds_and_aborts_the_upload(job: S3Job) -> None:
+def test_a_stop_during_a_part_ends_within_ten_seconds_and_aborts_the_upload(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(16 * MIB))
     with scripted(always("UploadPart", Raw(then="stall"))) as store:
         seconds = stopping(job, store.url, lambda: len(store.of("UploadPart")) > 1)
@@ -435,7 +435,7 @@ def test_nothing_secret_is_logged_at_any_level(job: S3Job, caplog: pytest.LogCap
 
 
 @pytest.mark.slow
-def test_an_unfinished_upload_is_found_in_a_store_that_lists_it_only_for_its_whole_key(job: S3Job) -> None:
+def test_an_unfinished_upload_is_found_in_a_store_that_lists_only_by_the_whole_key(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
     with scripted(whole_keys=True) as store:
         store.begun["left"] = ("job-1/large.ndjson", {})

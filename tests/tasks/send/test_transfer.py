@@ -109,7 +109,7 @@ def test_a_second_send_leaves_the_target_as_after_the_first(
     assert (second.bytes_out, second.lines_in) == (first.bytes_out, first.lines_in)
 
 
-def test_other_data_of_the_same_project_replace_the_document_and_the_old_binary_goes_after_it(
+def test_new_data_of_a_project_replace_its_document_and_then_the_old_binary_goes(
     job: TransferJob, tmp_path: Path
 ) -> None:
     job.fill()
@@ -154,9 +154,7 @@ def test_more_than_one_hit_is_a_warning_and_the_first_one_is_replaced(job: Trans
     assert "3 DocumentReferences" in result.warnings[0]
 
 
-def test_a_document_of_another_organization_is_replaced_with_a_warning_and_its_binary_stays(
-    job: TransferJob, tmp_path: Path
-) -> None:
+def test_a_document_of_another_organization_is_replaced_and_its_binary_stays(job: TransferJob, tmp_path: Path) -> None:
     other = TransferJob(tmp_path / "other")
     other.fill(patients=2)
     job.fill()
@@ -233,7 +231,7 @@ def test_the_result_counts_lines_as_the_step_before_does(job: TransferJob) -> No
     assert result.output is None
 
 
-def test_afterwards_only_the_journal_lies_in_the_job_directory_readable_by_nobody_else(job: TransferJob) -> None:
+def test_afterwards_the_job_directory_holds_only_the_journal_readable_by_its_owner(job: TransferJob) -> None:
     job.fill()
     with serving() as store:
         job.send(store.url)

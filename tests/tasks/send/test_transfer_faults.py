@@ -161,7 +161,7 @@ def test_an_answer_to_the_search_that_breaks_off_is_repeated(job: TransferJob, f
 
 
 @pytest.mark.parametrize("action", ["html-200", "status"])
-def test_a_search_that_is_answered_with_no_result_ends_the_step_before_anything_is_made(
+def test_a_search_answered_without_result_ends_the_step_before_anything_is_created(
     job: TransferJob, action: str
 ) -> None:
     job.fill()
@@ -276,7 +276,7 @@ def test_headers_are_those_that_hapi_wants(job: TransferJob) -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_during_the_upload_ends_the_step_within_seconds_and_a_later_run_goes_on(job: TransferJob) -> None:
+def test_a_stop_during_the_upload_ends_the_step_within_seconds_and_can_be_continued(job: TransferJob) -> None:
     files = job.fill()
     with serving() as store:
         store.faults(fault("delay", PUTS[0], seconds=30))

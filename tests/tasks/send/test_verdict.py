@@ -52,9 +52,7 @@ INTEGRITY = "Referential integrity violated. Resource `Patient/canary` doesn't e
         (404, outcome("not-supported"), Fate.REFUSED),
     ],
 )
-def test_an_answer_is_classified_by_status_codes_and_where_these_do_not_tell_by_text(
-    status: int, body: bytes, fate: Fate
-) -> None:
+def test_an_answer_is_classified_by_status_and_codes_or_else_by_its_text(status: int, body: bytes, fate: Fate) -> None:
     verdict = judge(status, body)
     assert verdict.fate is fate
     assert "canary" not in repr(verdict)

@@ -86,7 +86,7 @@ def test_everything_that_an_auth_block_sends_is_known() -> None:
         (b"x-api-key: k123, blank k1", b"x-api-key: k123, blank k1"),
     ],
 )
-def test_a_short_secret_is_blanked_behind_the_name_it_is_sent_under_and_nowhere_else(echo: bytes, kept: bytes) -> None:
+def test_a_short_secret_is_blanked_only_behind_the_name_it_is_sent_under(echo: bytes, kept: bytes) -> None:
     secrets = Secrets()
     secrets.auth(AuthConfig(api_key=SecretStr("k1")))
     assert len("k1") < LEAST

@@ -104,7 +104,7 @@ def test_the_time_left_is_not_below_what_the_last_minute_allows() -> None:
     assert pace.seconds_left(180.0) == pytest.approx(480, rel=0.05)
 
 
-def test_the_time_left_counts_down_between_two_parts_and_is_unknown_after_a_longer_pause() -> None:
+def test_the_time_left_counts_down_between_parts_and_is_unknown_after_a_pause() -> None:
     pace = Pace(0.0)
     for part in (1, 2, 3):
         pace.grow(part * 4.0, part / 10)

@@ -47,7 +47,7 @@ def test_a_step_without_data_of_its_own_leaves_none(context: StepContext) -> Non
     assert not kept_at(context.job_dir, 1).exists()
 
 
-def test_of_an_import_it_holds_the_hash_of_what_was_written_not_of_what_lies_there_now(context: StepContext) -> None:
+def test_the_inventory_of_an_import_has_the_hash_of_the_bytes_written(context: StepContext) -> None:
     facts = FileFacts("a.ndjson", lines=1, content_bytes=3, stored_bytes=3, sha256="of what was written")
     FileLedger(context.job_dir / ".results" / "1-files.ndjson").add(facts)
     digest = leave_inventory(context, DONE)

@@ -174,7 +174,7 @@ def totals_by_looks(worlds: Iterable[tuple[Hashable, int]]) -> Iterator[tuple[Ha
 
 
 @pytest.mark.parametrize("k", [11, 12, 14])
-def test_r6_neither_a_count_nor_a_figure_around_them_tells_the_rounded_number_of_patients(k: int) -> None:
+def test_r6_no_count_and_no_related_figure_reveals_the_rounded_number_of_patients(k: int) -> None:
     totals = [total for total in range(k, 63) if enough(total, k, rounded=True)]
     counts = (((total_, count(n, k, of=n_all, rounded=True)), n_all) for n_all in totals for n in range(n_all + 1)
               for total_ in [count(n_all, k)])  # fmt: skip
@@ -242,7 +242,7 @@ def every(first: int, last: int, *, quarters: bool = False) -> list[str]:
     ({"2020-00": 10}, None),
     ({}, None),
 ])  # fmt: skip
-def test_r8_dates_are_by_quarter_or_month_only_where_each_has_2k_and_none_is_missing(
+def test_r8_dates_are_by_quarter_or_month_only_with_2k_in_each_and_no_gap(
     periods: dict[str, int], expected: tuple[str, str] | None
 ) -> None:
     assert span(periods, 5) == expected
@@ -335,7 +335,7 @@ def test_r1_nor_do_resources_and_patients_of_the_step_before(k: int, total: int,
     assert not list(told(worlds_of_steps(total, imported, k), k))
 
 
-def test_r6_the_recipients_copy_rounds_resources_to_50_or_two_digits_and_joins_types_of_fewer() -> None:
+def test_r6_the_recipients_copy_rounds_resources_and_joins_small_types() -> None:
     numbers = (0, 1, 49, 74, 75, 1_234, 98_765)
     assert [technical(number, recipient=True) for number in numbers] == [0, 50, 50, 50, 100, 1_200, 99_000]
     column = types_of(Patient=(400, 400), Consent=(45, 45), Condition=(930, 300)) | {"Practitioner": (0, 0, 3)}

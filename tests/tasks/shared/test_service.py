@@ -137,7 +137,7 @@ def test_a_probe_does_not_wait_beyond_its_two_minutes() -> None:
     assert allowed == [120, 70, 20]
 
 
-def test_a_service_that_is_not_there_is_a_finding_and_one_without_address_is_not_asked() -> None:
+def test_an_unreachable_service_is_a_finding_and_one_without_address_is_skipped() -> None:
     (gone,) = METADATA.ask(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
     assert gone.reference == "connect-failed"
     assert list(METADATA.ask(Service("send"), CONFIG)) == []

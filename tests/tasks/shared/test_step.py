@@ -12,7 +12,7 @@ from tasks.shared.step import reconcile
 from tests.peers.job import context
 
 
-def test_a_step_that_read_another_number_of_lines_than_the_step_before_wrote_fails_and_says_where() -> None:
+def test_a_step_that_read_fewer_or_more_lines_than_written_fails_and_names_the_file() -> None:
     given = context(Path("j"), "pseudonymizer", position=2, source=Path("j/import"), lines=7)
     reconcile(given, StepReport(lines_in=7))
     reconcile(given, StepReport())

@@ -27,7 +27,7 @@ def test_sizes_have_three_figures_at_most(size: float, text: str) -> None:
         (7322, "2 h 2 min", "2 h 2 min"), (200_000, "2 d 7 h", "2 d 7 h"),
     ],
 )  # fmt: skip
-def test_a_time_that_is_to_come_has_no_fractions_and_one_that_was_measured_one_figure(
+def test_a_remaining_time_has_no_fractions_and_a_measured_time_has_one_digit(
     seconds: float, left: str, measured: str
 ) -> None:
     assert (human_seconds(seconds), human_duration(seconds)) == (left, measured)

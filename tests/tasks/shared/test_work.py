@@ -143,7 +143,7 @@ def test_at_most_as_many_items_as_the_budget_are_under_way_and_each_is_let_go_of
     assert len(alive) == 0
 
 
-def test_the_first_error_ends_the_work_and_is_the_one_raised_after_what_was_told_is_taken() -> None:
+def test_the_first_error_ends_the_work_and_is_raised_after_all_results_are_read() -> None:
     taken: list[int] = []
     together = SharedStop(Stop())
 

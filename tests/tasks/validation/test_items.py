@@ -45,7 +45,7 @@ def test_bundles_that_are_envelopes_are_taken_apart_and_their_request_is_not_sen
 
 
 @pytest.mark.parametrize("kind", ["document", "message", "history", "transaction-response", "no such type"])
-def test_any_other_bundle_is_a_resource_and_the_service_says_whether_it_is_a_good_one(kind: str) -> None:
+def test_any_other_bundle_is_a_resource_and_is_validated_by_the_service(kind: str) -> None:
     line = bundle(patient("p1"), kind=kind, id="b1")
     [item], _ = read(line)
     assert sent(item) == {"fullUrl": "https://sluice.invalid/fhir/Bundle/b1", "resource": line}
@@ -66,7 +66,7 @@ def test_an_entry_whose_full_url_was_emptied_gets_one(own: str | None) -> None:
 
 
 @pytest.mark.parametrize("identifier", [None, "", "not an id", "x" * 65, 'x"y', 5])
-def test_a_resource_without_a_usable_id_gets_a_full_url_of_its_place_and_is_sent_all_the_same(identifier: Any) -> None:
+def test_a_resource_without_a_usable_id_is_sent_with_a_full_url_of_its_position(identifier: Any) -> None:
     line = {"resourceType": "Patient", "id": identifier}
     urls = [sent(read(line, file)[0][0])["fullUrl"] for file in ("a.ndjson", "a.ndjson.zst", "b.ndjson")]
     assert urls[0] == urls[1] != urls[2]

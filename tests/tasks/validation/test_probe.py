@@ -27,7 +27,7 @@ def outcome(*severities: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["", "/validateResource", "/fhir/Patient/$validate"])
-def test_a_service_that_finds_something_is_believed_and_gets_nothing_but_what_is_made_up(path: str) -> None:
+def test_a_probe_with_findings_passes_and_sends_only_made_up_data(path: str) -> None:
     with loopback([Reply(200, outcome("warning", "error"), JSON)]) as server:
         assert ask(server.url + path) == []
     (seen,) = server.seen

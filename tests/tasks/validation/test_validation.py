@@ -86,7 +86,7 @@ def test_valid_data_completes_without_findings_and_is_passed_through(job: Job) -
     assert [row["file"] for row in job.summary()] == ["core.ndjson", "a.ndjson"]
 
 
-def test_findings_complete_the_step_and_are_counted_by_severity_type_and_message_code(job: Job) -> None:
+def test_findings_do_not_fail_the_step_and_are_counted_by_severity_type_and_code(job: Job) -> None:
     job.write(
         "a.ndjson", patient("p0"), patient("p1", bad=2), bundle(patient("p2"), resource("Observation", "o1", bad=1))
     )
@@ -166,7 +166,7 @@ def test_the_summary_names_the_profiles_of_the_resource_without_versions(job: Jo
     assert found == [("Observation/o1", expected)] * 2
 
 
-def test_the_report_has_one_outcome_for_each_chunk_in_order_as_answered_but_on_one_line(job: Job) -> None:
+def test_the_report_has_one_outcome_per_chunk_in_order_unchanged_and_on_one_line(job: Job) -> None:
     job.write("a.ndjson", *[patient(f"p{n}", x="y" * 600) for n in range(6)])
 
     def pretty(number: int, body: bytes) -> Reply:
@@ -205,7 +205,7 @@ def test_everything_written_is_private(job: Job) -> None:
     assert not list(job.output.rglob("*.part"))
 
 
-def test_what_cannot_be_sent_is_a_finding_in_report_and_summary_and_the_rest_is_validated(job: Job) -> None:
+def test_an_unsendable_resource_is_a_finding_and_the_rest_is_validated(job: Job) -> None:
     line = bundle(patient("p1"), {"id": "x", "text": CANARY}, patient("p3", bad=1))
     job.write("a.ndjson", b'{"not":"a resource"}', line, patient("p4"))
     with serving() as server:

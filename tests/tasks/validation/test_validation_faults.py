@@ -56,7 +56,7 @@ def test_another_success_than_200_is_no_result(scene: Scene, status: int) -> Non
     assert scene.fails(ServiceError).reference == "validation-answer"
 
 
-def test_a_reset_before_the_body_was_read_is_repeated_as_often_as_the_retry_block_says(scene: Scene) -> None:
+def test_a_reset_before_the_body_was_read_is_retried_as_configured(scene: Scene) -> None:
     scene.job.write("c.ndjson", patient("large", x="y" * 3_000_000))
     scene.service.refuses = times(2)
     assert scene.run().details["findings"] == 6
@@ -82,7 +82,7 @@ def test_413_for_a_single_resource_is_terminal_and_names_file_line_and_type(scen
     assert error.context == "c.ndjson:1 entry 1 Patient"
 
 
-def test_of_several_failures_the_first_in_order_is_told_and_what_came_before_it_is_kept(scene: Scene) -> None:
+def test_of_several_failures_the_first_in_order_is_reported_after_earlier_results(scene: Scene) -> None:
     service = scene.service
 
     def script(_: int, body: bytes) -> Reply | None:

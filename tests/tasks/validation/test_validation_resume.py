@@ -137,7 +137,7 @@ def test_rows_of_an_earlier_version_go_on_to_count_and_have_no_profile_recorded(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), min_size=1, max_size=4))
-def test_whatever_end_of_ledger_and_files_a_crash_leaves_the_reports_come_out_the_same(
+def test_the_reports_are_the_same_for_any_truncated_ledger_and_files(
     whole: Whole, tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int]]
 ) -> None:
     expected, details = whole

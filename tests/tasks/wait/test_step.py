@@ -193,7 +193,7 @@ def test_every_line_that_is_not_blank_counts(tmp_path: Path, corrected: Path, li
     assert run(context(tmp_path)).lines_out == wanted + 1
 
 
-def test_corrections_that_vanish_after_the_approval_do_not_release_the_uncorrected_data(
+def test_corrections_removed_after_approval_do_not_release_the_uncorrected_data(
     tmp_path: Path, corrected: Path
 ) -> None:
     (corrected / "a.ndjson").write_bytes(LINE)

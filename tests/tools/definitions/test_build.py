@@ -93,7 +93,7 @@ def test_it_keeps_the_schema_without_descriptions_and_without_a_packagers_additi
     assert set(thing["properties"]) == set(SCHEMA["definitions"]["Thing"]["properties"]) - {"addition"}
 
 
-def test_required_elements_choices_and_invariants_come_from_the_structure_definitions(tmp_path: Path) -> None:
+def test_required_elements_choices_and_invariants_come_from_structure_definitions(tmp_path: Path) -> None:
     build(source(tmp_path / "source"), tmp_path)
     _, rules = made(tmp_path)
     assert rules["resources"] == ["Thing"]

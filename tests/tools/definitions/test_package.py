@@ -60,7 +60,7 @@ def test_another_form_and_an_element_that_is_not_there_are_refused(expression: s
         paths("Patient", expression)
 
 
-def test_parameters_of_other_kinds_and_those_of_examples_are_left_out_in_silence_the_others_by_name() -> None:
+def test_parameters_of_other_kinds_and_of_examples_are_omitted_silently() -> None:
     published = [
         parameter("Patient", "Patient.name", "string"),
         parameter("Patient", "Patient.active", derivedFrom="http://example.org/x"),

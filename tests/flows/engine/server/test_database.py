@@ -75,7 +75,7 @@ def test_it_is_said_by_commands_and_the_file_is_left_as_it_is(
     assert hashlib.sha256(database.read_bytes()).hexdigest() == before
 
 
-def test_a_large_one_that_turns_out_to_be_damaged_is_said_as_that_when_the_server_fails(
+def test_a_large_damaged_database_is_reported_when_the_server_fails(
     tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(migrated_database, tmp_path / "prefect.db")

@@ -96,7 +96,7 @@ def test_it_ends_by_itself_when_its_time_is_over(jobs_dir: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_it_lingers_after_a_kill_9_too_and_one_who_does_not_ask_for_it_changes_nothing(jobs_dir: Path) -> None:
+def test_a_server_lingers_after_kill_9_and_a_user_without_linger_changes_nothing(jobs_dir: Path) -> None:
     first = user(jobs_dir, LONG)
     pid = server_pid(jobs_dir)
     kill(first.pid)

@@ -120,7 +120,7 @@ def told(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.e2e
-def test_one_that_a_file_names_while_the_server_lives_is_asked_for_a_proof_and_sent_no_secret(
+def test_another_listener_in_the_file_of_a_live_server_gets_no_secret(
     commands: Commands, home: Path, alive: ApiAddress
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -166,7 +166,7 @@ def test_the_server_of_another_directory_is_not_believed(alive: ApiAddress) -> N
     prove(str(alive.secret), alive.port, seconds=30)
 
 
-def test_a_listener_on_the_port_of_a_dead_server_is_sent_nothing_and_another_server_is_started(
+def test_a_listener_on_the_port_of_a_dead_server_gets_nothing_and_is_replaced(
     tmp_path: Path, migrated_database: Path, sluice_alone: Commands
 ) -> None:
     home = tmp_path / "jobs/.prefect"
@@ -271,7 +271,7 @@ def test_who_knows_the_secret_proves_it() -> None:
         prove(SECRET, port, seconds=30)
 
 
-def test_an_answer_that_was_fetched_from_the_real_server_at_another_port_is_no_proof() -> None:
+def test_a_proof_fetched_from_the_real_server_on_another_port_is_refused() -> None:
     def relayed(request: bytes) -> bytes:
         return body_of(answer(SECRET, 4200, f"nonce={nonce_in(request)}") or b"")
 

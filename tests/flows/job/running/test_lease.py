@@ -172,7 +172,7 @@ class TestTwoMachines:
             assert after["updated"] > before["updated"]
         assert limits.find(limit_name(job.name)) is None
 
-    def test_after_kill_9_the_other_machine_goes_on_after_one_lease_without_a_sign_of_life(
+    def test_after_kill_9_another_machine_continues_after_one_lease_without_a_heartbeat(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
         Holder(job, elsewhere).kill()
@@ -183,7 +183,7 @@ class TestTwoMachines:
         assert not JobLock.held
         assert not is_held(job)
 
-    def test_whose_directory_somebody_removes_is_not_ended_as_if_another_machine_had_the_job(
+    def test_a_removed_job_directory_does_not_count_as_taken_by_another_machine(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
         """Two prunes: the one that was first removes the directory after it gave the lock back."""
@@ -194,7 +194,7 @@ class TestTwoMachines:
         holder.release()
         assert holder.process.returncode == 0
 
-    def test_who_is_second_to_watch_a_dead_machine_is_not_refused_and_the_job_shows_as_nobodys_meanwhile(
+    def test_a_second_watcher_of_a_dead_machine_may_wait_and_the_job_shows_as_unowned(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
         Holder(job, elsewhere).kill()
@@ -469,7 +469,7 @@ class TestLease:
 
     @pytest.mark.e2e
     @pytest.mark.parametrize(("environment", "exit_code"), [({}, 3), ({"PREFECT__FLOW_RUN_ID": "made-up"}, 0)])
-    def test_a_process_that_lost_its_lease_says_why_and_ends_with_3_but_for_a_worker_with_0(
+    def test_a_process_that_lost_its_lease_reports_it_and_exits_with_3_or_as_worker_0(
         self, job: Path, api: ApiAddress, environment: dict[str, str], exit_code: int
     ) -> None:
         """A worker would set the run to Crashed, which another machine has by now."""
@@ -517,7 +517,7 @@ class TestWhenThereIsALease:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(240)
-def test_after_the_death_of_a_machine_the_job_is_continued_on_another_within_the_lease(
+def test_a_job_of_a_dead_machine_is_continued_on_another_within_the_lease(
     sluice: Commands, project: Path, elsewhere: dict[str, str]
 ) -> None:
     started = sluice("pipeline", "start", "config.yaml")

@@ -55,7 +55,7 @@ def test_kill_9_releases_the_lock(tmp_path, holder):
         pass
 
 
-def test_the_process_that_has_it_may_take_it_again_and_does_not_see_itself_as_another(tmp_path):
+def test_the_process_that_holds_the_lock_may_lock_again_and_is_not_another_holder(tmp_path):
     with JobLock(tmp_path):
         with JobLock(tmp_path):
             assert not is_held(tmp_path)
@@ -112,7 +112,7 @@ def test_the_lock_file_is_private(tmp_path):
         assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_before_a_request_the_job_must_still_be_ours_where_another_machine_could_have_it(tmp_path, monkeypatch):
+def test_ownership_is_checked_before_a_request_if_another_machine_could_own_the_job(tmp_path, monkeypatch):
     lost = []
 
     class Leased:

@@ -141,7 +141,7 @@ def test_a_link_or_a_pipe_in_its_place_is_neither_written_to_nor_believed(tmp_pa
 
 
 @pytest.mark.parametrize(("ago", "lives"), [(0, True), (50, True), (70, False), (-300, False)])
-def test_to_those_who_only_show_one_of_the_last_minute_lives_and_one_of_a_clock_set_back_does_not(
+def test_for_display_a_heartbeat_of_the_last_minute_counts_but_not_a_future_one(
     tmp_path: Path, ago: float, lives: bool
 ) -> None:
     Heartbeat(tmp_path).beat("holder")

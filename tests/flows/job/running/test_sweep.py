@@ -137,9 +137,7 @@ def held(directory: Path) -> Iterator[None]:
 ELSEWHERE = Holder(1, "h", "another machine")
 
 
-def test_a_run_whose_process_died_here_is_interrupted_at_once_and_names_step_and_command(
-    runs: Runs, look: Looks
-) -> None:
+def test_a_run_whose_process_died_here_is_interrupted_at_once_with_step_and_command(runs: Runs, look: Looks) -> None:
     runs.add("j", "RUNNING")
     assert look()
     assert runs.shown("j") == ("CRASHED", "Interrupted")
@@ -184,9 +182,7 @@ def test_a_run_that_has_just_begun_and_not_taken_its_lock_yet_is_left_alone(runs
     assert look(after=WATCHED) == []
 
 
-def test_a_run_that_goes_on_and_is_slow_to_take_its_lock_is_not_judged_by_the_one_before(
-    runs: Runs, look: Looks
-) -> None:
+def test_a_continued_run_slow_to_lock_is_not_judged_by_its_predecessor(runs: Runs, look: Looks) -> None:
     directory = runs.add("j", "RUNNING")
     os.utime(directory / LOCK, (LONG_AGO.timestamp() - 600,) * 2)
     assert look() == []
@@ -268,9 +264,7 @@ def test_a_job_whose_directory_is_not_seen_here_is_not_judged(runs: Runs, look: 
 
 
 @pytest.mark.parametrize("kind", ["PENDING", "RUNNING"])
-def test_a_run_that_was_taken_up_and_never_had_a_directory_is_watched_for_ten_minutes(
-    runs: Runs, look: Looks, kind: str
-) -> None:
+def test_a_started_run_without_a_directory_is_watched_for_ten_minutes(runs: Runs, look: Looks, kind: str) -> None:
     runs.add("j", kind, holder=None)
     minutes = int(TAKEN_UP.total_seconds() / EVERY)
     assert [look(after=EVERY) for _ in range(minutes)] == [[]] * minutes
@@ -351,9 +345,7 @@ def test_late_is_a_deployment_s_run_that_does_not_run_an_hour_after_its_time(run
     assert {run["id"] for run in late(api)} == {"late", "told by prefect", "behind another", "continued by nobody"}
 
 
-def test_a_run_that_waits_for_another_one_of_its_deployment_is_told_once_by_a_worker_of_its_pool(
-    runs: Runs, look: Looks
-) -> None:
+def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_pool(runs: Runs, look: Looks) -> None:
     due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
     runs.add("behind", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
     runs.add("of another pool", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due, work_pool_name="p")

@@ -599,7 +599,7 @@ def test_a_shifted_date_that_is_another_patients_is_no_original(place: Path) -> 
     assert found == {}
 
 
-def test_a_date_of_the_same_patient_is_an_original_and_so_are_those_of_all_in_another_order(place: Path) -> None:
+def test_a_date_of_the_same_patient_is_an_original_and_so_are_permuted_dates(place: Path) -> None:
     days = [f"1950-03-{day:02}" for day in range(1, 21)]
     _, found = left(place, born(days), born([*days[:1], *["1951-07-07"] * 19], hashed=True))
     assert found == {"Patient.birthDate": (1, 0)}
@@ -632,7 +632,7 @@ def test_a_number_that_a_search_asks_for_is_an_original(place: Path, where: str)
     assert set(found.values()) == {(1, 0)}
 
 
-def test_an_original_id_is_found_as_a_bundles_and_in_the_url_of_a_resource_without_one(place: Path) -> None:
+def test_an_original_id_is_found_as_bundle_id_and_in_the_url_of_a_resource(place: Path) -> None:
     came = [bundle(patient(f"p-{n}"), observation(f"p-{n}", n)) for n in range(9)]
     leave = [bundle(patient(f"h{n}"), observation(f"h{n}", n)) for n in range(9)]
     leave[2]["id"] = "p-2"

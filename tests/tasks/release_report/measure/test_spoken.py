@@ -86,7 +86,7 @@ def test_it_is_known_whether_each_rule_could_be_read(rule: str, complete: bool) 
     assert Spoken(["Patient.gender", rule]).complete is complete
 
 
-def test_the_demo_s_rules_speak_of_ids_references_and_dates_and_not_of_the_extension() -> None:
+def test_the_demo_rules_cover_ids_references_and_dates_but_not_the_extension() -> None:
     spoken = Spoken(rules_of(DEMO))
     for path in ("Condition.id", "Condition.subject.reference", "Condition.recordedDate", "Patient.name.given"):
         assert spoken.of(path), path

@@ -263,7 +263,7 @@ def test_a_birthday_in_any_date_of_the_patient_is_a_stop(
     assert day not in report.model_dump_json() + html(report)
 
 
-def test_a_birthday_that_a_shift_makes_by_chance_or_that_somebody_else_has_is_no_stop(tmp_path: Path) -> None:
+def test_a_birthday_made_by_chance_or_shared_with_another_patient_is_no_stop(tmp_path: Path) -> None:
     imported = people()
     for number, resources in enumerate(imported):
         born = resources[0]["birthDate"]
@@ -411,7 +411,7 @@ def test_content_that_a_rule_may_change_is_no_stop(tmp_path: Path, rule: tuple[s
     assert found(made(tmp_path, imported, leaving, rules=[*RULES, rule]).in_house) == []
 
 
-def test_a_change_is_looked_at_where_a_person_corrected_files_or_a_rule_cannot_be_read(tmp_path: Path) -> None:
+def test_changes_are_checked_after_a_correction_or_with_an_unreadable_rule(tmp_path: Path) -> None:
     imported = people()
     leaving = honest(imported, own)
     put(leaving[3], "Observation.status", "amended")
@@ -427,7 +427,7 @@ def test_a_change_is_looked_at_where_a_person_corrected_files_or_a_rule_cannot_b
         )  # fmt: skip
 
 
-def test_values_that_pseudonymization_changes_without_a_rule_are_none_of_the_content(tmp_path: Path) -> None:
+def test_values_that_pseudonymization_changes_without_a_rule_are_not_content(tmp_path: Path) -> None:
     imported = people()
     leaving = honest(imported, own)
     for resources in leaving:

@@ -97,7 +97,7 @@ def test_what_is_left_is_a_stop_with_path_and_kind(
     assert stop.values["kind"] == (f"@kind-{kind}" if kind else "@kind-value")
 
 
-def test_places_that_no_rule_speaks_of_are_all_in_the_document_those_of_persons_first() -> None:
+def test_all_fields_without_a_rule_are_in_the_document_those_of_persons_first() -> None:
     """The rule that was forgotten is found, however many paths begin with another letter."""
     given = clean()
     many = {f"Account.extension(http://x.example/{n}).valueBoolean": Path(SIZE) for n in range(80)}
@@ -432,7 +432,7 @@ def test_a_text_of_few_patients_is_nowhere(patients: int, recipient: bool) -> No
     assert CANARY not in report_of(clean().leaving, sung(patients), recipient=recipient).model_dump_json()
 
 
-def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_are_shown() -> None:
+def test_codes_displays_units_systems_urls_and_elements_of_k_patients_are_shown() -> None:
     text = report_of(sung(10), sung(10)).model_dump_json()
     assert f"{CANARY}-code" in text
     assert f"{CANARY} text" in text
@@ -440,7 +440,7 @@ def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_a
     assert CANARY not in report_of(sung(10), sung(10), recipient=True).model_dump_json()
 
 
-def test_a_file_that_was_changed_is_named_as_far_as_it_may_be_and_one_that_is_gone_too() -> None:
+def test_changed_and_missing_files_are_named_as_far_as_allowed() -> None:
     (file,) = clean().leaving.files
     gone = ("pseudonymized/batch-3.ndjson", f"pseudonymized/{CANARY}1.ndjson", f"pseudonymized/{CANARY}2.ndjson")
     stops = [one for one in found(clean(changed=(file.name, *gone)), "stop") if one.code == "file-changed"]
@@ -461,7 +461,7 @@ def test_the_same_facts_give_the_same_report_in_any_order() -> None:
     assert Query("", "").types == frozenset()
 
 
-def test_r11_neither_a_share_nor_a_number_says_that_all_of_a_few_patients_have_a_code() -> None:
+def test_r11_no_share_and_no_number_reveals_that_all_of_a_few_patients_have_a_code() -> None:
     few = 12
     given = leaving(
         clean(),
@@ -481,7 +481,7 @@ def test_an_original_of_nobodys_is_not_said_of_patients() -> None:
 
 
 @pytest.mark.parametrize(("recipient", "number", "size"), [(False, 1_235, 123_456), (True, 1_200, 120_000)])
-def test_r6_resources_lines_and_bytes_of_the_recipients_copy_do_not_tell_all_patients(
+def test_r6_resources_lines_and_bytes_of_the_recipients_copy_hide_the_patient_count(
     recipient: bool, number: int, size: int
 ) -> None:
     patients = 1_234
@@ -559,7 +559,7 @@ def test_hosts_of_few_patients_are_one_stop_with_their_own_number(few: tuple[int
     assert stops == [("many.example", Count(word="about", number=20)), ("@unnamed-host", said)]
 
 
-def test_where_ids_are_those_of_the_hospital_section_7_does_not_say_that_nothing_was_found() -> None:
+def test_section_7_does_not_claim_that_nothing_was_found_where_ids_are_original() -> None:
     for ids, said in ((Ids({"hashed": SIZE, "original": 1}), ()), (Ids(referred=1), ()), (Ids(), ("nothing-left",))):
         assert section_of(build(leaving(clean(), ids=ids), k=5), 7).said == said
 

@@ -342,7 +342,7 @@ def test_the_identifier_of_a_practitioner_is_found_in_references_to_him(value: s
     assert [one.about for one in found] == ["Encounter.participant.individual.reference", "Practitioner.id"]
 
 
-def test_an_unchanged_identifier_of_a_practitioner_is_a_stop_however_many_patients_have_it(tmp_path: Path) -> None:
+def test_an_unchanged_identifier_of_a_practitioner_is_a_stop_for_any_patient_count(tmp_path: Path) -> None:
     came, leave = numbered("1"), numbered("zz{}", "h")
     doctor = {"resourceType": "Practitioner", "id": "d", "identifier": [{"value": "LANR 123456789"}]}
     by = {"individual": {"identifier": {"value": "LANR 123456789"}}}

@@ -159,7 +159,7 @@ def sung(value: Any, name: str = "") -> Any:
 
 
 @pytest.mark.parametrize(("patients", "said"), [(1, set()), (4, set()), (5, MAY_BE_SAID), (SIZE, MAY_BE_SAID)])
-def test_promise_3_of_strings_that_k_patients_share_only_names_of_kinds_of_things_are_said(
+def test_promise_3_of_strings_shared_by_k_patients_only_names_of_kinds_are_shown(
     tmp_path: Path, patients: int, said: set[str]
 ) -> None:
     def one(folder: str, number: int) -> dict[str, Any]:

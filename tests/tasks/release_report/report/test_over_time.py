@@ -87,7 +87,7 @@ def test_all_of_one_quarter_is_said_as_of_a_code() -> None:
     assert row == ("2020-02", ("all", None))
 
 
-def test_when_the_data_were_extracted_is_no_time_of_theirs_and_years_that_are_left_out_are_said() -> None:
+def test_the_extraction_time_is_no_time_of_the_data_and_omitted_years_are_stated() -> None:
     recorded = dates(["2026-11"] * SIZE)
     assert tables({"Provenance.recorded": recorded}) == {}
     each = dates([f"{1960 + number}-01" for number in range(SIZE)])

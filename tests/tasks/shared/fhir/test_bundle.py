@@ -188,7 +188,7 @@ def test_a_repeated_id_behind_a_usual_beginning_is_left_to_the_server() -> None:
     assert rejections(parts(bundle("batch", entry(unusual)))) == [("repeated-key", 0, 0)]
 
 
-def test_a_resource_without_id_gets_a_stable_uuid_spliced_in_and_keeps_all_other_bytes() -> None:
+def test_a_resource_without_id_gets_a_stable_uuid_and_keeps_all_other_bytes() -> None:
     line = b' {"resourceType":"Observation", "value":1.50}'
     part = parts(line)
     resource = part.resources[0]
@@ -198,7 +198,7 @@ def test_a_resource_without_id_gets_a_stable_uuid_spliced_in_and_keeps_all_other
     assert parts(line).resources[0].id == resource.id
 
 
-def test_a_derived_id_depends_on_content_and_position_and_not_on_white_space_or_compression() -> None:
+def test_a_derived_id_depends_on_content_and_position_not_on_space_or_compression() -> None:
     def derived(line: bytes, file: str = "a.ndjson", number: int = 1) -> str:
         return cut(line, file=file, number=number).resources[0].id
 
@@ -211,7 +211,7 @@ def test_a_derived_id_depends_on_content_and_position_and_not_on_white_space_or_
     assert derived(bundle("batch", entry(b'{"resourceType":"Observation","value":1.50}'))) != base
 
 
-def test_references_to_a_placeholder_of_the_same_bundle_become_references_to_what_is_put() -> None:
+def test_references_to_a_placeholder_of_the_bundle_become_references_to_the_put_id() -> None:
     urn = "urn:uuid:0f5a1d2e-0000-4000-8000-000000000001"
     pointing = b'{"resourceType":"Observation","id":"o","subject":{"reference" : "%s"},"v":1.50}' % urn.encode()
     part = parts(bundle("transaction", entry(pointing), entry(b'{"resourceType":"Patient","id":"p9"}', fullUrl=urn)))

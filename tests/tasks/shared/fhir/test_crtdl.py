@@ -219,7 +219,7 @@ def test_what_a_deployed_server_refuses_although_its_form_is_right_is_a_warning(
     assert doubt.startswith(says)
 
 
-def test_a_document_that_uses_everything_has_no_doubt_and_one_with_findings_none_either() -> None:
+def test_a_document_that_uses_everything_and_one_with_findings_have_no_doubt() -> None:
     assert doubted(whole()) == []
     assert list(doubts(changed(*GROUPS, 1, "attributes", to={}))) == []
 

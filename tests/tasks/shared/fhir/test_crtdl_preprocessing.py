@@ -137,7 +137,7 @@ def test_a_linked_group_that_resolves_to_nothing_is_an_error() -> None:
     assert problems(crtdl(), rule(PATIENT, add(linked_groups=[CONDITION]))) == ["enrichment-linked-group"]
 
 
-def test_a_created_group_without_attributes_is_doubtful_and_one_that_gets_some_is_not(tmp_path: Path) -> None:
+def test_a_created_group_is_doubtful_only_without_attributes(tmp_path: Path) -> None:
     path = tmp_path / "query.json"
     path.write_text(json.dumps(crtdl()))
     assert doubtful(path) == []

@@ -45,7 +45,7 @@ def bundle(*entries: Any) -> dict[str, Any]:
         ([bundle(*[PUT] * 40)] * 20, 800),
     ],
 )
-def test_a_bundle_counts_for_the_resources_in_its_entries_and_everything_else_for_one(
+def test_a_bundle_counts_the_resources_in_its_entries_and_everything_else_one(
     lines: list[dict[str, Any]], count: int, resources: bool
 ) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()

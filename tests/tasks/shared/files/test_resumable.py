@@ -47,7 +47,7 @@ def undisturbed(directory: Path, lines: list[bytes], form: CompressionConfig, ev
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.level if form.enabled else "plain")
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_killed_anywhere_any_number_of_times_the_file_is_byte_for_byte_that_of_an_undisturbed_run(
+def test_after_any_number_of_kills_the_file_has_the_bytes_of_an_undisturbed_run(
     tmp_path_factory: pytest.TempPathFactory, form: CompressionConfig, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("job")

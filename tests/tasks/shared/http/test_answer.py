@@ -107,9 +107,7 @@ def test_a_busy_service_says_how_long() -> None:
 
 
 @pytest.mark.parametrize(("operation", "answered"), [("load", 200), (TOKEN_OPERATION, None)])
-def test_an_error_made_from_an_answer_says_the_status_unless_it_is_that_of_an_issuer(
-    operation: str, answered: int | None
-) -> None:
+def test_an_error_of_an_answer_has_its_status_unless_it_is_of_an_issuer(operation: str, answered: int | None) -> None:
     answer = Answer(200, httpx.Headers(), b"")
     error = RefusedError("any", "any", operation=operation).made_from(answer)
     assert (error.answer is answer, error.answered) == (True, answered)

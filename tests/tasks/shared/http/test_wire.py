@@ -132,7 +132,7 @@ def test_a_head_that_comes_bit_by_bit_has_the_time_of_one_that_does_not_come(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["in silence", "with a word in between"])
-def test_a_large_body_that_is_read_byte_by_byte_runs_into_the_limit_while_it_is_sent(again: bytes) -> None:
+def test_a_large_body_read_byte_by_byte_reaches_the_time_limit_while_sent(again: bytes) -> None:
     with loopback([Reply()]) as server, client(timeout=0.3, attempts=1) as http:
         server.drips = lambda _: Drip(again, reads=True)
         began = time.monotonic()
@@ -218,7 +218,7 @@ def test_a_connection_is_used_again_and_opened_anew_for_another_origin() -> None
             assert http.send("POST", server.url, operation="send", content=b"x").status == 200
 
 
-def test_a_certificate_bundle_that_cannot_be_read_is_found_before_any_request_also_for_plain_http(
+def test_an_unreadable_certificate_bundle_is_found_before_any_request_even_for_http(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(InputError, match="cannot be read"):
