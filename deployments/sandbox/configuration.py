@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
@@ -14,7 +14,7 @@ STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send
 """Every service at once. ``demo`` runs these steps too."""
 
 
-def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -> str:
+def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: RequiredCredentials) -> str:
     """The file's text. Credentials are named, not written: the variables they came from are expanded by the reader."""
     lines = [
         "# Written by the sandbox for this one run of it; it goes when the sandbox goes, unless --state keeps it.",
@@ -67,7 +67,7 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
     return "\n".join(lines) + "\n"
 
 
-def _auth(gate: Gate) -> list[str]:
+def _auth(gate: RequiredCredentials) -> list[str]:
     if gate.username is not None:
         return [
             "    # The sandbox was started with these variables; set them for the pipeline too.",

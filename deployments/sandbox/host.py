@@ -21,7 +21,7 @@ from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.common.child import watch, write_whole
-from deployments.sandbox.common.gate import DEFAULT_HEADER, Gate
+from deployments.sandbox.common.gate import DEFAULT_HEADER, RequiredCredentials
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxServer, SandboxStartError, bind, make_server
 from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.configuration import configuration
@@ -36,7 +36,7 @@ from deployments.sandbox.options import (
     USERNAME,
     OptionError,
     SandboxOptions,
-    Settings,
+    ServiceSettings,
     read_settings,
 )
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
@@ -49,17 +49,17 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ServiceContext:
     """What a service is made from."""
 
-    settings: Settings
+    settings: ServiceSettings
     state: Path
     """Directory of the sandbox's state; a service takes one of its own in it."""
     data: Path
-    gate: Gate
+    gate: RequiredCredentials
 
 
-SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
+SERVICES: tuple[Callable[[ServiceContext], SandboxService], ...] = (
     lambda around: fhir_service(replace(around.settings.fhir, state=around.state / "fhir"), around.gate),
     lambda around: extraction_service(
         replace(around.settings.extraction, data=around.data, state=around.state / "extraction"), around.gate
@@ -80,7 +80,7 @@ def run_sandbox(options: SandboxOptions) -> int:
         settings = read_settings(options.settings)
         data = _data(options)
         with _state(options) as state:
-            around = Surroundings(settings, state, data, _gate())
+            around = ServiceContext(settings, state, data, _gate())
             return asyncio.run(_run(options, around))
     except OptionError as error:
         sys.stderr.write(f"{COMPLAINT}{error}\n")
@@ -90,7 +90,7 @@ def run_sandbox(options: SandboxOptions) -> int:
         return 1
 
 
-async def _run(options: SandboxOptions, around: Surroundings) -> int:
+async def _run(options: SandboxOptions, around: ServiceContext) -> int:
     stop = asyncio.Event()
     with contextlib.ExitStack() as opened, _signals(stop.set):
         services = [build(around) for build in SERVICES]
@@ -132,7 +132,7 @@ async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
     asked.cancel()
 
 
-def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str]) -> None:
+def _announce(options: SandboxOptions, around: ServiceContext, urls: dict[str, str]) -> None:
     path = around.state / "sandbox.yaml"
     write_whole(path, configuration(urls, around.data, around.state / "jobs", around.gate))
     if options.ready_file is not None:
@@ -144,7 +144,7 @@ def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str
     sys.stdout.flush()
 
 
-def _gate() -> Gate:
+def _gate() -> RequiredCredentials:
     """What the environment asks clients for. Raises ``OptionError`` for half of a pair."""
     username, password = os.environ.get(USERNAME) or None, os.environ.get(PASSWORD) or None
     if (username is None) != (password is None):
@@ -154,7 +154,7 @@ def _gate() -> Gate:
         raise OptionError(f"{API_KEY_HEADER} has no use without {API_KEY}")
     if header is not None and not _HEADER.fullmatch(header):
         raise OptionError(f"{API_KEY_HEADER} is not the name of an HTTP header")
-    return Gate(
+    return RequiredCredentials(
         username=username,
         password=password,
         token=os.environ.get(TOKEN) or None,

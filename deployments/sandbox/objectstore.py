@@ -142,7 +142,7 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
     from moto.s3.models import s3_backends
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Handler(WSGIRequestHandler):
+    class ObjectStoreHandler(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"  # connections stay open, as those of real stores
 
         def log(self, *_: object) -> None:
@@ -153,7 +153,12 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
     listener = bind(port)
     application = DomainDispatcherApplication(create_backend_app)
     server = make_server(
-        HOST, listener.getsockname()[1], application, threaded=True, request_handler=Handler, fd=listener.fileno()
+        HOST,
+        listener.getsockname()[1],
+        application,
+        threaded=True,
+        request_handler=ObjectStoreHandler,
+        fd=listener.fileno(),
     )
     # shutdown() waits for the loop, which runs in this thread: another one has to ask.
     stop = threading.Event()

@@ -47,7 +47,7 @@ class SandboxOptions:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """The options of the services, with what was set. Where their data and state are is the host's to add."""
 
     fhir: FhirOptions = field(default_factory=FhirOptions)
@@ -57,9 +57,9 @@ class Settings:
     flattening: FlatteningOptions = field(default_factory=FlatteningOptions)
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
+def read_settings(values: Mapping[str, str]) -> ServiceSettings:
     """Read what ``--set`` gave. Raises ``OptionError`` with the known names, or the expected values."""
-    settings = Settings()
+    settings = ServiceSettings()
     for name, text in values.items():
         if name not in SETTINGS:
             raise OptionError(f"unknown setting {name!r}; known are {', '.join(sorted(SETTINGS))}")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import zstandard
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tasks.send.comparison import compare
@@ -105,7 +105,7 @@ class Store:
 
 
 @contextmanager
-def serving(gate: Gate | None = None, **options: Any) -> Iterator[Store]:
+def serving(gate: RequiredCredentials | None = None, **options: Any) -> Iterator[Store]:
     """A sandbox FHIR server on loopback."""
     with serve_in_thread(fhir_service(FhirOptions(**options), gate)) as served:
         store = Store(served.url)

@@ -13,7 +13,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from tasks.validation.probe import service as declared_service
-from tests.deployments.sandbox.extraction.conftest import Client, attribute, crtdl, group
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, attribute, crtdl, group
 from tests.peers import job
 from tests.peers.job import resource
 from tests.peers.validation import Job, bundle, keys
@@ -134,7 +134,7 @@ def test_what_the_sandbox_extracts_of_its_own_data_is_valid(
 ) -> None:
     made = Job(tmp_path)
     options = ExtractionOptions(data=DATA, batchsize=5)
-    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
+    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
         texts = client.extract(query).texts
     for name, text in texts.items():
         made.write(name, *(line.encode() for line in text.splitlines()))

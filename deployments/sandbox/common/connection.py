@@ -103,7 +103,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-class Exchange:
+class HttpExchange:
     """A request and the ways to answer it: by the application, by ASGI messages, by raw bytes, not at all."""
 
     def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,13 +124,13 @@ class Exchange:
         start: Message = {}
         parts: list[bytes] = []
 
-        async def keep(message: Message) -> None:
+        async def collect_message(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
             else:
                 parts.append(message.get("body", b""))
 
-        await self.run(keep)
+        await self.run(collect_message)
         return start, b"".join(parts)
 
     async def respond(self, response: Response) -> None:
@@ -141,7 +141,7 @@ class Exchange:
         """Read the request's body and forget it."""
         await read_body(self.receive)
 
-    async def gone(self) -> None:
+    async def wait_until_closed(self) -> None:
         """Wait until the connection has ended."""
         while not self.connection.closing:
             if (await self.receive())["type"] == "http.disconnect":

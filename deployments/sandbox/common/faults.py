@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message
 
-from deployments.sandbox.common.connection import Exchange
+from deployments.sandbox.common.connection import HttpExchange
 from deployments.sandbox.common.request import outcome
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,7 +35,7 @@ class FaultError(Exception):
     """A list of rules that cannot be used; the message says why."""
 
 
-class Rule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag_field="action"):
+class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag_field="action"):
     """Which requests a fault meets. ``path`` is a shell pattern (``*`` also matches ``/``)."""
 
     method: str = "*"
@@ -48,29 +48,29 @@ class Rule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True
         """Whether the rule is about this request, as far as its head tells."""
         return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Do to the exchange what the action says."""
         raise NotImplementedError
 
 
-async def _reach(exchange: Exchange, moment: Moment) -> None:
+async def _reach(exchange: HttpExchange, moment: Moment) -> None:
     if moment == "applied":
         await exchange.answer()
     elif moment == "body":
         await exchange.drain()
 
 
-async def _hold(exchange: Exchange, seconds: float) -> None:
+async def _hold(exchange: HttpExchange, seconds: float) -> None:
     """Keep the connection open and silent until the client leaves, or for so many seconds (0 = for ever)."""
     exchange.connection.held = True
     try:
-        await asyncio.wait_for(exchange.gone(), seconds or None)
+        await asyncio.wait_for(exchange.wait_until_closed(), seconds or None)
     except TimeoutError:
         exchange.connection.close()
-        await exchange.gone()
+        await exchange.wait_until_closed()
 
 
-class Status(Rule, kw_only=True, frozen=True, tag="status"):
+class StatusFault(FaultRule, kw_only=True, frozen=True, tag="status"):
     """Answer with a status, headers and a body: text as it is, anything else as JSON, nothing = an
     OperationOutcome."""
 
@@ -79,7 +79,7 @@ class Status(Rule, kw_only=True, frozen=True, tag="status"):
     headers: dict[str, str] = {}
     body: Any = None
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer in place of the service."""
         await _reach(exchange, self.at)
         if isinstance(self.body, str):
@@ -93,23 +93,23 @@ class Status(Rule, kw_only=True, frozen=True, tag="status"):
         await exchange.respond(Response(content, self.status, {"content-type": kind} | named))
 
 
-class Html200(Rule, kw_only=True, frozen=True, tag="html-200"):
+class Html200Fault(FaultRule, kw_only=True, frozen=True, tag="html-200"):
     """Answer 200 with a login page, as a proxy with an expired session does."""
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer in place of the service."""
         await exchange.drain()
         await exchange.respond(HTMLResponse(_LOGIN_PAGE))
 
 
-class Delay(Rule, kw_only=True, frozen=True, tag="delay"):
+class DelayFault(FaultRule, kw_only=True, frozen=True, tag="delay"):
     """Wait before the service works (``head``, ``body``), or after it has, before the answer leaves
     (``applied``)."""
 
     at: Moment = "head"
     seconds: Seconds = 1.0
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer, late."""
         if self.at == "applied":
             start, body = await exchange.answer()
@@ -121,66 +121,66 @@ class Delay(Rule, kw_only=True, frozen=True, tag="delay"):
             await exchange.run()
 
 
-class Reset(Rule, kw_only=True, frozen=True, tag="reset"):
+class ResetFault(FaultRule, kw_only=True, frozen=True, tag="reset"):
     """Reset the connection (RST) without an answer."""
 
     at: Moment = "head"
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Leave the client with a reset."""
         await _reach(exchange, self.at)
         exchange.connection.reset()
-        await exchange.gone()
+        await exchange.wait_until_closed()
 
 
-class Cut(Rule, kw_only=True, frozen=True, tag="cut"):
+class CutFault(FaultRule, kw_only=True, frozen=True, tag="cut"):
     """Announce more than is sent, send ``bytes`` of the body (absent: half of it) and end the connection in
     order."""
 
     bytes: Count | None = None
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer in part."""
         await _begin(exchange, self.bytes)
         exchange.connection.close()
-        await exchange.gone()
+        await exchange.wait_until_closed()
 
 
-class Stall(Rule, kw_only=True, frozen=True, tag="stall"):
+class StallFault(FaultRule, kw_only=True, frozen=True, tag="stall"):
     """Send the head and ``bytes`` of the body (absent: half of it), then nothing, for ``seconds`` (0 = until
     the client goes)."""
 
     bytes: Count | None = None
     seconds: Seconds = 0
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer in part and stay."""
         await _begin(exchange, self.bytes)
         await _hold(exchange, self.seconds)
 
 
-class WrongLength(Rule, kw_only=True, frozen=True, tag="wrong-length"):
+class WrongLengthFault(FaultRule, kw_only=True, frozen=True, tag="wrong-length"):
     """Send the whole body under a ``Content-Length`` that is off by ``delta``, then end the connection in
     order."""
 
     delta: int = 10
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer with a length that is not true."""
         start, body = await exchange.answer()
         _write_head(exchange, start, max(0, len(body) + self.delta))
         exchange.connection.write(body)
         exchange.connection.close()
-        await exchange.gone()
+        await exchange.wait_until_closed()
 
 
-class Slow(Rule, kw_only=True, frozen=True, tag="slow"):
+class SlowFault(FaultRule, kw_only=True, frozen=True, tag="slow"):
     """Send the true answer, ``bytes`` at a time with ``seconds`` between them."""
 
     bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
     seconds: Seconds = 0.02
 
-    async def strike(self, exchange: Exchange) -> None:
+    async def strike(self, exchange: HttpExchange) -> None:
         """Answer drop by drop."""
 
         async def trickle(message: Message) -> None:
@@ -199,10 +199,10 @@ class Slow(Rule, kw_only=True, frozen=True, tag="slow"):
         await exchange.run(trickle)
 
 
-AnyRule = Status | Html200 | Delay | Reset | Cut | Stall | WrongLength | Slow
+AnyRule = StatusFault | Html200Fault | DelayFault | ResetFault | CutFault | StallFault | WrongLengthFault | SlowFault
 
 
-def _write_head(exchange: Exchange, start: Message, length: int) -> None:
+def _write_head(exchange: HttpExchange, start: Message, length: int) -> None:
     """Write a response head by hand, past the framing that would refuse a false length."""
     exchange.wrote = start["status"]
     lines = [b"HTTP/1.1 %d Fault" % start["status"]]
@@ -211,7 +211,7 @@ def _write_head(exchange: Exchange, start: Message, length: int) -> None:
     exchange.connection.write(b"\r\n".join(lines) + b"\r\n\r\n")
 
 
-async def _begin(exchange: Exchange, wanted: int | None) -> None:
+async def _begin(exchange: HttpExchange, wanted: int | None) -> None:
     """Send the true head, with a length above what will follow, and the first bytes of the true body."""
     start, body = await exchange.answer()
     part = body[: len(body) // 2 if wanted is None else wanted]

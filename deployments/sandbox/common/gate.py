@@ -12,7 +12,7 @@ DEFAULT_HEADER = "x-api-key"
 
 
 @dataclass(frozen=True)
-class Gate:
+class RequiredCredentials:
     """The credentials a service asks for: any of them opens it, without any it is open. No ``repr`` shows them."""
 
     username: str | None = field(default=None, repr=False)

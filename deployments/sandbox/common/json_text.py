@@ -41,7 +41,7 @@ def as_raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-class Reader:
+class JsonReader:
     """Reads JSON values, their decimals by ``number``."""
 
     def __init__(self, number: Callable[[str], JsonValue]) -> None:
@@ -58,8 +58,8 @@ class Reader:
         return self._number(text) if text == "-0" else int(text)
 
 
-decode_decimals = Reader(as_decimal)
-decode_raw = Reader(as_raw)
+decode_decimals = JsonReader(as_decimal)
+decode_raw = JsonReader(as_raw)
 
 
 def _as_spelled(value: object) -> msgspec.Raw:

@@ -32,7 +32,7 @@ METHODS = ("client_secret_post", "client_secret_basic")
 
 
 @dataclass(frozen=True)
-class Fault:
+class IssuerFault:
     """An answer the issuer gives in place of its own: a status with a body and headers."""
 
     status: int
@@ -70,8 +70,8 @@ class OAuthIssuer:
 
     def __init__(self, settings: IssuerSettings | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings or IssuerSettings()
-        self.faults: list[Fault] = []
-        self.discovery_faults: list[Fault] = []
+        self.faults: list[IssuerFault] = []
+        self.discovery_faults: list[IssuerFault] = []
         self.issued = 0
         self.token_requests = 0
         self.discovery_requests = 0
@@ -159,5 +159,5 @@ def _error(status: int, code: str) -> Response:
     return Response(json.dumps(body), status, headers, "application/json")
 
 
-def _faulty(fault: Fault) -> Response:
+def _faulty(fault: IssuerFault) -> Response:
     return Response(fault.body, fault.status, fault.headers, "application/json")

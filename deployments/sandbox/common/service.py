@@ -31,9 +31,9 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.sandbox.common.connection import Exchange, read_body, replay
+from deployments.sandbox.common.connection import HttpExchange, read_body, replay
 from deployments.sandbox.common.faults import FaultError, FaultPlan
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.request import DISCLAIMER, FHIR_JSON, FhirProblem, FhirRequest, answer, outcome
 from deployments.sandbox.common.requestlog import LogEntry, RequestLog
 from deployments.sandbox.common.serve import COMPLAINT
@@ -42,7 +42,7 @@ JSON = "application/json"
 T = TypeVar("T")
 
 
-class Service:
+class ServiceBackend:
     """A service with threads of its own, where its work is done: the event loop only moves bytes."""
 
     name: str
@@ -103,10 +103,10 @@ class Service:
 class SandboxService(Starlette):
     """A service inside the frame."""
 
-    def __init__(self, inner: Service, gate: Gate | None = None) -> None:
+    def __init__(self, inner: ServiceBackend, gate: RequiredCredentials | None = None) -> None:
         self.name = inner.name
         self._inner = inner
-        self._gate = gate or Gate()
+        self._gate = gate or RequiredCredentials()
         self.faults = FaultPlan()
         self.log = RequestLog()
         admin = [
@@ -139,7 +139,7 @@ class SandboxService(Starlette):
                 return
             body, receive = whole, replay(whole, receive)
         rule = self.faults.choose(entry.method, entry.path, body)
-        exchange = Exchange(self._guarded, scope, receive, send)
+        exchange = HttpExchange(self._guarded, scope, receive, send)
         if rule is None:
             await exchange.run()
             return

@@ -20,27 +20,27 @@ from pydantic import AfterValidator, Field
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer
-from deployments.sandbox.common.service import SandboxService, Service
+from deployments.sandbox.common.service import SandboxService, ServiceBackend
 from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.board import JobStore
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.engine import (
-    Engine,
+    JobEngine,
+    JobEngineSettings,
     NotAllowedError,
-    Settings,
     StaleVersionError,
     UnknownJobError,
 )
-from deployments.sandbox.extraction.files import OUTPUT, ResultFiles, ResultUrls, UrlStyle
-from deployments.sandbox.extraction.index import BadLines, Index
-from deployments.sandbox.extraction.job import Job, JobStatus
+from deployments.sandbox.extraction.files import OUTPUT, ResultFileServer, ResultUrls, UrlStyle
+from deployments.sandbox.extraction.index import BadLines, ResourceIndex
+from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus
 from deployments.sandbox.extraction.kickoff import MAX_BODY, read_kickoff
 from deployments.sandbox.extraction.openapi import capability_statement, description, page
 from deployments.sandbox.extraction.query import QueryError, read_cohort
-from deployments.sandbox.extraction.status import FHIR_JSON, JSON, manifest, root_url, said, unfinished
+from deployments.sandbox.extraction.status import FHIR_JSON, JSON, json_response, manifest, root_url, unfinished
 from deployments.sandbox.extraction.task import (
     UUID,
     etag,
@@ -50,7 +50,7 @@ from deployments.sandbox.extraction.task import (
     searchset,
     task,
 )
-from deployments.sandbox.extraction.units import REPORTS, SUMMARY, Control, Units
+from deployments.sandbox.extraction.units import REPORTS, SUMMARY, UnitControl, Units
 
 _THREADS = 8
 _CONTROLS = ("pause", "resume", "cancel")
@@ -97,11 +97,11 @@ class ExtractionOptions:
     """What becomes of lines of the data that are no FHIR resource."""
     clock: Callable[[], datetime] = _now
     """Today, for ages and consents; times of jobs."""
-    wait: Callable[[Control, float], None] = Control.wait
+    wait: Callable[[UnitControl, float], None] = UnitControl.wait
     """How the parts of ``batch_delay`` are waited for; a test can hold a unit there for as long as it looks."""
 
 
-class ExtractionServer(Service):
+class ExtractionServer(ServiceBackend):
     """An extraction server over one data directory."""
 
     name = "extraction"
@@ -109,7 +109,7 @@ class ExtractionServer(Service):
     kind = FHIR_JSON
     threads = _THREADS
 
-    def __init__(self, options: ExtractionOptions, gate: Gate) -> None:
+    def __init__(self, options: ExtractionOptions, gate: RequiredCredentials) -> None:
         self._options = options
         self._gate = gate
         self._started = instant(options.clock())
@@ -125,19 +125,19 @@ class ExtractionServer(Service):
             self._forget()
             raise
         try:
-            self._index = Index(options.data, state / "index", options.bad_lines)
+            self._index = ResourceIndex(options.data, state / "index", options.bad_lines)
             self._index.build()
         except BaseException:
             self._store.close()
             self._forget()
             raise
         self._units = Units(self._index, state / "results", options.clock, options.batch_delay, options.wait)
-        self._files = ResultFiles(self._units.results, options.availability_delay)
-        settings = Settings(options.batchsize, options.maxconcurrency, options.retry_delay)
-        self._engine = Engine(self._store, self._units, settings)
+        self._files = ResultFileServer(self._units.results, options.availability_delay)
+        settings = JobEngineSettings(options.batchsize, options.maxconcurrency, options.retry_delay)
+        self._engine = JobEngine(self._store, self._units, settings)
         self._engine.start()
         super().open()
-        self._previews = Control()
+        self._previews = UnitControl()
 
     def close(self) -> None:
         """Give up what is running; it runs again at the next start."""
@@ -185,7 +185,7 @@ class ExtractionServer(Service):
         return answer(capability_statement(self._root(request), self._started), kind=FHIR_JSON)
 
     def _description(self, request: FhirRequest) -> Response:
-        return said(description(self._root(request)), kind=JSON)
+        return json_response(description(self._root(request)), kind=JSON)
 
     def _page(self, _request: FhirRequest) -> Response:
         return answer(page(), kind="text/html; charset=utf-8")
@@ -196,7 +196,7 @@ class ExtractionServer(Service):
     def _search(self, request: FhirRequest) -> Response:
         root = self._root(request)
         found = search(self._engine.jobs(), request)
-        return said(searchset([self._task(job, root) for job in found], root, request.query))
+        return json_response(searchset([self._task(job, root) for job in found], root, request.query))
 
     def _kick_off(self, request: FhirRequest) -> Response:
         wanted = read_kickoff(request.content)
@@ -214,13 +214,13 @@ class ExtractionServer(Service):
         found: dict[str, Any] = {"resourceType": "List", "status": "current", "mode": "working"}
         if patients:
             found["entry"] = [{"item": {"reference": f"Patient/{patient}"}} for patient in patients]
-        return said(found)
+        return json_response(found)
 
     def _status(self, request: FhirRequest) -> Response:
         if not UUID.fullmatch(request.path_params["id"]):
             raise FhirProblem(400, "invalid", "The id of a job is a UUID.")
         job = self._find(request)
-        if job.status is not JobStatus.COMPLETED:
+        if job.status is not ExtractionJobStatus.COMPLETED:
             return unfinished(job)
         root = self._root(request)
         urls = ResultUrls(root, self._options.result_urls)
@@ -251,14 +251,14 @@ class ExtractionServer(Service):
         return answer(status=204)
 
     def _control(self, name: str, request: FhirRequest) -> Response:
-        change: dict[str, Callable[[str], Job]] = {
+        change: dict[str, Callable[[str], ExtractionJob]] = {
             "pause": self._engine.pause,
             "resume": self._engine.resume,
             "cancel": self._engine.cancel,
         }
         return self._changed(request, partial(change[name], self._find(request).id))
 
-    def _changed(self, request: FhirRequest, change: Callable[[], Job]) -> Response:
+    def _changed(self, request: FhirRequest, change: Callable[[], ExtractionJob]) -> Response:
         try:
             return self._shown(change(), request)
         except UnknownJobError:
@@ -266,31 +266,33 @@ class ExtractionServer(Service):
         except (NotAllowedError, StaleVersionError) as error:
             raise FhirProblem(409, "conflict", str(error)) from None
 
-    def _find(self, request: FhirRequest) -> Job:
+    def _find(self, request: FhirRequest) -> ExtractionJob:
         try:
             return self._engine.get(request.path_params["id"].lower())
         except UnknownJobError:
             raise _unknown() from None
 
-    def _shown(self, job: Job, request: FhirRequest) -> Response:
-        return said(self._task(job, self._root(request)), headers={"etag": etag(job)})
+    def _shown(self, job: ExtractionJob, request: FhirRequest) -> Response:
+        return json_response(self._task(job, self._root(request)), headers={"etag": etag(job)})
 
-    def _task(self, job: Job, root: str) -> dict[str, Any]:
+    def _task(self, job: ExtractionJob, root: str) -> dict[str, Any]:
         urls = ResultUrls(root)
         directory = self._units.directory(job.id)
-        done = job.batches if job.status is JobStatus.COMPLETED else ()
+        done = job.batches if job.status is ExtractionJobStatus.COMPLETED else ()
         names = [f"{batch.id}_consent.ndjson" for batch in done]
         audits = [urls.of(job.id, name) for name in names if (directory / name).is_file()]
         return task(job, self._engine.stages(job.id), audits)
 
 
-def extraction_service(options: ExtractionOptions | None = None, gate: Gate | None = None) -> SandboxService:
+def extraction_service(
+    options: ExtractionOptions | None = None, gate: RequiredCredentials | None = None
+) -> SandboxService:
     """The extraction server in its frame, ready for ``serve_in_thread`` or the host."""
-    gate = gate or Gate()
+    gate = gate or RequiredCredentials()
     return SandboxService(ExtractionServer(options or ExtractionOptions(), gate), gate)
 
 
-def _status_url(root: str, job: Job) -> str:
+def _status_url(root: str, job: ExtractionJob) -> str:
     return f"{root}/fhir/__status/{job.id}"
 
 

@@ -16,9 +16,9 @@ import msgspec
 
 from deployments.sandbox.common.database import open_database, transaction
 from deployments.sandbox.extraction.diagnostics import Counts
-from deployments.sandbox.extraction.job import Job, JobStatus
+from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus
 from deployments.sandbox.extraction.selection import Pair
-from deployments.sandbox.extraction.units import Control
+from deployments.sandbox.extraction.units import UnitControl
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS job (id TEXT PRIMARY KEY, state BLOB NOT NULL, crtdl BLOB NOT NULL);
@@ -40,20 +40,20 @@ class JobStore:
         """Let go of the file."""
         self._db.close()
 
-    def load(self) -> list[Job]:
+    def load(self) -> list[ExtractionJob]:
         """All jobs, in the order they came."""
         rows = self._db.execute("SELECT state FROM job ORDER BY rowid")
-        return [msgspec.json.decode(row[0], type=Job) for row in rows]
+        return [msgspec.json.decode(row[0], type=ExtractionJob) for row in rows]
 
-    def add(self, job: Job, crtdl: bytes) -> None:
+    def add(self, job: ExtractionJob, crtdl: bytes) -> None:
         """Keep a new job with its query."""
         self._db.execute("INSERT INTO job VALUES (?,?,?)", (job.id, msgspec.json.encode(job), crtdl))
 
-    def save(self, job: Job) -> None:
+    def save(self, job: ExtractionJob) -> None:
         """Keep the new state of a job."""
         self._db.execute("UPDATE job SET state=? WHERE id=?", (msgspec.json.encode(job), job.id))
 
-    def save_cohort(self, job: Job, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
+    def save_cohort(self, job: ExtractionJob, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Keep the new state of a job together with the patients of its batches."""
         with transaction(self._db):
             self._db.execute("DELETE FROM batch WHERE job=?", (job.id,))
@@ -61,7 +61,7 @@ class JobStore:
             self._db.executemany("INSERT INTO batch (job, id, patients) VALUES (?,?,?)", rows)
             self.save(job)
 
-    def save_batch(self, job: Job, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
+    def save_batch(self, job: ExtractionJob, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
         """Keep the new state of a job together with what came of a batch, or of the core pass."""
         with transaction(self._db):
             self._db.execute(
@@ -86,7 +86,7 @@ class JobStore:
         rows = self._db.execute("SELECT id, counts FROM batch WHERE job=? AND counts IS NOT NULL", (job,))
         return {name: msgspec.json.decode(counts, type=Counts) for name, counts in rows}
 
-    def wanted(self, job: str) -> list[Pair]:
+    def core_references(self, job: str) -> list[Pair]:
         """What all batches want in the core file."""
         rows = self._db.execute("SELECT wanted FROM batch WHERE job=? AND wanted IS NOT NULL", (job,))
         found: set[Pair] = set()
@@ -94,15 +94,15 @@ class JobStore:
             found.update(msgspec.json.decode(wanted, type=list[Pair]))
         return sorted(found)
 
-    def leave(self, job: str) -> None:
+    def mark_removal(self, job: str) -> None:
         """Note that a job is being removed, so that the next start completes what ``kill -9`` cut short."""
         self._db.execute("INSERT OR IGNORE INTO leaving VALUES (?)", (job,))
 
-    def stay(self, job: str) -> None:
+    def unmark_removal(self, job: str) -> None:
         """Take that back."""
         self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
 
-    def leaving(self) -> list[str]:
+    def interrupted_removals(self) -> list[str]:
         """The jobs whose removal began and did not end."""
         return [row[0] for row in self._db.execute("SELECT job FROM leaving")]
 
@@ -118,7 +118,7 @@ class UnknownJobError(Exception):
     """There is no such job."""
 
 
-class Board:
+class JobBoard:
     """Jobs, what is running of them, and what is to be tried again. The methods expect ``changed`` to be held."""
 
     def __init__(self, store: JobStore, clock: Callable[[], datetime]) -> None:
@@ -126,32 +126,32 @@ class Board:
         self.clock = clock
         self.changed = threading.Condition()
         """Held by whoever looks at, or changes, anything here; told of every change."""
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, ExtractionJob] = {}
         """In the order they came."""
-        self.running: dict[tuple[str, str], Control] = {}
+        self.running: dict[tuple[str, str], UnitControl] = {}
         """By job and unit."""
         self.retry_at: dict[str, float] = {}
         """When, on the monotonic clock, a job that failed temporarily goes on."""
         self.deleting: set[str] = set()
         self.stopping = False
 
-    def need(self, identity: str) -> Job:
+    def need(self, identity: str) -> ExtractionJob:
         """A job. Raises ``UnknownJobError``."""
         if identity not in self.jobs:
             raise UnknownJobError
         return self.jobs[identity]
 
-    def abort(self, identity: str, but: Control | None = None) -> None:
+    def abort(self, identity: str, but: UnitControl | None = None) -> None:
         """Ask what runs of a job to give up."""
         for (job, _), control in self.running.items():
             if job == identity and control is not but:
                 control.abort()
 
-    def next_version(self, job: Job) -> Job:
+    def next_version(self, job: ExtractionJob) -> ExtractionJob:
         """The job with its next version."""
         return msgspec.structs.replace(job, version=self.jobs[job.id].version + 1, updated=self.clock())
 
-    def save(self, job: Job, **changes: Any) -> Job:
+    def save(self, job: ExtractionJob, **changes: Any) -> ExtractionJob:
         """Persist a change of a job, then show it. Raises ``sqlite3.Error`` when nothing was changed."""
         changed = self.next_version(msgspec.structs.replace(job, **changes))
         self.store.save(changed)
@@ -161,5 +161,5 @@ class Board:
 
     def next_retry(self) -> float | None:
         """When the next job goes on after a temporary failure."""
-        waiting = (job.id for job in self.jobs.values() if job.status is JobStatus.TEMP_FAILED)
+        waiting = (job.id for job in self.jobs.values() if job.status is ExtractionJobStatus.TEMP_FAILED)
         return min((self.retry_at[name] for name in waiting if name in self.retry_at), default=None)

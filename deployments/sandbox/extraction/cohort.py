@@ -11,9 +11,9 @@ from datetime import date
 from decimal import Decimal
 
 from deployments.sandbox.common.r4 import LITERAL
-from deployments.sandbox.extraction.dates import Days, age, days_of
+from deployments.sandbox.extraction.dates import DayRange, age, days_of
 from deployments.sandbox.extraction.query import codes_of, days_between
-from deployments.sandbox.extraction.reader import Place, Reader
+from deployments.sandbox.extraction.reader import ResourceLocation, ResourceReader
 from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
 from deployments.sandbox.extraction.types import ATTRIBUTES, CODES, CONTEXTS, DATES, GENDER, PATIENT, CriterionAttribute
@@ -33,7 +33,7 @@ Check = Callable[[], None]
 class CohortQuery:
     """Evaluates one cohort. ``check`` is called often and may raise to give up."""
 
-    def __init__(self, reader: Reader, today: date, check: Check = lambda: None) -> None:
+    def __init__(self, reader: ResourceReader, today: date, check: Check = lambda: None) -> None:
         self._reader = reader
         self._today = today
         self._check = check
@@ -64,7 +64,7 @@ class CohortQuery:
                 met.add(place.patient)
         return met
 
-    def _candidates(self, criterion: CohortCriterion) -> Iterator[Place]:
+    def _candidates(self, criterion: CohortCriterion) -> Iterator[ResourceLocation]:
         kind, codes = _type(criterion), [*codes_of(criterion.term_codes)]
         if CODES[kind].reference is not None:
             codes += [(REFERS, place.id) for place in self._reader.with_codes("Medication", codes)]
@@ -116,7 +116,7 @@ class CohortQuery:
         node = self._reader.load(place)
         return any(self._is_met_by(place, node, criterion) for criterion in criteria)
 
-    def _is_met_by(self, place: Place, node: Node, criterion: CohortCriterion) -> bool:
+    def _is_met_by(self, place: ResourceLocation, node: Node, criterion: CohortCriterion) -> bool:
         kind, time = _type(criterion), _time(criterion)
         if place.type != kind or not self._has_criterion_code(node, criterion):
             return False
@@ -146,7 +146,7 @@ def _type(criterion: CohortCriterion) -> str:
     return CONTEXTS[criterion.context.code].type
 
 
-def _time(criterion: CohortCriterion) -> Days | None:
+def _time(criterion: CohortCriterion) -> DayRange | None:
     limits = criterion.time_restriction
     return None if limits is None else days_between(limits.after_date, limits.before_date)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from deployments.sandbox.extraction.dates import FIRST_DAY, Days, days_of, subtract
+from deployments.sandbox.extraction.dates import FIRST_DAY, DayRange, days_of, subtract
 from deployments.sandbox.extraction.tree import Node, codings, values
 from deployments.sandbox.extraction.types import DATES
 
@@ -32,7 +32,7 @@ _KEPT = {
 class Permission:
     """The days whose data may be extracted."""
 
-    days: tuple[Days, ...]
+    days: tuple[DayRange, ...]
 
     def allows(self, node: Node) -> bool:
         """Whether a resource happened inside them; what has no date is allowed."""
@@ -43,11 +43,11 @@ class Permission:
 @dataclass(frozen=True)
 class _Provision:
     permits: bool
-    days: Days
+    days: DayRange
     codes: frozenset[str]
 
 
-def when(node: Node) -> Days | None:
+def when(node: Node) -> DayRange | None:
     """The days of a resource, by the first of its type's dates that is there."""
     for path in DATES.get(str(node.get("resourceType")), ()):
         for value in values(node, path):
@@ -63,7 +63,7 @@ def decide(nodes: Iterable[Node], today: date) -> Permission | None:
     ``nodes`` are the patient's Consents and Encounters.
     """
     provisions: list[_Provision] = []
-    encounters: list[Days] = []
+    encounters: list[DayRange] = []
     for node in nodes:
         if node["resourceType"] == "Consent" and node.get("status") == "active":
             provisions += _provisions(node)
@@ -71,21 +71,21 @@ def decide(nodes: Iterable[Node], today: date) -> Permission | None:
         elif node["resourceType"] == "Encounter" and (days := when(node)) and days.first != FIRST_DAY:
             encounters.append(days)
     provisions = [_moved(each, encounters) if each.permits else each for each in provisions]
-    day = Days(today.toordinal(), today.toordinal())
+    day = DayRange(today.toordinal(), today.toordinal())
     if not any(days.covers(day) for days in _permitted(provisions, USE)):
         return None
     collected = _permitted(provisions, COLLECT)
     return Permission(tuple(collected)) if collected else None
 
 
-def _moved(permit: _Provision, encounters: Sequence[Days]) -> _Provision:
+def _moved(permit: _Provision, encounters: Sequence[DayRange]) -> _Provision:
     """A permit from the start of the encounter during which it begins, the earliest of several."""
     begins = permit.days.first
     starts = [days.first for days in encounters if days.first <= begins <= days.last]
     return replace(permit, days=replace(permit.days, first=min([begins, *starts])))
 
 
-def _permitted(provisions: Sequence[_Provision], code: str) -> list[Days]:
+def _permitted(provisions: Sequence[_Provision], code: str) -> list[DayRange]:
     about = [provision for provision in provisions if code in provision.codes]
     return subtract(
         (provision.days for provision in about if provision.permits),
@@ -94,7 +94,7 @@ def _permitted(provisions: Sequence[_Provision], code: str) -> list[Days]:
 
 
 def _provisions(consent: Node) -> Iterator[_Provision]:
-    open_ones = [(value, Days()) for value in values(consent, ("provision",))]
+    open_ones = [(value, DayRange()) for value in values(consent, ("provision",))]
     while open_ones:
         value, around = open_ones.pop()
         if not isinstance(value, dict):

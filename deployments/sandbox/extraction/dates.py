@@ -17,22 +17,22 @@ LAST_DAY = date.max.toordinal()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Days:
+class DayRange:
     """The days from ``first`` to ``last``, both inclusive, as ordinals of ``datetime.date``."""
 
     first: int = FIRST_DAY
     last: int = LAST_DAY
 
-    def overlaps(self, other: Days) -> bool:
+    def overlaps(self, other: DayRange) -> bool:
         """Whether they share a day."""
         return self.first <= other.last and other.first <= self.last
 
-    def covers(self, other: Days) -> bool:
+    def covers(self, other: DayRange) -> bool:
         """Whether every day of the other is in this one."""
         return self.first <= other.first and other.last <= self.last
 
 
-def days_of(value: object) -> Days | None:
+def days_of(value: object) -> DayRange | None:
     """The days of a FHIR date, dateTime, instant, Period or Timing; None when it names none."""
     if isinstance(value, str):
         return _days_of_text(value)
@@ -40,54 +40,54 @@ def days_of(value: object) -> Days | None:
         return None
     if isinstance(value.get("event"), list):
         found = [days for item in value["event"] if (days := days_of(item)) is not None]
-        return Days(min(days.first for days in found), max(days.last for days in found)) if found else None
+        return DayRange(min(days.first for days in found), max(days.last for days in found)) if found else None
     start, end = days_of(value.get("start")), days_of(value.get("end"))
     if start is None and end is None:
         return None
-    days = Days(start.first if start else FIRST_DAY, end.last if end else LAST_DAY)
+    days = DayRange(start.first if start else FIRST_DAY, end.last if end else LAST_DAY)
     return days if days.first <= days.last else None
 
 
-def _days_of_text(text: str) -> Days | None:
+def _days_of_text(text: str) -> DayRange | None:
     match = _DATE.fullmatch(text)
     if match is None:
         return None
     year, month, day = (int(part) if part else None for part in match.groups())
     try:
         if year is None or month is None:
-            return Days(date(year or 0, 1, 1).toordinal(), date(year or 0, 12, 31).toordinal())
+            return DayRange(date(year or 0, 1, 1).toordinal(), date(year or 0, 12, 31).toordinal())
         if day is None:
             last = calendar.monthrange(year, month)[1]
-            return Days(date(year, month, 1).toordinal(), date(year, month, last).toordinal())
+            return DayRange(date(year, month, 1).toordinal(), date(year, month, last).toordinal())
         single = date(year, month, day).toordinal()
     except (ValueError, calendar.IllegalMonthError):
         return None
-    return Days(single, single)
+    return DayRange(single, single)
 
 
-def subtract(allowed: Iterable[Days], denied: Iterable[Days]) -> list[Days]:
+def subtract(allowed: Iterable[DayRange], denied: Iterable[DayRange]) -> list[DayRange]:
     """What is left of the allowed days, as intervals in order that neither touch nor overlap."""
     left = join(allowed)
     for deny in denied:
-        pieces: list[Days] = []
+        pieces: list[DayRange] = []
         for days in left:
             if not days.overlaps(deny):
                 pieces.append(days)
                 continue
             if days.first < deny.first:
-                pieces.append(Days(days.first, deny.first - 1))
+                pieces.append(DayRange(days.first, deny.first - 1))
             if deny.last < days.last:
-                pieces.append(Days(deny.last + 1, days.last))
+                pieces.append(DayRange(deny.last + 1, days.last))
         left = pieces
     return left
 
 
-def join(intervals: Iterable[Days]) -> list[Days]:
+def join(intervals: Iterable[DayRange]) -> list[DayRange]:
     """The same days as few intervals in order."""
-    joined: list[Days] = []
+    joined: list[DayRange] = []
     for days in sorted(intervals):
         if joined and days.first <= joined[-1].last + 1:
-            joined[-1] = Days(joined[-1].first, max(joined[-1].last, days.last))
+            joined[-1] = DayRange(joined[-1].first, max(joined[-1].last, days.last))
         else:
             joined.append(days)
     return joined

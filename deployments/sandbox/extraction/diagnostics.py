@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from deployments.sandbox.extraction.query import Group
+from deployments.sandbox.extraction.query import QueryGroup
 
 
 class Reason(StrEnum):
@@ -86,15 +86,15 @@ def row(values: Iterable[str]) -> str:
     """One line of a report: every field quoted."""
     lines: list[str] = []
 
-    class Line:
+    class LineSink:
         def write(self, text: str) -> None:
             lines.append(text)
 
-    csv.writer(Line(), quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(values)
+    csv.writer(LineSink(), quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(values)
     return "".join(lines)
 
 
-class Events:
+class BatchEvents:
     """Takes what happens in one batch; ``batch`` is its id, or ``core``."""
 
     def __init__(self, batch: str, resources: TextSink, patients: TextSink) -> None:
@@ -103,7 +103,7 @@ class Events:
         self._resources = resources
         self._patients = patients
 
-    def resource(self, reason: Reason, group: Group, attribute: str, key: str, patient: str | None) -> None:
+    def resource(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
         """A resource, ``Type/id``, is left out of a group."""
         counts = self.counts.groups.setdefault(group.label, GroupCounts())
         if reason is Reason.MUST_HAVE:
@@ -117,19 +117,19 @@ class Events:
         self.counts.patients[stage] = self.counts.patients.get(stage, 0) + 1
         self._patients.write(row((self._batch, stage, patient)))
 
-    def included(self, group: Group) -> None:
+    def included(self, group: QueryGroup) -> None:
         """A resource is in the result for a group."""
         self.counts.groups.setdefault(group.label, GroupCounts()).included += 1
 
 
-class Nothing:
+class DiscardingSink:
     """A sink for rows that nobody reads."""
 
     def write(self, text: str, /) -> None:
         """Forget it."""
 
 
-def summary(cohort: int, groups: Sequence[Group], batches: Sequence[Counts], core: Counts) -> dict[str, Any]:
+def summary(cohort: int, groups: Sequence[QueryGroup], batches: Sequence[Counts], core: Counts) -> dict[str, Any]:
     """The diagnostics summary of a job. Durations are those of its batches."""
     found = [*batches, core]
     labels = [group.label for group in groups]

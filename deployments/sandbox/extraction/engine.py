@@ -9,13 +9,13 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from deployments.sandbox.extraction.board import Board, JobStore, UnknownJobError
+from deployments.sandbox.extraction.board import JobBoard, JobStore, UnknownJobError
 from deployments.sandbox.extraction.diagnostics import Stage
-from deployments.sandbox.extraction.job import Job, JobStatus, Priority
+from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus, JobPriority
 from deployments.sandbox.extraction.units import Units
-from deployments.sandbox.extraction.workers import Workers
+from deployments.sandbox.extraction.workers import UnitWorkers
 
-__all__ = ["Engine", "NotAllowedError", "Settings", "StaleVersionError", "UnknownJobError"]
+__all__ = ["JobEngine", "JobEngineSettings", "NotAllowedError", "StaleVersionError", "UnknownJobError"]
 
 logger = logging.getLogger("sandbox.extraction")
 
@@ -29,7 +29,7 @@ class StaleVersionError(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobEngineSettings:
     """How the engine works."""
 
     batch_size: int = 500
@@ -39,18 +39,18 @@ class Settings:
     """Seconds until a unit that failed temporarily is tried again."""
 
 
-class Engine:
+class JobEngine:
     """Runs jobs."""
 
-    def __init__(self, store: JobStore, units: Units, settings: Settings) -> None:
+    def __init__(self, store: JobStore, units: Units, settings: JobEngineSettings) -> None:
         self._units = units
         self._settings = settings
-        self._board = Board(store, units.clock)
-        self._workers = Workers(self._board, units, settings.concurrency, settings.retry_delay)
+        self._board = JobBoard(store, units.clock)
+        self._workers = UnitWorkers(self._board, units, settings.concurrency, settings.retry_delay)
 
     def start(self) -> None:
         """Take up all jobs that are not final, and begin to work. A removal that was cut short is completed first."""
-        for identity in self._board.store.leaving():
+        for identity in self._board.store.interrupted_removals():
             try:
                 self._units.remove(identity)
             except OSError as error:
@@ -63,10 +63,10 @@ class Engine:
         """Give up what is running, and end the workers."""
         self._workers.stop()
 
-    def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> Job:
+    def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> ExtractionJob:
         """Begin a job."""
         now = self._units.clock()
-        job = Job(
+        job = ExtractionJob(
             id=str(uuid.uuid4()), created=now, updated=now, patients=patients, batch_size=self._settings.batch_size
         )
         with self._board.changed:
@@ -75,12 +75,12 @@ class Engine:
             self._board.changed.notify_all()
         return job
 
-    def get(self, identity: str) -> Job:
+    def get(self, identity: str) -> ExtractionJob:
         """A job. Raises ``UnknownJobError``."""
         with self._board.changed:
             return self._board.need(identity)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ExtractionJob]:
         """All jobs, newest first."""
         with self._board.changed:
             # In the order they came, which decides where two have one time.
@@ -104,32 +104,34 @@ class Engine:
             self._board.need(identity)
             return self._board.store.crtdl(identity)
 
-    def pause(self, identity: str) -> Job:
+    def pause(self, identity: str) -> ExtractionJob:
         """Hold a running job. Units that run are finished and recorded. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if not job.status.is_running:
                 raise NotAllowedError(f"a job that is {job.status} cannot be paused")
-            return self._board.save(job, status=JobStatus.PAUSED, held_from=job.status)
+            return self._board.save(job, status=ExtractionJobStatus.PAUSED, held_from=job.status)
 
-    def resume(self, identity: str) -> Job:
+    def resume(self, identity: str) -> ExtractionJob:
         """Let a paused job go on from where it was. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
-            if job.status is not JobStatus.PAUSED or job.held_from is None:
+            if job.status is not ExtractionJobStatus.PAUSED or job.held_from is None:
                 raise NotAllowedError(f"a job that is {job.status} cannot be resumed")
             return self._board.save(job, status=job.held_from, held_from=None)
 
-    def cancel(self, identity: str) -> Job:
+    def cancel(self, identity: str) -> ExtractionJob:
         """End a job that has not ended; what runs is given up. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if job.status.is_final:
                 raise NotAllowedError(f"a job that is {job.status} cannot be cancelled")
             self._board.abort(identity)
-            return self._board.save(job, status=JobStatus.CANCELLED, held_from=None, finished=self._units.clock())
+            return self._board.save(
+                job, status=ExtractionJobStatus.CANCELLED, held_from=None, finished=self._units.clock()
+            )
 
-    def prioritize(self, identity: str, version: int, priority: Priority) -> Job:
+    def prioritize(self, identity: str, version: int, priority: JobPriority) -> ExtractionJob:
         """Change the priority of the version that the client knows. Raises ``StaleVersionError``."""
         with self._board.changed:
             job = self._board.need(identity)
@@ -152,11 +154,11 @@ class Engine:
             try:
                 while any(job == identity for job, _ in self._board.running):
                     self._board.changed.wait()
-                self._board.store.leave(identity)
+                self._board.store.mark_removal(identity)
                 try:
                     self._units.remove(identity)
                 except OSError:
-                    self._board.store.stay(identity)
+                    self._board.store.unmark_removal(identity)
                     raise
                 self._board.store.delete(identity)
                 del self._board.jobs[identity]

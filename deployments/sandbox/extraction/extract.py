@@ -17,11 +17,11 @@ from typing import IO
 
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
-from deployments.sandbox.extraction.diagnostics import Counts, Events, Nothing, PatientStage, Stage
-from deployments.sandbox.extraction.query import Extraction, Group
-from deployments.sandbox.extraction.reader import Reader
-from deployments.sandbox.extraction.redact import Wanted, redact, wanted
-from deployments.sandbox.extraction.result import Origin, whole_file, write_bundle
+from deployments.sandbox.extraction.diagnostics import BatchEvents, Counts, DiscardingSink, PatientStage, Stage
+from deployments.sandbox.extraction.query import ExtractionQuery, QueryGroup
+from deployments.sandbox.extraction.reader import ResourceReader
+from deployments.sandbox.extraction.redact import ElementTree, element_tree, redact
+from deployments.sandbox.extraction.result import BundleOrigin, whole_file, write_bundle
 from deployments.sandbox.extraction.selection import Evaluator, Pair, Selection
 from deployments.sandbox.extraction.tree import Node
 from deployments.sandbox.extraction.types import PATIENT, is_patients
@@ -32,14 +32,14 @@ Enter = Callable[[Stage], None]
 
 
 @dataclass(frozen=True)
-class Work:
+class ExtractionWork:
     """What a batch, or the core pass, is made from."""
 
-    query: Extraction
-    reader: Reader
+    query: ExtractionQuery
+    reader: ResourceReader
     directory: Path
     """The job's directory of results."""
-    origin: Origin
+    origin: BundleOrigin
     today: date
     enter: Enter
     check: Callable[[], None]
@@ -47,7 +47,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UnitOutcome:
     """What came of it."""
 
     counts: Counts
@@ -63,24 +63,24 @@ def diagnostics_files(directory: Path, batch: str) -> tuple[Path, Path]:
     return directory / ".diagnostics" / f"{batch}.resources.csv", directory / ".diagnostics" / f"{batch}.patients.csv"
 
 
-def extract_batch(work: Work, batch: str, patients: Sequence[str]) -> Outcome:
+def extract_batch(work: ExtractionWork, batch: str, patients: Sequence[str]) -> UnitOutcome:
     """Extract a batch. Raises ``OSError`` and ``sqlite3.Error`` when the data or the disk fails."""
     with _events(work.directory, batch) as events:
         return _Batch(work, batch, events).run(patients)
 
 
-def extract_core(work: Work, roots: Sequence[Pair]) -> Outcome:
+def extract_core(work: ExtractionWork, roots: Sequence[Pair]) -> UnitOutcome:
     """Extract what belongs to no patient: the groups that take it by themselves, and ``roots``."""
     with _events(work.directory, CORE) as events:
         return _Core(work, events).run(roots)
 
 
 @contextmanager
-def _events(directory: Path, batch: str) -> Iterator[Events]:
+def _events(directory: Path, batch: str) -> Iterator[BatchEvents]:
     resources, patients = diagnostics_files(directory, batch)
     with ExitStack() as stack:
         sinks = [stack.enter_context(_text(stack.enter_context(whole_file(path)))) for path in (resources, patients)]
-        yield Events(batch, *sinks)
+        yield BatchEvents(batch, *sinks)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
 class _Clock:
     """Enters the stages, and measures them."""
 
-    def __init__(self, work: Work, counts: Counts) -> None:
+    def __init__(self, work: ExtractionWork, counts: Counts) -> None:
         self._work = work
         self._counts = counts
 
@@ -112,9 +112,9 @@ class _Clock:
 class _Copier:
     """Copies resources, each with the elements of the groups that it is in."""
 
-    work: Work
-    events: Events
-    trees: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
+    work: ExtractionWork
+    events: BatchEvents
+    trees: dict[tuple[str, ...], ElementTree] = field(default_factory=dict)
 
     def nodes(self, selection: Selection, keys: dict[str, list[str]], keeps: Callable[[str], bool]) -> Iterator[Node]:
         by_id = self.work.query.by_id
@@ -123,7 +123,7 @@ class _Copier:
             chosen = tuple(groups)
             if chosen not in self.trees:
                 paths = [attribute.path for group in chosen for attribute in by_id[group].attributes]
-                self.trees[chosen] = wanted(by_id[chosen[0]].type, paths)
+                self.trees[chosen] = element_tree(by_id[chosen[0]].type, paths)
             for group in chosen:
                 self.events.included(by_id[group])
             profiles = dict.fromkeys(by_id[group].profile for group in chosen)
@@ -144,7 +144,7 @@ class _Copier:
 class _Batch:
     """One batch on its way through the stages."""
 
-    def __init__(self, work: Work, batch: str, events: Events) -> None:
+    def __init__(self, work: ExtractionWork, batch: str, events: BatchEvents) -> None:
         self._work = work
         self._batch = batch
         self._events = events
@@ -152,12 +152,12 @@ class _Batch:
         self._evaluator = Evaluator(work.query, work.reader, events)
         self._core = _CoreView(work)
 
-    def run(self, patients: Sequence[str]) -> Outcome:
+    def run(self, patients: Sequence[str]) -> UnitOutcome:
         """All stages; a stage that leaves nobody ends the batch."""
         with self._clock.stage(Stage.CONSENT_FETCH):
             allowed = self._fetch_consents(patients)
         if not allowed:
-            return Outcome(self._events.counts, written=False, nobody_consents=bool(patients))
+            return UnitOutcome(self._events.counts, written=False, nobody_consents=bool(patients))
         with self._clock.stage(Stage.DIRECT_LOAD):
             selections = self._load(allowed)
         with self._clock.stage(Stage.REFERENCE_RESOLVE):
@@ -175,7 +175,7 @@ class _Batch:
                 self._write(selections)
         self._events.counts.final_patients = len(selections)
         shared = {pair for selection in selections.values() for pair in selection.alive if not _is_patients(pair)}
-        return Outcome(self._events.counts, written=bool(selections), wanted=tuple(sorted(shared)))
+        return UnitOutcome(self._events.counts, written=bool(selections), wanted=tuple(sorted(shared)))
 
     def _each(self, selections: dict[str, Selection]) -> Iterator[Selection]:
         for selection in selections.values():
@@ -225,18 +225,18 @@ class _Batch:
             for patient, selection in selections.items():
                 kept = {key for key, _ in selection.alive}
 
-                def keeps(key: str, kept: set[str] = kept) -> bool:
+                def is_in_result(key: str, kept: set[str] = kept) -> bool:
                     return key in kept or self._core.has(key)
 
-                copier.write(file, patient, selection, selection.keys(of_patients=True), keeps)
+                copier.write(file, patient, selection, selection.keys(of_patients=True), is_in_result)
 
 
 class _CoreView:
     """What a batch may know of the core file beforehand: the resources that groups put there by themselves."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: ExtractionWork) -> None:
         self._reader = work.reader
-        self._evaluator = Evaluator(work.query, work.reader, Events(CORE, Nothing(), Nothing()))
+        self._evaluator = Evaluator(work.query, work.reader, BatchEvents(CORE, DiscardingSink(), DiscardingSink()))
         self._groups = self._evaluator.direct_groups(of_patients=False)
         self._types = {group.type for group in self._groups}
         self._known: dict[str, bool] = {}
@@ -264,13 +264,13 @@ class _CoreView:
 class _Core:
     """The core pass."""
 
-    def __init__(self, work: Work, events: Events) -> None:
+    def __init__(self, work: ExtractionWork, events: BatchEvents) -> None:
         self._work = work
         self._events = events
         self._clock = _Clock(work, events.counts)
         self._evaluator = Evaluator(work.query, work.reader, events, core=True)
 
-    def run(self, roots: Sequence[Pair]) -> Outcome:
+    def run(self, roots: Sequence[Pair]) -> UnitOutcome:
         """Load, resolve, prune, write."""
         selection = Selection(self._evaluator, None)
         with self._clock.stage(Stage.DIRECT_LOAD):
@@ -284,9 +284,9 @@ class _Core:
             if keys:
                 with whole_file(self._work.directory / f"{CORE}.ndjson") as file:
                     _Copier(self._work, self._events).write(file, CORE, selection, keys, keys.__contains__)
-        return Outcome(self._events.counts, written=bool(keys))
+        return UnitOutcome(self._events.counts, written=bool(keys))
 
-    def _load(self, selection: Selection, groups: Sequence[Group], roots: Sequence[Pair]) -> None:
+    def _load(self, selection: Selection, groups: Sequence[QueryGroup], roots: Sequence[Pair]) -> None:
         for kind in sorted({group.type for group in groups}):
             for place in self._work.reader.of_type(kind):
                 self._work.check()

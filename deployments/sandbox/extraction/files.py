@@ -57,7 +57,7 @@ class ResultUrls:
         return self.root + path
 
 
-class ResultFiles:
+class ResultFileServer:
     """The files below one directory, by job."""
 
     def __init__(self, directory: Path, availability_delay: int = 0) -> None:
@@ -86,7 +86,7 @@ class ResultFiles:
                 "etag": f'"{facts.st_size:x}-{facts.st_mtime_ns:x}"',
                 "last-modified": formatdate(facts.st_mtime, usegmt=True),
             }
-            piece = _wanted(request, facts.st_size, headers)
+            piece = _requested_range(request, facts.st_size, headers)
             start, end = piece or (0, facts.st_size)
             if piece is not None:
                 headers["content-range"] = f"bytes {start}-{end - 1}/{facts.st_size}"
@@ -121,7 +121,7 @@ def _pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
             yield part
 
 
-def _wanted(request: FhirRequest, size: int, headers: dict[str, str]) -> tuple[int, int] | None:
+def _requested_range(request: FhirRequest, size: int, headers: dict[str, str]) -> tuple[int, int] | None:
     """The first byte and the one behind the last that a Range asks for; None for the whole file.
 
     Raises ``FhirProblem`` 416.

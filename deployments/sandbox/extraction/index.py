@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.extraction.reader import Reader
-from deployments.sandbox.extraction.scan import Found, scan
+from deployments.sandbox.extraction.reader import ResourceReader
+from deployments.sandbox.extraction.scan import ScannedResource, scan
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.lines import pieces_of
 from tasks.shared.files.names import data_files, is_consent_name
@@ -62,7 +62,7 @@ class BadLines(StrEnum):
     """They are left out, with a warning that counts them."""
 
 
-class Index:
+class ResourceIndex:
     """The index of one data directory."""
 
     def __init__(self, data: Path, directory: Path, bad_lines: BadLines = BadLines.REFUSE) -> None:
@@ -116,7 +116,7 @@ class Index:
                 if _is_zst(path):
                     self._unpack(path, self._plain_path(number, path))
                 for item in scan(self._plain(number, path)):
-                    if isinstance(item, Found):
+                    if isinstance(item, ScannedResource):
                         filler.add(number, item)
                     else:
                         (nameless if item.nameless else bad).add(path.name, item.line)
@@ -151,9 +151,9 @@ class Index:
                 file.write(piece)
 
     @contextmanager
-    def reader(self) -> Iterator[Reader]:
+    def reader(self) -> Iterator[ResourceReader]:
         """A reader for one thread, open while the block runs. Raises ``OSError``, ``sqlite3.Error``."""
-        with _open(self._path) as db, Reader(db, self.files) as reader:
+        with _open(self._path) as db, ResourceReader(db, self.files) as reader:
             yield reader
 
 
@@ -187,7 +187,7 @@ class _Filler:
         self._codes: list[tuple[str, str, int]] = []
         self._urls: list[tuple[object, ...]] = []
 
-    def add(self, file: int, item: Found) -> None:
+    def add(self, file: int, item: ScannedResource) -> None:
         """Take in a resource of a file."""
         self._count += 1
         first, last = (item.days.first, item.days.last) if item.days else (None, None)

@@ -14,7 +14,7 @@ TRIES = 5
 """How often a unit is tried in all."""
 
 
-class JobStatus(StrEnum):
+class ExtractionJobStatus(StrEnum):
     """The states of a job."""
 
     PENDING = "PENDING"
@@ -30,7 +30,7 @@ class JobStatus(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether nothing follows."""
-        return self in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+        return self in (ExtractionJobStatus.COMPLETED, ExtractionJobStatus.FAILED, ExtractionJobStatus.CANCELLED)
 
     @property
     def is_running(self) -> bool:
@@ -54,7 +54,7 @@ class UnitState(StrEnum):
         return self in (UnitState.FINISHED, UnitState.SKIPPED, UnitState.FAILED)
 
 
-class Priority(StrEnum):
+class JobPriority(StrEnum):
     """The priorities of jobs."""
 
     HIGH = "HIGH"
@@ -71,7 +71,7 @@ class Severity(StrEnum):
     SUCCESS = "SUCCESS"
 
 
-class Issue(msgspec.Struct, frozen=True):
+class JobIssue(msgspec.Struct, frozen=True):
     """Something worth knowing about a job. Quotes no data."""
 
     severity: Severity
@@ -79,7 +79,7 @@ class Issue(msgspec.Struct, frozen=True):
     diagnostics: str = ""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class WorkUnit(msgspec.Struct, frozen=True):
     """A piece of work: the cohort query, one batch, or the core pass."""
 
     id: str
@@ -93,15 +93,15 @@ class Unit(msgspec.Struct, frozen=True):
     """Whether there is a result file."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class ExtractionJob(msgspec.Struct, frozen=True):
     """A job. It never changes: a change is a new value with the next version."""
 
     id: str
     created: datetime
-    status: JobStatus = JobStatus.PENDING
+    status: ExtractionJobStatus = ExtractionJobStatus.PENDING
     version: int = 0
-    priority: Priority = Priority.NORMAL
-    held_from: JobStatus | None = None
+    priority: JobPriority = JobPriority.NORMAL
+    held_from: ExtractionJobStatus | None = None
     """The state that a pause or a temporary failure interrupted."""
     updated: datetime | None = None
     started: datetime | None = None
@@ -111,10 +111,10 @@ class Job(msgspec.Struct, frozen=True):
     batch_size: int = 0
     cohort_size: int | None = None
     """None until the cohort query has finished."""
-    cohort: Unit = Unit("cohort")
-    batches: tuple[Unit, ...] = ()
-    core: Unit = Unit("core")
-    issues: tuple[Issue, ...] = ()
+    cohort: WorkUnit = WorkUnit("cohort")
+    batches: tuple[WorkUnit, ...] = ()
+    core: WorkUnit = WorkUnit("core")
+    issues: tuple[JobIssue, ...] = ()
 
     @property
     def completed_batches(self) -> int:
@@ -126,11 +126,11 @@ class Job(msgspec.Struct, frozen=True):
         """How much of the batches is done."""
         return 100 * self.completed_batches // len(self.batches) if self.batches else 0
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> WorkUnit:
         """A unit by its id."""
         return next(unit for unit in (self.cohort, self.core, *self.batches) if unit.id == name)
 
-    def with_unit(self, unit: Unit) -> Job:
+    def with_unit(self, unit: WorkUnit) -> ExtractionJob:
         """The job with one unit replaced."""
         if unit.id == self.cohort.id:
             return msgspec.structs.replace(self, cohort=unit)
@@ -139,9 +139,9 @@ class Job(msgspec.Struct, frozen=True):
         batches = tuple(unit if batch.id == unit.id else batch for batch in self.batches)
         return msgspec.structs.replace(self, batches=batches)
 
-    def with_issue(self, severity: Severity, msg: str, diagnostics: str = "") -> Job:
+    def with_issue(self, severity: Severity, msg: str, diagnostics: str = "") -> ExtractionJob:
         """The job with a further issue."""
-        return msgspec.structs.replace(self, issues=(*self.issues, Issue(severity, msg, diagnostics)))
+        return msgspec.structs.replace(self, issues=(*self.issues, JobIssue(severity, msg, diagnostics)))
 
     def describe(self, crtdl: bytes) -> dict[str, Any]:
         """The job as the manifest's job extension shows it."""
@@ -168,7 +168,7 @@ class Job(msgspec.Struct, frozen=True):
         ]
 
 
-def _described(unit: Unit) -> dict[str, Any]:
+def _described(unit: WorkUnit) -> dict[str, Any]:
     timings = {"startedAt": _moment(unit.started), "finishedAt": _moment(unit.finished), "stageNanos": unit.timings}
     return {"id": unit.id, "state": unit.state.value, "attempts": unit.attempts, "timings": timings}
 

@@ -18,7 +18,7 @@ MAX_BODY = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class KickOff:
+class KickOffRequest:
     """What a client asks to extract."""
 
     crtdl: bytes
@@ -26,7 +26,7 @@ class KickOff:
     """Ids in place of the cohort's; empty: the cohort decides."""
 
 
-def read_kickoff(body: bytes) -> KickOff:
+def read_kickoff(body: bytes) -> KickOffRequest:
     """Read the Parameters. Raises ``FhirProblem`` 400, with everything that is wrong with the query."""
     document = _parameters(body)
     crtdl: list[bytes] = []
@@ -46,7 +46,7 @@ def read_kickoff(body: bytes) -> KickOff:
         read_query(crtdl[0])
     except QueryError as error:
         raise _refused(*error.findings) from None
-    return KickOff(crtdl[0], tuple(sorted(set(patients))))
+    return KickOffRequest(crtdl[0], tuple(sorted(set(patients))))
 
 
 def _parameters(body: bytes) -> dict[str, Any]:

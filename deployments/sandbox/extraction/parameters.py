@@ -21,7 +21,7 @@ ANY = "Resource"
 
 
 @dataclass(frozen=True)
-class Look:
+class SearchElement:
     """Elements at a path; of those where ``where`` says so, what is at the path ``then`` below them."""
 
     path: ElementPath
@@ -36,13 +36,15 @@ class Look:
                 yield from values(value, self.then)
 
 
-Looks = tuple[Look, ...]
+SearchElements = tuple[SearchElement, ...]
 
 
-def looks_at(kind: str, sort: str, parameter: str) -> Looks:
+def search_elements(kind: str, sort: str, parameter: str) -> SearchElements:
     """What a search parameter of a type looks at, ``sort`` being token or date; nothing when there is none."""
     table = _table()
-    return tuple(_look(each) for owner in (kind, ANY) for each in table.get(owner, {}).get(sort, {}).get(parameter, ()))
+    return tuple(
+        _search_element(each) for owner in (kind, ANY) for each in table.get(owner, {}).get(sort, {}).get(parameter, ())
+    )
 
 
 @functools.cache
@@ -51,12 +53,12 @@ def _table() -> dict[str, dict[str, dict[str, list[dict[str, Any]]]]]:
     return table
 
 
-def _look(entry: dict[str, Any]) -> Look:
+def _search_element(entry: dict[str, Any]) -> SearchElement:
     where = entry.get("where")
-    return Look(tuple(entry["path"]), tuple(where) if where else None, tuple(entry.get("then", ())))
+    return SearchElement(tuple(entry["path"]), tuple(where) if where else None, tuple(entry.get("then", ())))
 
 
-def found_by(looks: Looks, node: Node) -> Iterator[Any]:
+def searched_values(looks: SearchElements, node: Node) -> Iterator[Any]:
     """What a search parameter looks at in a resource."""
     for look in looks:
         yield from look.values(node)

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
-from deployments.sandbox.extraction.dates import Days, days_of
-from deployments.sandbox.extraction.parameters import Looks, looks_at
+from deployments.sandbox.extraction.dates import DayRange, days_of
+from deployments.sandbox.extraction.parameters import SearchElements, search_elements
 from deployments.sandbox.extraction.tree import CHOICES
 from deployments.sandbox.extraction.types import (
     AGE,
@@ -69,7 +69,7 @@ class QueryError(Exception):
 class TokenFilter:
     """What the search parameter looks at must have one of the codes."""
 
-    looks: Looks
+    looks: SearchElements
     codes: frozenset[Code]
 
 
@@ -77,12 +77,12 @@ class TokenFilter:
 class DateFilter:
     """The days of what the search parameter looks at and these must overlap."""
 
-    looks: Looks
-    days: Days
+    looks: SearchElements
+    days: DayRange
 
 
 @dataclass(frozen=True)
-class Element:
+class RequestedElement:
     """An element to extract; ``linked`` are the ids of the groups that its references may lead to."""
 
     ref: str
@@ -92,7 +92,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class Group:
+class QueryGroup:
     """An attribute group: which resources, and what of them."""
 
     id: str
@@ -101,7 +101,7 @@ class Group:
     type: str
     profile: str
     """Without a version."""
-    attributes: tuple[Element, ...]
+    attributes: tuple[RequestedElement, ...]
     reference_only: bool = False
     tokens: tuple[TokenFilter, ...] = ()
     date: DateFilter | None = None
@@ -123,12 +123,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Extraction:
+class ExtractionQuery:
     """A CRTDL that the sandbox can honour."""
 
     cohort: CohortDefinition
-    groups: tuple[Group, ...]
-    by_id: dict[str, Group]
+    groups: tuple[QueryGroup, ...]
+    by_id: dict[str, QueryGroup]
 
     @property
     def needs_consent(self) -> bool:
@@ -137,7 +137,7 @@ class Extraction:
         return any(CONTEXTS[criterion.context.code].type == "Consent" for row in rows for criterion in row)
 
 
-def read_query(body: bytes) -> Extraction:
+def read_query(body: bytes) -> ExtractionQuery:
     """Read a CRTDL. Raises ``QueryError`` with everything that is wrong with its form, or cannot be honoured."""
     document = _document(body)
     query = _read(Query, document, "")
@@ -145,7 +145,7 @@ def read_query(body: bytes) -> Extraction:
     checks.cohort(query.cohort_definition, document["cohortDefinition"], "cohortDefinition")
     groups = checks.groups(query.data_extraction.attribute_groups, document["dataExtraction"]["attributeGroups"])
     checks.finish()
-    return Extraction(query.cohort_definition, groups, {group.id: group for group in groups})
+    return ExtractionQuery(query.cohort_definition, groups, {group.id: group for group in groups})
 
 
 def read_cohort(body: bytes) -> CohortDefinition:
@@ -169,9 +169,9 @@ def codes_of(codings: Iterable[QueryCoding]) -> tuple[Code, ...]:
     return tuple(dict.fromkeys((coding.system, coding.code) for coding in codings))
 
 
-def days_between(first: str | None, last: str | None) -> Days:
+def days_between(first: str | None, last: str | None) -> DayRange:
     """Return the days from one date to another, both inclusive."""
-    return days_of({"start": first, "end": last}) or Days()
+    return days_of({"start": first, "end": last}) or DayRange()
 
 
 def quoted(text: object) -> str:
@@ -214,7 +214,7 @@ class _Checks:
             raise QueryError(self._found)
 
     def cohort(self, cohort: CohortDefinition, document: dict[str, Any], place: str) -> None:
-        self._known(cohort, document, place)
+        self._check_keys(cohort, document, place)
         for key, rows in (
             ("inclusionCriteria", cohort.inclusion_criteria),
             ("exclusionCriteria", cohort.exclusion_criteria or ()),
@@ -223,16 +223,16 @@ class _Checks:
                 for at, criterion in enumerate(row):
                     self._criterion(criterion, _join(place, f"{key}[{number}][{at}]"), 0)
 
-    def _known(self, part: Any, document: Any, place: str) -> None:
+    def _check_keys(self, part: Any, document: Any, place: str) -> None:
         """Refuse keys that could narrow the query in a way the sandbox would miss."""
         if isinstance(part, tuple):
             for number, (one, item) in enumerate(zip(part, document, strict=True)):
-                self._known(one, item, f"{place}[{number}]")
+                self._check_keys(one, item, f"{place}[{number}]")
         elif isinstance(part, BaseModel):
             fields = {to_camel(name): name for name in type(part).model_fields}
             for key, value in document.items():
                 if key in fields:
-                    self._known(getattr(part, fields[key]), value, _join(place, key))
+                    self._check_keys(getattr(part, fields[key]), value, _join(place, key))
                 elif key not in _HARMLESS:
                     self.add(_join(place, quoted(key)), "the sandbox does not know this key and cannot honour it")
 
@@ -292,16 +292,16 @@ class _Checks:
                 self.add(f"{place}.criteria", "the context Patient cannot be referred to")
             self._criterion(criterion, f"{place}.criteria[{number}]", depth + 1)
 
-    def groups(self, groups: tuple[AttributeGroup, ...], documents: list[dict[str, Any]]) -> tuple[Group, ...]:
+    def groups(self, groups: tuple[AttributeGroup, ...], documents: list[dict[str, Any]]) -> tuple[QueryGroup, ...]:
         place = "dataExtraction.attributeGroups"
         names = [group.name for group in groups]
         ids = [group.id for group in groups]
-        read: list[Group] = []
+        read: list[QueryGroup] = []
         for number, (group, document) in enumerate(zip(groups, documents, strict=True)):
             where = f"{place}[{number}]"
             if ids.index(group.id) != number:
                 self.add(f"{where}.id", f"{quoted(group.id)} is used twice")
-            self._known(group.filter, document.get("filter"), f"{where}.filter")
+            self._check_keys(group.filter, document.get("filter"), f"{where}.filter")
             label = group.name if group.name and names.count(group.name) == 1 else group.id
             read.append(self._group(group, label, where))
             for attribute in group.attributes:
@@ -316,7 +316,7 @@ class _Checks:
             self.add(place, "the Patient group cannot be includeReferenceOnly")
         return tuple(read)
 
-    def _group(self, group: AttributeGroup, label: str, place: str) -> Group:
+    def _group(self, group: AttributeGroup, label: str, place: str) -> QueryGroup:
         kinds = sorted({type_of(attribute.ref) for attribute in group.attributes}) or [group.resource_type]
         kind, profile = kinds[0], group.reference.partition("|")[0]
         if not group.attributes and profile.removeprefix(BASE_PROFILE) not in RESOURCE_TYPES:
@@ -327,7 +327,7 @@ class _Checks:
         elif profile.startswith(BASE_PROFILE) and profile.removeprefix(BASE_PROFILE) in RESOURCE_TYPES - {kind}:
             self.add(f"{place}.groupReference", f"is the profile of another type than the attributes' {kind}")
         tokens, dates = self._filters(group, kind, place)
-        return Group(
+        return QueryGroup(
             id=group.id,
             label=label,
             type=kind,
@@ -341,7 +341,7 @@ class _Checks:
             date=dates[0] if dates and kind != PATIENT else None,
         )
 
-    def _element(self, attribute: Attribute, place: str) -> Element:
+    def _element(self, attribute: Attribute, place: str) -> RequestedElement:
         kind, *steps = attribute.ref.split(".")
         path: list[str] = []
         if kind not in RESOURCE_TYPES or not steps:
@@ -357,13 +357,13 @@ class _Checks:
                     text = "names a slice; the sandbox has no profiles to look it up"
                     self.add(place, f"{quoted(attribute.ref)} {text}")
                 path.append(slice_name or name)
-        return Element(attribute.ref, tuple(path), attribute.must_have, attribute.linked_groups)
+        return RequestedElement(attribute.ref, tuple(path), attribute.must_have, attribute.linked_groups)
 
     def _filters(self, group: AttributeGroup, kind: str, place: str) -> tuple[list[TokenFilter], list[DateFilter]]:
         tokens: list[TokenFilter] = []
         dates: list[DateFilter] = []
         for number, one in enumerate(group.filter or ()):
-            looks = looks_at(kind, one.type, one.name)
+            looks = search_elements(kind, one.type, one.name)
             if not looks and kind != PATIENT and kind in RESOURCE_TYPES:
                 text = f"R4 gives {kind} no {one.type} search parameter {quoted(one.name)}"
                 self.add(f"{place}.filter[{number}].name", text)

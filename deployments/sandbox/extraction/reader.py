@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from deployments.sandbox.extraction.dates import Days
+from deployments.sandbox.extraction.dates import DayRange
 from deployments.sandbox.extraction.scan import URL_REFERENCE, code_key
 from deployments.sandbox.extraction.tree import Node, decode
 
@@ -21,7 +21,7 @@ _FROM = "FROM resource r LEFT JOIN owner o ON o.resource = r.number LEFT JOIN pa
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResourceLocation:
     """A resource of one patient, or of none, and where its bytes are. A resource of two patients has two places."""
 
     type: str
@@ -40,7 +40,7 @@ class ChangedDataError(Exception):
     """Where a resource was there is another one."""
 
 
-class Reader:
+class ResourceReader:
     """Looks up and reads resources; for one thread."""
 
     def __init__(self, db: sqlite3.Connection, files: Sequence[Path]) -> None:
@@ -56,7 +56,7 @@ class Reader:
             os.close(descriptor)
         self._open.clear()
 
-    def load(self, place: Place) -> Node:
+    def load(self, place: ResourceLocation) -> Node:
         """A resource; references to entries of its Bundle by URL are ``Type/id``.
 
         Raises ``OSError``, and when the file has changed since it was indexed ``ChangedDataError`` or what the decoder
@@ -73,7 +73,7 @@ class Reader:
             raise ChangedDataError
         return node
 
-    def _target(self, place: Place, url: bytes) -> bytes:
+    def _target(self, place: ResourceLocation, url: bytes) -> bytes:
         query = "SELECT key FROM url WHERE bundle=? AND url=? AND file=?"
         row = self._db.execute(query, (place.bundle, url.decode("utf-8"), place.file)).fetchone()
         return url if row is None else str(row[0]).encode()
@@ -82,13 +82,13 @@ class Reader:
         """Ids of all patients, sorted."""
         return [row[0] for row in self._db.execute("SELECT id FROM resource WHERE type='Patient' ORDER BY id")]
 
-    def find(self, kind: str, identity: str, patient: str | None = None) -> Place | None:
+    def find(self, kind: str, identity: str, patient: str | None = None) -> ResourceLocation | None:
         """One resource by type and id: as this patient's, when it belongs to that patient too."""
         query = f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? AND r.id=? ORDER BY p.id IS ? DESC LIMIT 1"
         row = self._db.execute(query, (kind, identity, patient)).fetchone()
         return None if row is None else _place(row)
 
-    def of_patient(self, patient: str, kinds: Sequence[str]) -> list[Place]:
+    def of_patient(self, patient: str, kinds: Sequence[str]) -> list[ResourceLocation]:
         """A patient's resources of some types, sorted by type and id."""
         marks = ",".join("?" * len(kinds))
         query = (
@@ -97,13 +97,15 @@ class Reader:
         )
         return [_place(row) for row in self._db.execute(query, (patient, *kinds))]
 
-    def of_type(self, kind: str) -> Iterator[Place]:
+    def of_type(self, kind: str) -> Iterator[ResourceLocation]:
         """All resources of a type, by id; those of several patients once for each."""
         query = f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? ORDER BY r.id"
         for row in self._db.execute(query, (kind,)):
             yield _place(row)
 
-    def with_codes(self, kind: str, codes: Iterable[tuple[str, str]], time: Days | None = None) -> Iterator[Place]:
+    def with_codes(
+        self, kind: str, codes: Iterable[tuple[str, str]], time: DayRange | None = None
+    ) -> Iterator[ResourceLocation]:
         """Resources of a type that have one of the codes; with ``time`` those whose days overlap it."""
         keys = [code_key(system, code) for system, code in codes]
         for start in range(0, len(keys), _MANY):
@@ -120,8 +122,8 @@ class Reader:
                 yield _place(row)
 
 
-def _place(row: tuple[str, str, str | None, int, int, int, int | None]) -> Place:
+def _place(row: tuple[str, str, str | None, int, int, int, int | None]) -> ResourceLocation:
     kind, identity, patient, file, start, length, bundle = row
     # There are many places at a time, of few types and patients.
     key, patient = f"{kind}/{identity}", patient and sys.intern(patient)
-    return Place(sys.intern(kind), identity, key, patient, file, start, length, bundle)
+    return ResourceLocation(sys.intern(kind), identity, key, patient, file, start, length, bundle)

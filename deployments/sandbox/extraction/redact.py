@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from deployments.sandbox.common.definitions.schema import Content, Definition, Property, load_schema
+from deployments.sandbox.common.definitions.schema import Definition, ElementContent, Property, load_schema
 from deployments.sandbox.extraction.selection import local_key
 from deployments.sandbox.extraction.tree import Node, members
 from deployments.sandbox.extraction.types import OWNERS, ElementPath
@@ -35,7 +35,7 @@ def _complete(copy: Node, original: Node, tree: Mapping[str, Any], definition: D
         if below is not None:
             _descend(copy, original, name, below, definition)
     for base, keys in definition.required.items():
-        if copy.keys().isdisjoint(keys) and not _asked(base, tree, definition):
+        if copy.keys().isdisjoint(keys) and not _is_fully_requested(base, tree, definition):
             key = next((key for key in keys if key in original), keys[0])
             _put(copy, original, key, definition)
 
@@ -45,7 +45,7 @@ def _descend(copy: Node, original: Node, name: str, below: Mapping[str, Any], de
     base = name.removesuffix("[x]")
     for key in definition.choices.get(base, {base}) & copy.keys():
         found = definition.properties.get(key)
-        if found is None or found.content is not Content.COMPLEX:
+        if found is None or found.content is not ElementContent.COMPLEX:
             continue
         inner = load_schema().definitions[found.type]
         for one, source in zip(_listed(copy[key]), _listed(original[key]), strict=True):
@@ -58,7 +58,7 @@ def _descend(copy: Node, original: Node, name: str, below: Mapping[str, Any], de
             copy[key] = left
 
 
-def _asked(base: str, tree: Mapping[str, Any], definition: Definition) -> bool:
+def _is_fully_requested(base: str, tree: Mapping[str, Any], definition: Definition) -> bool:
     """Whether a whole element was asked for; of a choice, every type of it."""
     return any(name in tree and tree[name] is None for name in (base, f"{base}[x]")) and (
         base not in definition.choices or f"{base}[x]" in tree
@@ -68,9 +68,9 @@ def _asked(base: str, tree: Mapping[str, Any], definition: Definition) -> bool:
 def _put(copy: Node, original: Node, key: str, definition: Definition) -> None:
     """Put in one element. What cannot be without content, such as the URL of an extension, is copied."""
     found = definition.properties[key.removeprefix("_")]
-    if found.content is Content.PRIMITIVE and found.partner:
+    if found.content is ElementContent.PRIMITIVE and found.partner:
         copy[found.partner] = _as_listed(MASKED, found)
-    elif found.content is Content.COMPLEX:
+    elif found.content is ElementContent.COMPLEX:
         copy[key] = _as_listed(_empty(found.type), found)
     elif key in original:
         copy[key] = original[key]
@@ -93,15 +93,15 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-Wanted = dict[str, Any]
+ElementTree = dict[str, Any]
 """Element names to what is wanted below them; None: everything."""
 
 
-def wanted(kind: str, paths: Iterable[ElementPath]) -> Wanted:
+def element_tree(kind: str, paths: Iterable[ElementPath]) -> ElementTree:
     """The union of some element paths, and of the references that say whose resources of this type are."""
-    tree: Wanted = {}
+    tree: ElementTree = {}
     for path in [*paths, *((*owner, "reference") for owner in OWNERS.get(kind, ()))]:
-        level: Wanted | None = tree
+        level: ElementTree | None = tree
         for step in path[:-1]:
             below = level.setdefault(step, {}) if level is not None else None
             level = below
@@ -110,7 +110,7 @@ def wanted(kind: str, paths: Iterable[ElementPath]) -> Wanted:
     return tree
 
 
-def redact(node: Node, tree: Wanted, profiles: Sequence[str], keeps: Callable[[str], bool]) -> Node:
+def redact(node: Node, tree: ElementTree, profiles: Sequence[str], keeps: Callable[[str], bool]) -> Node:
     """The copy of a resource; ``keeps`` says whether ``Type/id`` is in the result, ``profiles`` are the groups'."""
     chosen = _copy(node, tree)
     complete(chosen, node, tree)
@@ -128,8 +128,8 @@ def redact(node: Node, tree: Wanted, profiles: Sequence[str], keeps: Callable[[s
     }
 
 
-def _copy(node: Node, tree: Wanted) -> Node:
-    names: dict[str, Wanted | None] = {}
+def _copy(node: Node, tree: ElementTree) -> Node:
+    names: dict[str, ElementTree | None] = {}
     for element, below in tree.items():
         for name in members(node, element):
             known = names.get(name, {})
@@ -142,7 +142,7 @@ def _copy(node: Node, tree: Wanted) -> Node:
     return {name: _below(node[name], names[name]) for name in node if name in names}
 
 
-def _below(value: Any, tree: Wanted | None) -> Any:
+def _below(value: Any, tree: ElementTree | None) -> Any:
     if tree is None:
         return value
     if isinstance(value, list):

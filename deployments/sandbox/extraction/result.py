@@ -19,7 +19,7 @@ PROGRAM = "sandbox"
 
 
 @dataclass(frozen=True)
-class Origin:
+class BundleOrigin:
     """What the Provenances say of where a Bundle comes from."""
 
     job: str
@@ -51,7 +51,7 @@ def _second(moment: datetime) -> str:
 
 
 def write_bundle(
-    file: IO[bytes], identity: str, resources: Iterator[Node], groups: Mapping[str, Sequence[str]], origin: Origin
+    file: IO[bytes], identity: str, resources: Iterator[Node], groups: Mapping[str, Sequence[str]], origin: BundleOrigin
 ) -> None:
     """Write one Bundle as one line, entry by entry. ``groups`` names the resources of each group, ``Type/id``."""
     file.write(b'{"resourceType":"Bundle","id":' + encode(identity) + b',"type":"transaction","entry":[')

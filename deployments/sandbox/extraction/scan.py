@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from deployments.sandbox.common.r4 import ID, LITERAL
-from deployments.sandbox.extraction.dates import Days, days_of
+from deployments.sandbox.extraction.dates import DayRange, days_of
 from deployments.sandbox.extraction.tree import Node, codings, values
-from deployments.sandbox.extraction.types import CODES, DATES, OWNERS, PATIENT, Codes
+from deployments.sandbox.extraction.types import CODES, DATES, OWNERS, PATIENT, CodeElements
 
 _UNWRAPPED = frozenset({"collection", "searchset", "transaction", "batch", "history"})
 _PROBE = 64
@@ -36,12 +36,12 @@ def _names(element: str) -> list[str]:
     return [element[:-3] + choice for choice in _DATED] if element.endswith("[x]") else [element]
 
 
-class _Entry(msgspec.Struct, rename="camel"):
+class _ScannedEntry(msgspec.Struct, rename="camel"):
     full_url: Any = None
     resource: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _ScannedLine(msgspec.Struct, rename="camel"):
     resource_type: str
     type: Any = None
     entry: msgspec.Raw = msgspec.Raw(b"")
@@ -70,7 +70,7 @@ _HEAD = msgspec.json.Decoder(_Head, float_hook=str)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScannedResource:
     """One resource of a file. ``start`` and ``length`` in bytes of the uncompressed file."""
 
     type: str
@@ -79,7 +79,7 @@ class Found:
     """Ids of the patients it belongs to."""
     start: int
     length: int
-    days: Days | None
+    days: DayRange | None
     """When it happened, for criteria with a time restriction."""
     codes: tuple[str, ...]
     """Keys as ``code_key`` makes them."""
@@ -90,7 +90,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableLine:
     """A line that is no resource, or a resource that nothing can name."""
 
     line: int
@@ -104,7 +104,7 @@ def code_key(system: str, code: str) -> str:
     return f"{system}|{code}"
 
 
-def scan(path: Path) -> Iterator[Found | Unusable]:
+def scan(path: Path) -> Iterator[ScannedResource | UnusableLine]:
     """The resources of an uncompressed NDJSON file, one per line or in Bundles. Nothing is taken of a bad line."""
     start = 0
     with path.open("rb") as file:
@@ -113,18 +113,18 @@ def scan(path: Path) -> Iterator[Found | Unusable]:
                 try:
                     found = list(_resources(line, start))
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    yield Unusable(number)
+                    yield UnusableLine(number)
                 else:
-                    yield from (item if item is not None else Unusable(number, nameless=True) for item in found)
+                    yield from (item if item is not None else UnusableLine(number, nameless=True) for item in found)
             start += len(line)
 
 
-def _resources(line: bytes, offset: int) -> Iterator[Found | None]:
+def _resources(line: bytes, offset: int) -> Iterator[ScannedResource | None]:
     # Bytes that are no UTF-8 in an element that is not looked at here would otherwise fail a job later.
     line.decode("utf-8")
     text = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
     before = len(line) - len(text)
-    head = msgspec.json.decode(text, type=_Line)
+    head = msgspec.json.decode(text, type=_ScannedLine)
     if head.resource_type != "Bundle" or head.type not in _UNWRAPPED:
         body = text.strip()
         yield _found(_read(body), offset + before + text.index(body[:1]), len(body))
@@ -140,12 +140,12 @@ def _read(body: bytes, url: object = None) -> Any:
     return head
 
 
-def _entries(text: bytes, offset: int, entries: msgspec.Raw, bundle: int) -> Iterator[Found | None]:
+def _entries(text: bytes, offset: int, entries: msgspec.Raw, bundle: int) -> Iterator[ScannedResource | None]:
     """The entries of a Bundle. ``offset``: of ``text`` in the file; ``bundle``: of the line."""
     used = {match[2].decode("utf-8") for match in URL_REFERENCE.finditer(text)}
     read: list[tuple[Any, int, int, str | None]] = []
     position = 0
-    for entry in msgspec.json.decode(entries, type=list[_Entry]):
+    for entry in msgspec.json.decode(entries, type=list[_ScannedEntry]):
         body = bytes(entry.resource)
         if not body:
             continue
@@ -177,7 +177,7 @@ def _found(
     bundle: int | None = None,
     url: str | None = None,
     targets: Mapping[str, str] = MappingProxyType({}),
-) -> Found | None:
+) -> ScannedResource | None:
     """``targets``: what the ``fullUrl``s of the Bundle stand for, ``Type/id``."""
     kind, identity = head.resourceType, head.id
     if not ID.fullmatch(identity):
@@ -187,7 +187,7 @@ def _found(
     for path in OWNERS.get(kind, ()):
         patients += _ids(values(node, path), PATIENT, targets)
     codes = list(_codes(node, CODES[kind], targets)) if kind in CODES else []
-    return Found(
+    return ScannedResource(
         kind, identity, tuple(dict.fromkeys(patients)), start, length, _days(kind, node), tuple(codes), bundle, url
     )
 
@@ -202,13 +202,13 @@ def _ids(found: Iterable[object], wanted: str, targets: Mapping[str, str]) -> It
                 yield match[2]
 
 
-def _days(kind: str, node: Node) -> Days | None:
+def _days(kind: str, node: Node) -> DayRange | None:
     if kind not in CODES or kind not in DATES:
         return None
     return next((days for value in values(node, DATES[kind][0]) if (days := days_of(value)) is not None), None)
 
 
-def _codes(node: Node, where: Codes, targets: Mapping[str, str]) -> Iterator[str]:
+def _codes(node: Node, where: CodeElements, targets: Mapping[str, str]) -> Iterator[str]:
     for value in values(node, where.path):
         for system, code in codings(value):
             yield code_key(system, code)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from deployments.sandbox.common.r4 import LITERAL
 from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.dates import days_of
-from deployments.sandbox.extraction.diagnostics import Events, Reason
-from deployments.sandbox.extraction.parameters import found_by, matches
-from deployments.sandbox.extraction.query import Element, Extraction, Group
-from deployments.sandbox.extraction.reader import Place, Reader
+from deployments.sandbox.extraction.diagnostics import BatchEvents, Reason
+from deployments.sandbox.extraction.parameters import matches, searched_values
+from deployments.sandbox.extraction.query import ExtractionQuery, QueryGroup, RequestedElement
+from deployments.sandbox.extraction.reader import ResourceLocation, ResourceReader
 from deployments.sandbox.extraction.tree import Node, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
 
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 class Link:
     """A reference attribute of a pair: what it names, and the pairs that this leads to."""
 
-    attribute: Element
+    attribute: RequestedElement
     keys: list[str]
     targets: list[Pair] = field(default_factory=list)
 
@@ -47,25 +47,27 @@ class Evaluator:
     What a batch meets of the core file's own business is reported by the core pass (``core``), not by every batch.
     """
 
-    def __init__(self, query: Extraction, reader: Reader, events: Events, *, core: bool = False) -> None:
+    def __init__(
+        self, query: ExtractionQuery, reader: ResourceReader, events: BatchEvents, *, core: bool = False
+    ) -> None:
         self.query = query
         self.reader = reader
         self._events = events
         self._core = core
         self._shared: dict[Pair, Links | None] = {}
 
-    def direct_groups(self, *, of_patients: bool) -> list[Group]:
+    def direct_groups(self, *, of_patients: bool) -> list[QueryGroup]:
         """Groups that take resources by themselves."""
         return [group for group in self.query.groups if not group.reference_only and group.of_patients == of_patients]
 
-    def report(self, reason: Reason, group: Group, attribute: str, key: str, patient: str | None) -> None:
+    def report(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
         """Report an exclusion, unless it is the core pass that will."""
         leads_here = reason is Reason.MUST_HAVE and group.reference_only
         if group.of_patients or self._core or leads_here:
             self._events.resource(reason, group, attribute, key, patient)
 
     def links(
-        self, place: Place, group: Group, permission: Permission | None, node: Node | None = None
+        self, place: ResourceLocation, group: QueryGroup, permission: Permission | None, node: Node | None = None
     ) -> Links | None:
         """The links of a resource that passes a group's conditions; None when it does not pass."""
         if group.of_patients:
@@ -76,12 +78,14 @@ class Evaluator:
         known = self._shared[pair]
         return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
-    def fits(self, place: Place, groups: Iterable[Group]) -> bool:
+    def fits(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> bool:
         """Whether a resource is of type, profile and filters of one of the groups, whatever else it fails."""
         node = self.reader.load(place)
         return any(belongs(node, group) for group in groups)
 
-    def _evaluate(self, place: Place, group: Group, permission: Permission | None, node: Node | None) -> Links | None:
+    def _evaluate(
+        self, place: ResourceLocation, group: QueryGroup, permission: Permission | None, node: Node | None
+    ) -> Links | None:
         node = node if node is not None else self.reader.load(place)
         if not belongs(node, group):
             return None
@@ -97,7 +101,7 @@ class Evaluator:
         )
 
 
-def belongs(node: Node, group: Group) -> bool:
+def belongs(node: Node, group: QueryGroup) -> bool:
     """Whether a resource is of a group's type, claims its profile, and passes its filters."""
     if node.get("resourceType") != group.type:
         return False
@@ -110,12 +114,12 @@ def belongs(node: Node, group: Group) -> bool:
         if group.profile not in profiles:
             return False
     if group.tokens and not any(
-        matches(value, token.codes) for token in group.tokens for value in found_by(token.looks, node)
+        matches(value, token.codes) for token in group.tokens for value in searched_values(token.looks, node)
     ):
         return False
     if group.date is None:
         return True
-    happened = (days_of(value) for value in found_by(group.date.looks, node))
+    happened = (days_of(value) for value in searched_values(group.date.looks, node))
     return any(days is not None and days.overlaps(group.date.days) for days in happened)
 
 
@@ -137,16 +141,16 @@ class Selection:
         self._failed: set[Pair] = set()
         self._roots: set[Pair] = set()
         self._waiting: list[Pair] = []
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ResourceLocation] = {}
         self.alive: set[Pair] = set()
         """The pairs that are in the result, after ``prune``."""
 
-    def add(self, place: Place, groups: Iterable[Group]) -> None:
+    def add(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> None:
         """Offer a resource to the groups of its type: it is there by itself, or because somebody else refers to it."""
         fitting = [group for group in groups if group.type == place.type]
         node = self._of.reader.load(place) if fitting else None
         for group in fitting:
-            if self._take(place, group, node):
+            if self._add_pair(place, group, node):
                 self._roots.add((place.key, group.id))
 
     def lacks_direct(self) -> bool:
@@ -201,7 +205,7 @@ class Selection:
             if group.must_have or group.type == PATIENT
         )
 
-    def _take(self, place: Place, group: Group, node: Node | None = None) -> bool:
+    def _add_pair(self, place: ResourceLocation, group: QueryGroup, node: Node | None = None) -> bool:
         pair = (place.key, group.id)
         if pair in self._links:
             return True
@@ -216,7 +220,7 @@ class Selection:
         self.places[place.key] = place
         return True
 
-    def _targets(self, group: Group, attribute: Element, key: str) -> list[Pair]:
+    def _targets(self, group: QueryGroup, attribute: RequestedElement, key: str) -> list[Pair]:
         kind, _, identity = key.partition("/")
         place = self.places.get(key) or self._of.reader.find(kind, identity, self._patient)
         if place is None:
@@ -226,7 +230,7 @@ class Selection:
             self._of.report(Reason.RESOURCE_OUTSIDE_BATCH, group, attribute.ref, key, self._patient)
             return []
         linked = [self._by_id[name] for name in attribute.linked]
-        found = [(key, target.id) for target in linked if target.type == kind and self._take(place, target)]
+        found = [(key, target.id) for target in linked if target.type == kind and self._add_pair(place, target)]
         if not found and not self._of.fits(place, linked):
             self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.ref, key, self._patient)
         return found

@@ -11,7 +11,7 @@ from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.request import FhirRequest, answer
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.files import ResultUrls
-from deployments.sandbox.extraction.job import Job, JobStatus, Severity, UnitState
+from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus, Severity, UnitState
 from deployments.sandbox.extraction.task import EXTENSION_BASE
 from deployments.sandbox.extraction.units import PATIENT_EXCLUSIONS, REPORTS, RESOURCE_EXCLUSIONS, SUMMARY
 
@@ -19,7 +19,9 @@ FHIR_JSON = "application/fhir+json"
 JSON = "application/json"
 
 
-def said(document: object, status: int = 200, headers: dict[str, str] | None = None, kind: str = FHIR_JSON) -> Response:
+def json_response(
+    document: object, status: int = 200, headers: dict[str, str] | None = None, kind: str = FHIR_JSON
+) -> Response:
     """A JSON document as an answer."""
     return answer(encode(document), status, headers, kind)
 
@@ -57,23 +59,23 @@ _SEVERITIES = {
     Severity.INFO: "information",
     Severity.SUCCESS: "information",
 }
-_STATUSES = {JobStatus.CANCELLED: 410, JobStatus.FAILED: 500, JobStatus.TEMP_FAILED: 503}
+_STATUSES = {ExtractionJobStatus.CANCELLED: 410, ExtractionJobStatus.FAILED: 500, ExtractionJobStatus.TEMP_FAILED: 503}
 _DEFINITIONS = f"{EXTENSION_BASE}/StructureDefinition"
 
 
-def progress(job: Job) -> str:
+def progress(job: ExtractionJob) -> str:
     """The short phrase of ``X-Progress``."""
     match job.status:
-        case JobStatus.RUNNING_GET_COHORT:
+        case ExtractionJobStatus.RUNNING_GET_COHORT:
             return "Getting cohort"
-        case JobStatus.RUNNING_PROCESS_BATCH:
+        case ExtractionJobStatus.RUNNING_PROCESS_BATCH:
             return f"Processing batches ({job.percent}%)"
-        case JobStatus.RUNNING_PROCESS_CORE:
+        case ExtractionJobStatus.RUNNING_PROCESS_CORE:
             return "Processing core resources"
     return job.status.value.capitalize()
 
 
-def unfinished(job: Job) -> Response:
+def unfinished(job: ExtractionJob) -> Response:
     """The answer for a job that is not complete: its issues, and four lines about where it is."""
     issues = [
         issue(_SEVERITIES[found.severity], "processing", ": ".join(filter(None, (found.msg, found.diagnostics))))
@@ -88,11 +90,11 @@ def unfinished(job: Job) -> Response:
     )
     issues.append(issue("information", "informational", "\n".join(lines)))
     status = _STATUSES.get(job.status, 202)
-    return said(outcome(issues), status, {"x-progress": progress(job)} if status == 202 else {})
+    return json_response(outcome(issues), status, {"x-progress": progress(job)} if status == 202 else {})
 
 
 def manifest(
-    job: Job, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
+    job: ExtractionJob, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
 ) -> Response:
     """The completion manifest. ``summary`` is the diagnostics summary, when there is one."""
     files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
@@ -124,4 +126,4 @@ def manifest(
         "error": [],
         "extension": extensions,
     }
-    return said(document, kind=JSON)
+    return json_response(document, kind=JSON)

@@ -12,7 +12,7 @@ import msgspec
 from deployments.sandbox.common.request import FhirProblem, FhirRequest
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.diagnostics import Stage
-from deployments.sandbox.extraction.job import Job, JobStatus, Priority
+from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus, JobPriority
 from deployments.sandbox.extraction.query import quoted
 
 EXTENSION_BASE = "https://sandbox.example/fhir"
@@ -24,32 +24,32 @@ PROGRESS = f"{EXTENSION_BASE}/extractor-job-progress"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
 _TASK_STATUS = {
-    JobStatus.PENDING: "requested",
-    JobStatus.RUNNING_GET_COHORT: "in-progress",
-    JobStatus.RUNNING_PROCESS_BATCH: "in-progress",
-    JobStatus.RUNNING_PROCESS_CORE: "in-progress",
-    JobStatus.PAUSED: "on-hold",
-    JobStatus.TEMP_FAILED: "on-hold",
-    JobStatus.COMPLETED: "completed",
-    JobStatus.FAILED: "failed",
-    JobStatus.CANCELLED: "cancelled",
+    ExtractionJobStatus.PENDING: "requested",
+    ExtractionJobStatus.RUNNING_GET_COHORT: "in-progress",
+    ExtractionJobStatus.RUNNING_PROCESS_BATCH: "in-progress",
+    ExtractionJobStatus.RUNNING_PROCESS_CORE: "in-progress",
+    ExtractionJobStatus.PAUSED: "on-hold",
+    ExtractionJobStatus.TEMP_FAILED: "on-hold",
+    ExtractionJobStatus.COMPLETED: "completed",
+    ExtractionJobStatus.FAILED: "failed",
+    ExtractionJobStatus.CANCELLED: "cancelled",
 }
 _PRIORITIES = {
-    None: Priority.NORMAL,
-    "routine": Priority.NORMAL,
-    "urgent": Priority.HIGH,
-    "asap": Priority.HIGH,
-    "stat": Priority.HIGH,
+    None: JobPriority.NORMAL,
+    "routine": JobPriority.NORMAL,
+    "urgent": JobPriority.HIGH,
+    "asap": JobPriority.HIGH,
+    "stat": JobPriority.HIGH,
 }
 _HARMLESS = ("_format", "_pretty")
 
 
-def etag(job: Job) -> str:
+def etag(job: ExtractionJob) -> str:
     """The version as a weak ETag."""
     return f'W/"{job.version}"'
 
 
-def task(job: Job, stages: Mapping[str, Stage], consent_urls: Sequence[str]) -> dict[str, Any]:
+def task(job: ExtractionJob, stages: Mapping[str, Stage], consent_urls: Sequence[str]) -> dict[str, Any]:
     """The Task of a job. ``consent_urls`` lead to the consent audit files that exist."""
     changed = instant(job.updated or job.created)
     resource: dict[str, Any] = {
@@ -63,20 +63,20 @@ def task(job: Job, stages: Mapping[str, Stage], consent_urls: Sequence[str]) -> 
         "status": _TASK_STATUS[job.status],
         "businessStatus": {"coding": [{"system": STATUS_SYSTEM, "code": job.status.value}]},
         "intent": "order",
-        "priority": "asap" if job.priority is Priority.HIGH else "routine",
+        "priority": "asap" if job.priority is JobPriority.HIGH else "routine",
         "authoredOn": instant(job.created),
         "lastModified": changed,
     }
     if job.started is not None:
         end = {"end": instant(job.finished)} if job.finished is not None else {}
         resource["executionPeriod"] = {"start": instant(job.started)} | end
-    if consent_urls and job.status is JobStatus.COMPLETED:
+    if consent_urls and job.status is ExtractionJobStatus.COMPLETED:
         kind = {"text": "Consent audit NDJSON"}
         resource["output"] = [{"type": kind, "valueUrl": url} for url in consent_urls]
     return resource
 
 
-def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[str, Any]:
+def _progress(job: ExtractionJob, cohort_size: int, stages: Mapping[str, Stage]) -> dict[str, Any]:
     numbers = {
         "cohortSize": cohort_size,
         "batchSize": job.batch_size,
@@ -93,7 +93,7 @@ def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[s
     return {"url": PROGRESS, "extension": parts}
 
 
-def search(jobs: Iterable[Job], request: FhirRequest) -> list[Job]:
+def search(jobs: Iterable[ExtractionJob], request: FhirRequest) -> list[ExtractionJob]:
     """The jobs that a search finds. Raises ``FhirProblem`` 400 in strict mode, with every problem."""
     problems: list[str] = []
     wanted: list[tuple[str, set[str]]] = []
@@ -104,9 +104,9 @@ def search(jobs: Iterable[Job], request: FhirRequest) -> list[Job]:
             bad = [part for part in parts if not UUID.fullmatch(part)]
             problems += [f"_id: {quoted(part)} is no UUID" for part in bad]
         elif name == "status":
-            good = {part for part in parts if part in JobStatus.__members__}
-            bad = [part for part in parts if part not in JobStatus.__members__]
-            problems += [f"status: {quoted(part)} is none of {', '.join(JobStatus)}" for part in bad]
+            good = {part for part in parts if part in ExtractionJobStatus.__members__}
+            bad = [part for part in parts if part not in ExtractionJobStatus.__members__]
+            problems += [f"status: {quoted(part)} is none of {', '.join(ExtractionJobStatus)}" for part in bad]
         elif name in _HARMLESS:
             continue
         else:
@@ -145,7 +145,7 @@ def read_version(request: FhirRequest) -> int:
     return int(match[1])
 
 
-def read_priority(body: bytes) -> Priority:
+def read_priority(body: bytes) -> JobPriority:
     """The priority of a Task; nothing else of it is looked at. Raises ``FhirProblem`` 400."""
     try:
         document = msgspec.json.decode(body)

@@ -49,7 +49,7 @@ def is_patients(kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Codes:
+class CodeElements:
     """Where a type has the code that a criterion asks for."""
 
     path: ElementPath
@@ -57,19 +57,19 @@ class Codes:
     """Where it refers to the Medication that has the code."""
 
 
-_MEDICATION = Codes(("medicationCodeableConcept",), ("medicationReference",))
+_MEDICATION = CodeElements(("medicationCodeableConcept",), ("medicationReference",))
 
-CODES: dict[str, Codes] = {
-    "Condition": Codes(("code",)),
-    "Observation": Codes(("code",)),
-    "Procedure": Codes(("code",)),
-    "Medication": Codes(("code",)),
+CODES: dict[str, CodeElements] = {
+    "Condition": CodeElements(("code",)),
+    "Observation": CodeElements(("code",)),
+    "Procedure": CodeElements(("code",)),
+    "Medication": CodeElements(("code",)),
     "MedicationAdministration": _MEDICATION,
     "MedicationRequest": _MEDICATION,
     "MedicationStatement": _MEDICATION,
-    "Specimen": Codes(("type",)),
-    "Encounter": Codes(("class",)),
-    "Consent": Codes(("provision", "provision", "code")),
+    "Specimen": CodeElements(("type",)),
+    "Encounter": CodeElements(("class",)),
+    "Consent": CodeElements(("provision", "provision", "code")),
 }
 
 DATES: dict[str, tuple[ElementPath, ...]] = {

@@ -20,17 +20,17 @@ from deployments.sandbox.extraction.diagnostics import (
 )
 from deployments.sandbox.extraction.extract import (
     CORE,
-    Outcome,
-    Work,
+    ExtractionWork,
+    UnitOutcome,
     diagnostics_files,
     extract_batch,
     extract_core,
 )
-from deployments.sandbox.extraction.index import Index
-from deployments.sandbox.extraction.job import Job
+from deployments.sandbox.extraction.index import ResourceIndex
+from deployments.sandbox.extraction.job import ExtractionJob
 from deployments.sandbox.extraction.query import read_query
-from deployments.sandbox.extraction.reader import Reader
-from deployments.sandbox.extraction.result import Origin, whole_file, write_json
+from deployments.sandbox.extraction.reader import ResourceReader
+from deployments.sandbox.extraction.result import BundleOrigin, whole_file, write_json
 from deployments.sandbox.extraction.selection import Pair
 
 REPORTS = "reports"
@@ -44,7 +44,7 @@ class Aborted(Exception):  # noqa: N818 - somebody asked for it
     """The unit was given up because its job is cancelled or deleted, or the server ends."""
 
 
-class Control:
+class UnitControl:
     """The handle on a unit that is being worked on."""
 
     def __init__(self) -> None:
@@ -76,18 +76,18 @@ class Control:
 class Units:
     """Everything that units need. ``delay`` makes each of them that many seconds longer, as ``wait`` waits."""
 
-    index: Index
+    index: ResourceIndex
     results: Path
     """Directory with one directory of results per job."""
     clock: Clock
     delay: float = 0.0
-    wait: Callable[[Control, float], None] = Control.wait
+    wait: Callable[[UnitControl, float], None] = UnitControl.wait
 
     def directory(self, job: str) -> Path:
         """The results of a job."""
         return self.results / job
 
-    def cohort(self, job: Job, crtdl: bytes, control: Control) -> list[str]:
+    def cohort(self, job: ExtractionJob, crtdl: bytes, control: UnitControl) -> list[str]:
         """The patients of a job: those of its cohort, or those the client named."""
         query = read_query(crtdl)
         self.wait(control, self.delay)
@@ -96,14 +96,21 @@ class Units:
         with self.index.reader() as reader:
             return CohortQuery(reader, self.clock().date(), control.check).patients(query.cohort)
 
-    def batch(self, job: Job, crtdl: bytes, batch: str, patients: Sequence[str], control: Control) -> Outcome:
+    def batch(
+        self, job: ExtractionJob, crtdl: bytes, batch: str, patients: Sequence[str], control: UnitControl
+    ) -> UnitOutcome:
         """Extract one batch."""
         with self.index.reader() as reader:
             return extract_batch(self._work(job, crtdl, reader, batch, control), batch, patients)
 
     def core(
-        self, job: Job, crtdl: bytes, wanted: Sequence[Pair], counts: Mapping[str, Counts], control: Control
-    ) -> Outcome:
+        self,
+        job: ExtractionJob,
+        crtdl: bytes,
+        wanted: Sequence[Pair],
+        counts: Mapping[str, Counts],
+        control: UnitControl,
+    ) -> UnitOutcome:
         """Extract the core file, and write the reports when any batch was worked on."""
         with self.index.reader() as reader:
             outcome = extract_core(self._work(job, crtdl, reader, CORE, control), wanted)
@@ -117,19 +124,21 @@ class Units:
         if directory.exists() or directory.is_symlink():
             shutil.rmtree(directory)
 
-    def _work(self, job: Job, crtdl: bytes, reader: Reader, unit: str, control: Control) -> Work:
+    def _work(
+        self, job: ExtractionJob, crtdl: bytes, reader: ResourceReader, unit: str, control: UnitControl
+    ) -> ExtractionWork:
         def enter(stage: Stage) -> None:
             control.stage = stage
             self.wait(control, self.delay / len(Stage))
 
         now = self.clock()
         # The same moments on every try, so that a unit that runs again writes the same bytes.
-        origin = Origin(job.id, job.started or now, job.unit(unit).started or now)
-        return Work(
+        origin = BundleOrigin(job.id, job.started or now, job.unit(unit).started or now)
+        return ExtractionWork(
             read_query(crtdl), reader, self.directory(job.id), origin, now.date(), enter=enter, check=control.check
         )
 
-    def _report(self, job: Job, crtdl: bytes, batches: Mapping[str, Counts], core: Counts) -> None:
+    def _report(self, job: ExtractionJob, crtdl: bytes, batches: Mapping[str, Counts], core: Counts) -> None:
         directory = self.directory(job.id)
         units = [*(batch.id for batch in job.batches), CORE]
         reports = directory / REPORTS

@@ -19,11 +19,19 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.extraction.board import Board
-from deployments.sandbox.extraction.extract import Outcome
-from deployments.sandbox.extraction.job import TRIES, Job, JobStatus, Priority, Severity, Unit, UnitState
+from deployments.sandbox.extraction.board import JobBoard
+from deployments.sandbox.extraction.extract import UnitOutcome
+from deployments.sandbox.extraction.job import (
+    TRIES,
+    ExtractionJob,
+    ExtractionJobStatus,
+    JobPriority,
+    Severity,
+    UnitState,
+    WorkUnit,
+)
 from deployments.sandbox.extraction.query import QueryError
-from deployments.sandbox.extraction.units import Aborted, Control, Units
+from deployments.sandbox.extraction.units import Aborted, UnitControl, Units
 
 logger = logging.getLogger("sandbox.extraction")
 _RETRYABLE = (OSError, sqlite3.Error)
@@ -32,15 +40,15 @@ _IDLE = 1.0
 
 @dataclass(frozen=True)
 class _Claim:
-    job: Job
+    job: ExtractionJob
     unit: str
-    control: Control
+    control: UnitControl
 
 
-class Workers:
+class UnitWorkers:
     """Threads that work on the jobs of a board."""
 
-    def __init__(self, board: Board, units: Units, count: int, retry_delay: float) -> None:
+    def __init__(self, board: JobBoard, units: Units, count: int, retry_delay: float) -> None:
         """``retry_delay``: seconds until a unit that failed temporarily is tried again."""
         self._board = board
         self._units = units
@@ -101,43 +109,45 @@ class Workers:
         waiting = [
             job for job in self._board.jobs.values() if not job.status.is_final and job.id not in self._board.deleting
         ]
-        for job in sorted(waiting, key=lambda job: (job.priority is not Priority.HIGH, job.created)):
+        for job in sorted(waiting, key=lambda job: (job.priority is not JobPriority.HIGH, job.created)):
             unit = self._next_unit(job)
             if unit is not None:
                 started = unit.started or self._units.clock()
                 unit = msgspec.structs.replace(unit, state=UnitState.IN_PROGRESS, started=started)
-                control = Control()
+                control = UnitControl()
                 current = self._board.save(self._board.jobs[job.id].with_unit(unit))
                 self._board.running[(job.id, unit.id)] = control
                 return _Claim(current, unit.id, control)
         return None
 
-    def _next_unit(self, job: Job) -> Unit | None:
+    def _next_unit(self, job: ExtractionJob) -> WorkUnit | None:
         """A unit of this job that can begin now, after the moves that need no work."""
         while True:
             match job.status:
-                case JobStatus.TEMP_FAILED if self._board.retry_at.get(job.id, 0.0) <= time.monotonic():
+                case ExtractionJobStatus.TEMP_FAILED if self._board.retry_at.get(job.id, 0.0) <= time.monotonic():
                     self._board.retry_at.pop(job.id, None)
-                    job = self._board.save(job, status=job.held_from or JobStatus.PENDING, held_from=None)
-                case JobStatus.PENDING:
-                    job = self._board.save(job, status=JobStatus.RUNNING_GET_COHORT, started=self._units.clock())
-                case JobStatus.RUNNING_GET_COHORT if job.cohort.state is UnitState.FINISHED:
-                    job = self._board.save(job, status=JobStatus.RUNNING_PROCESS_BATCH)
-                case JobStatus.RUNNING_GET_COHORT:
+                    job = self._board.save(job, status=job.held_from or ExtractionJobStatus.PENDING, held_from=None)
+                case ExtractionJobStatus.PENDING:
+                    job = self._board.save(
+                        job, status=ExtractionJobStatus.RUNNING_GET_COHORT, started=self._units.clock()
+                    )
+                case ExtractionJobStatus.RUNNING_GET_COHORT if job.cohort.state is UnitState.FINISHED:
+                    job = self._board.save(job, status=ExtractionJobStatus.RUNNING_PROCESS_BATCH)
+                case ExtractionJobStatus.RUNNING_GET_COHORT:
                     return self._free(job, job.cohort)
-                case JobStatus.RUNNING_PROCESS_BATCH if job.completed_batches == len(job.batches):
-                    job = self._board.save(job, status=JobStatus.RUNNING_PROCESS_CORE)
-                case JobStatus.RUNNING_PROCESS_BATCH:
+                case ExtractionJobStatus.RUNNING_PROCESS_BATCH if job.completed_batches == len(job.batches):
+                    job = self._board.save(job, status=ExtractionJobStatus.RUNNING_PROCESS_CORE)
+                case ExtractionJobStatus.RUNNING_PROCESS_BATCH:
                     return next((unit for batch in job.batches if (unit := self._free(job, batch)) is not None), None)
-                case JobStatus.RUNNING_PROCESS_CORE if job.core.state.is_done:
-                    self._board.save(job, status=JobStatus.COMPLETED, finished=self._units.clock())
+                case ExtractionJobStatus.RUNNING_PROCESS_CORE if job.core.state.is_done:
+                    self._board.save(job, status=ExtractionJobStatus.COMPLETED, finished=self._units.clock())
                     return None
-                case JobStatus.RUNNING_PROCESS_CORE:
+                case ExtractionJobStatus.RUNNING_PROCESS_CORE:
                     return self._free(job, job.core)
                 case _:
                     return None
 
-    def _free(self, job: Job, unit: Unit) -> Unit | None:
+    def _free(self, job: ExtractionJob, unit: WorkUnit) -> WorkUnit | None:
         taken = unit.state.is_done or (job.id, unit.id) in self._board.running
         return None if taken else unit
 
@@ -166,7 +176,7 @@ class Workers:
             self._cohort_found(claim, self._units.cohort(job, crtdl, control))
         elif claim.unit == job.core.id:
             with self._board.changed:
-                wanted, counts = self._board.store.wanted(job.id), self._board.store.counts(job.id)
+                wanted, counts = self._board.store.core_references(job.id), self._board.store.counts(job.id)
             counts.pop(job.core.id, None)
             self._finished(claim, self._units.core(job, crtdl, wanted, counts, control))
         else:
@@ -181,7 +191,7 @@ class Workers:
             job = self._still_wanted(claim)
             unit = self._done(job.cohort, UnitState.FINISHED)
             job = msgspec.structs.replace(
-                job.with_unit(unit), cohort_size=len(patients), batches=tuple(Unit(name) for name, _ in parts)
+                job.with_unit(unit), cohort_size=len(patients), batches=tuple(WorkUnit(name) for name, _ in parts)
             )
             if not patients:
                 job = job.with_issue(Severity.WARNING, "The cohort is empty: there are no batches to process.")
@@ -189,7 +199,7 @@ class Workers:
             self._board.store.save_cohort(changed, parts)
             self._board.jobs[job.id] = changed
 
-    def _finished(self, claim: _Claim, outcome: Outcome) -> None:
+    def _finished(self, claim: _Claim, outcome: UnitOutcome) -> None:
         with self._board.changed:
             job = self._still_wanted(claim)
             is_core = claim.unit == job.core.id
@@ -201,13 +211,13 @@ class Workers:
                 job = job.with_issue(
                     Severity.WARNING, "A batch was skipped because none of its patients consents.", f"batch {unit.id}"
                 )
-            if is_core and job.status is JobStatus.RUNNING_PROCESS_CORE:
-                job = msgspec.structs.replace(job, status=JobStatus.COMPLETED, finished=self._units.clock())
+            if is_core and job.status is ExtractionJobStatus.RUNNING_PROCESS_CORE:
+                job = msgspec.structs.replace(job, status=ExtractionJobStatus.COMPLETED, finished=self._units.clock())
             changed = self._board.next_version(job)
             self._board.store.save_batch(changed, unit.id, outcome.counts, outcome.wanted)
             self._board.jobs[job.id] = changed
 
-    def _done(self, unit: Unit, state: UnitState) -> Unit:
+    def _done(self, unit: WorkUnit, state: UnitState) -> WorkUnit:
         return msgspec.structs.replace(unit, state=state, attempts=unit.attempts + 1, finished=self._units.clock())
 
     def _failed(self, claim: _Claim, reason: str, diagnostics: str, *, retry: bool) -> None:
@@ -227,15 +237,19 @@ class Workers:
                 text = f"Attempt {attempts} of {TRIES} failed, it will be repeated: {reason}"
                 job = job.with_issue(Severity.WARNING, text, f"{what}: {diagnostics}")
                 self._board.retry_at[job.id] = time.monotonic() + self._retry_delay
-                changes = {"status": JobStatus.TEMP_FAILED, "held_from": job.status} if job.status.is_running else {}
+                changes = (
+                    {"status": ExtractionJobStatus.TEMP_FAILED, "held_from": job.status}
+                    if job.status.is_running
+                    else {}
+                )
             else:
                 text = f"The job failed after {attempts} attempts: {reason}"
                 job = job.with_issue(Severity.FATAL, text, f"{what}: {diagnostics}")
                 self._board.abort(job.id, but=claim.control)
-                changes = {"status": JobStatus.FAILED, "held_from": None, "finished": self._units.clock()}
+                changes = {"status": ExtractionJobStatus.FAILED, "held_from": None, "finished": self._units.clock()}
             self._board.save(job, **changes)
 
-    def _still_wanted(self, claim: _Claim) -> Job:
+    def _still_wanted(self, claim: _Claim) -> ExtractionJob:
         """The job as it is now. Raises ``Aborted`` when nobody wants the unit's result any more."""
         claim.control.check()
         return self._board.need(claim.job.id)

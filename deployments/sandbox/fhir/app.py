@@ -22,17 +22,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deployments.sandbox.common import request
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, Limit, answer, outcome
-from deployments.sandbox.common.service import JSON, SandboxService, Service
+from deployments.sandbox.common.service import JSON, SandboxService, ServiceBackend
 from deployments.sandbox.fhir.binary import binary_answer, has_json, receive_file
 from deployments.sandbox.fhir.bundle import read_bundle
-from deployments.sandbox.fhir.engine import Change, Engine, Rules
+from deployments.sandbox.fhir.engine import Change, FhirEngine, IntegrityRules
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
 from deployments.sandbox.fhir.resource import check_id
 from deployments.sandbox.fhir.search import read_query, search
-from deployments.sandbox.fhir.store import Store, new_blob_name
+from deployments.sandbox.fhir.store import ResourceStore, new_blob_name
 
 _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
 
@@ -72,7 +72,7 @@ class FhirOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class FhirServer(Service):
+class FhirServer(ServiceBackend):
     """A FHIR R4 server over one store."""
 
     name = "fhir"
@@ -87,9 +87,9 @@ class FhirServer(Service):
         """Open the store. Raises ``SandboxStartError``."""
         options = self._options
         numeric = self._manners.numeric_ids if options.numeric_ids is None else options.numeric_ids
-        rules = Rules(self._manners, references=options.references, numeric_ids=numeric)
-        self._store = Store(options.state)
-        self._engine = Engine(self._store, rules)
+        rules = IntegrityRules(self._manners, references=options.references, numeric_ids=numeric)
+        self._store = ResourceStore(options.state)
+        self._engine = FhirEngine(self._store, rules)
         super().open()
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class FhirServer(Service):
             (self._store.blobs / name).unlink(missing_ok=True)
 
 
-def fhir_service(options: FhirOptions | None = None, gate: Gate | None = None) -> SandboxService:
+def fhir_service(options: FhirOptions | None = None, gate: RequiredCredentials | None = None) -> SandboxService:
     """The FHIR server in its frame, ready for ``serve_in_thread`` or the host."""
     return SandboxService(FhirServer(options or FhirOptions()), gate)
 

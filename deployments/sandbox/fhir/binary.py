@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, too_large
-from deployments.sandbox.fhir.store import Stored
+from deployments.sandbox.fhir.store import StoredVersion
 
 _UNNAMED = "application/octet-stream"
 _JSON_TYPES = frozenset({"", "application/json", "application/fhir+json", "application/json+fhir", "text/json"})
@@ -47,7 +47,7 @@ async def receive_file(path: Path, request: FhirRequest, limit: int | None) -> N
             raise FhirProblem(400, "incomplete", "The body ended early.") from None
 
 
-def binary_answer(stored: Stored, directory: Path, request: FhirRequest) -> Response:
+def binary_answer(stored: StoredVersion, directory: Path, request: FhirRequest) -> Response:
     """A Binary in the form the client wants. ``directory`` holds the files of raw content."""
     wants_fhir = "json" in request.headers.get("accept", "").lower() or "_format=" in request.query
     headers = stored.headers

@@ -24,7 +24,7 @@ class _Request(msgspec.Struct, rename="camel"):
     if_none_exist: str | None = None
 
 
-class _Entry(msgspec.Struct, rename="camel"):
+class _ReceivedEntry(msgspec.Struct, rename="camel"):
     request: _Request | None = None
     full_url: str | None = None
     resource: msgspec.Raw = msgspec.Raw()
@@ -33,7 +33,7 @@ class _Entry(msgspec.Struct, rename="camel"):
 class _Bundle(msgspec.Struct, rename="camel"):
     resource_type: str
     type: str | None = None
-    entry: list[_Entry] = []
+    entry: list[_ReceivedEntry] = []
 
 
 _DECODER = msgspec.json.Decoder(_Bundle)
@@ -99,7 +99,7 @@ def read_bundle(body: bytes) -> Bundle:
     raise FhirProblem(400, "value", "A Bundle sent to the base URL is of type transaction or batch.")
 
 
-def _operation(index: int, entry: _Entry) -> Operation | FhirProblem:
+def _operation(index: int, entry: _ReceivedEntry) -> Operation | FhirProblem:
     where = f"Bundle.entry[{index}]"
     request = entry.request
     if request is None:

@@ -14,14 +14,14 @@ import msgspec
 from deployments.sandbox.common.request import FhirProblem
 from deployments.sandbox.fhir.bundle import Bundle, Operation
 from deployments.sandbox.fhir.manners import Manners
-from deployments.sandbox.fhir.resource import Resource, check_id, read_new_resource, read_resource, resolve
-from deployments.sandbox.fhir.store import Store, Stored
+from deployments.sandbox.fhir.resource import ReceivedResource, check_id, read_new_resource, read_resource, resolve
+from deployments.sandbox.fhir.store import ResourceStore, StoredVersion
 
 _ETAG = re.compile(r'(?:W/)?"?([^"]+)"?')
 
 
 @dataclass(frozen=True)
-class Rules:
+class IntegrityRules:
     """How strict the server is."""
 
     manners: Manners
@@ -37,19 +37,19 @@ class Change:
     about."""
 
     status: int
-    stored: Stored
+    stored: StoredVersion
     obsolete: str | None = None
     """File of raw content that the change has replaced."""
 
 
-class Engine:
+class FhirEngine:
     """Interactions on a store under rules. Every method raises ``FhirProblem`` for what it refuses."""
 
-    def __init__(self, store: Store, rules: Rules) -> None:
+    def __init__(self, store: ResourceStore, rules: IntegrityRules) -> None:
         self.store = store
         self._rules = rules
 
-    def read(self, kind: str, identity: str) -> Stored:
+    def read(self, kind: str, identity: str) -> StoredVersion:
         """The current version; 404 when there never was one, 410 when it was deleted."""
         stored = self.store.get(kind, identity)
         if stored is None:
@@ -72,7 +72,7 @@ class Engine:
             self._check(resource, {target for target in targets if not target.startswith("urn:")}, base)
         return change
 
-    def delete(self, kind: str, identity: str, if_match: str | None) -> Stored | None:
+    def delete(self, kind: str, identity: str, if_match: str | None) -> StoredVersion | None:
         """``DELETE Type/id``; the version that was deleted, None when there was nothing to delete."""
         with self.store.transaction():
             before = self._delete(kind, identity, if_match)
@@ -124,7 +124,7 @@ class Engine:
                 for operation in operations
                 if operation.full_url is not None and operation.index in ids
             }
-            written: list[tuple[Resource, set[str]]] = []
+            written: list[tuple[ReceivedResource, set[str]]] = []
             for operation in operations:
                 if operation.method == "GET":
                     continue
@@ -165,14 +165,18 @@ class Engine:
         key = f"{change.stored.type}/{change.stored.id}"
         return self._entry(key, change.stored, change.status, base, representation)
 
-    def _entry(self, key: str, stored: Stored | None, status: int, base: str, representation: bool) -> dict[str, Any]:
+    def _entry(
+        self, key: str, stored: StoredVersion | None, status: int, base: str, representation: bool
+    ) -> dict[str, Any]:
         version, modified = (stored.version, stored.modified) if stored else (0, "")
         response = self._rules.manners.entry_response(base, key, version, status, modified)
         if representation and stored is not None and stored.body is not None:
             return {"fullUrl": f"{base}/{key}", "resource": msgspec.Raw(stored.body), "response": response}
         return {"response": response}
 
-    def _write(self, operation: Operation, identity: str, body: bytes, base: str) -> tuple[Change, Resource, set[str]]:
+    def _write(
+        self, operation: Operation, identity: str, body: bytes, base: str
+    ) -> tuple[Change, ReceivedResource, set[str]]:
         try:
             if operation.method == "POST":
                 return self._create(operation.type, identity, body, base)
@@ -183,7 +187,7 @@ class Engine:
 
     def _put(
         self, kind: str, identity: str, body: bytes, if_match: str | None, base: str
-    ) -> tuple[Change, Resource, set[str]]:
+    ) -> tuple[Change, ReceivedResource, set[str]]:
         check_id(identity)
         resource = read_resource(body, kind, identity)
         before = self.store.get(kind, identity)
@@ -193,12 +197,12 @@ class Engine:
         obsolete = before.blob if before else None
         return Change(_status(before), stored, obsolete), resource, targets
 
-    def _create(self, kind: str, identity: str, body: bytes, base: str) -> tuple[Change, Resource, set[str]]:
+    def _create(self, kind: str, identity: str, body: bytes, base: str) -> tuple[Change, ReceivedResource, set[str]]:
         resource = read_new_resource(body, kind, identity)
         targets = resource.targets(base)
         return Change(201, self.store.put(resource, targets, None)), resource, targets
 
-    def _delete(self, kind: str, identity: str, if_match: str | None) -> Stored | None:
+    def _delete(self, kind: str, identity: str, if_match: str | None) -> StoredVersion | None:
         before = self.store.get(kind, identity)
         if if_match is not None:
             self._check_version(f"{kind}/{identity}", if_match, before)
@@ -207,21 +211,21 @@ class Engine:
         self.store.delete(before)
         return before
 
-    def _check_target(self, kind: str, identity: str, if_match: str | None, before: Stored | None) -> None:
+    def _check_target(self, kind: str, identity: str, if_match: str | None, before: StoredVersion | None) -> None:
         check_id(identity)
         if before is None and identity.isdigit() and not self._rules.numeric_ids:
             raise self._rules.manners.numeric_id(identity)
         if if_match is not None:
             self._check_version(f"{kind}/{identity}", if_match, before)
 
-    def _check_version(self, key: str, if_match: str, before: Stored | None) -> None:
+    def _check_version(self, key: str, if_match: str, before: StoredVersion | None) -> None:
         tag = _ETAG.fullmatch(if_match.strip())
         wanted = tag[1] if tag else if_match
         current = before.version if before is not None else 0
         if wanted != str(current):
             raise self._rules.manners.version_conflict(key, wanted, current)
 
-    def _check_all(self, written: list[tuple[Resource, set[str]]], base: str) -> None:
+    def _check_all(self, written: list[tuple[ReceivedResource, set[str]]], base: str) -> None:
         if not self._rules.references:
             return
         known: set[str] = {resource.key for resource, _ in written}
@@ -230,7 +234,7 @@ class Engine:
             self._check(resource, missing, base)
             known |= missing
 
-    def _check(self, resource: Resource, targets: set[str], base: str) -> None:
+    def _check(self, resource: ReceivedResource, targets: set[str], base: str) -> None:
         if not self._rules.references:
             return
         for target in sorted(targets):
@@ -255,5 +259,5 @@ class Engine:
                 return chosen
 
 
-def _status(before: Stored | None) -> int:
+def _status(before: StoredVersion | None) -> int:
     return 201 if before is None or before.deleted else 200

@@ -26,7 +26,7 @@ Identifier = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Resource:
+class ReceivedResource:
     """A resource ready to be stored."""
 
     type: str
@@ -80,7 +80,7 @@ def read_document(body: bytes) -> Document:
     return document
 
 
-def read_resource(body: bytes, wanted_type: str, wanted_id: str) -> Resource:
+def read_resource(body: bytes, wanted_type: str, wanted_id: str) -> ReceivedResource:
     """A resource for ``PUT Type/id``: both must be the body's own. Raises ``FhirProblem`` 400."""
     document = read_document(body)
     check_type(document, wanted_type)
@@ -88,14 +88,14 @@ def read_resource(body: bytes, wanted_type: str, wanted_id: str) -> Resource:
         raise FhirProblem(400, "required", "The body of an update must contain the id of the resource.")
     if document["id"] != wanted_id:
         raise FhirProblem(400, "invalid", f"The id in the body is not the one in the URL, which is {wanted_id}.")
-    return Resource(wanted_type, wanted_id, body, document)
+    return ReceivedResource(wanted_type, wanted_id, body, document)
 
 
-def read_new_resource(body: bytes, wanted_type: str, new_id: str) -> Resource:
+def read_new_resource(body: bytes, wanted_type: str, new_id: str) -> ReceivedResource:
     """A resource for ``POST Type``: it gets the server's id, in place of its own where it has one."""
     document = read_document(body)
     check_type(document, wanted_type)
-    return Resource(wanted_type, new_id, _with_id(body, new_id), document | {"id": new_id})
+    return ReceivedResource(wanted_type, new_id, _with_id(body, new_id), document | {"id": new_id})
 
 
 def check_type(document: Mapping[str, Any], wanted: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 
 from deployments.sandbox.common.request import FhirProblem
-from deployments.sandbox.fhir.store import Store, Stored
+from deployments.sandbox.fhir.store import ResourceStore, StoredVersion
 
 DEFAULT_COUNT = 20
 MAX_COUNT = 5_000
@@ -21,7 +21,7 @@ Token = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True)
-class Query:
+class TypeSearch:
     """A search, understood."""
 
     type: str
@@ -34,7 +34,7 @@ class Query:
     """The parameters that count, for the links."""
 
 
-def read_query(kind: str, text: str, *, strict: bool) -> Query:
+def read_query(kind: str, text: str, *, strict: bool) -> TypeSearch:
     """Understand the parameters of ``GET Type?…``. Raises ``FhirProblem`` 400; ``strict`` refuses unknown
     ones."""
     ids: list[list[str]] = []
@@ -67,10 +67,10 @@ def read_query(kind: str, text: str, *, strict: bool) -> Query:
             case _:
                 continue
         given.append((name, value))
-    return Query(kind, ids, identifiers, min(count, MAX_COUNT), only_total or count == 0, after, given)
+    return TypeSearch(kind, ids, identifiers, min(count, MAX_COUNT), only_total or count == 0, after, given)
 
 
-def search(store: Store, query: Query, base: str) -> bytes:
+def search(store: ResourceStore, query: TypeSearch, base: str) -> bytes:
     """The searchset Bundle, as JSON, resources as the bytes they were stored in."""
     total, found = store.find(
         query.type,
@@ -89,7 +89,7 @@ def search(store: Store, query: Query, base: str) -> bytes:
     return msgspec.json.encode(bundle)
 
 
-def _entry(base: str, stored: Stored) -> dict[str, object]:
+def _entry(base: str, stored: StoredVersion) -> dict[str, object]:
     resource = (
         msgspec.Raw(stored.body)
         if stored.body is not None
@@ -130,6 +130,6 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _url(base: str, query: Query, after: str) -> str:
+def _url(base: str, query: TypeSearch, after: str) -> str:
     parameters = [*query.given, *([(_AFTER, after)] if after else [])]
     return f"{base}/{query.type}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deployments.sandbox.common.database import open_database, transaction
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.fhir.resource import Identifier, Resource
+from deployments.sandbox.fhir.resource import Identifier, ReceivedResource
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS resource (
@@ -40,7 +40,7 @@ _SELECT = "SELECT type, id, version, updated, deleted, body, content_type, blob 
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredVersion:
     """The current version of a resource. Content is ``body`` (FHIR JSON), or the file ``blob`` of
     ``content_type``."""
 
@@ -66,7 +66,7 @@ class Stored:
         return {"etag": f'W/"{self.version}"', "last-modified": formatdate(self.updated / 1000, usegmt=True)}
 
 
-class Store:
+class ResourceStore:
     """Current versions by type and id, with their identifiers and references."""
 
     def __init__(self, directory: Path | None) -> None:
@@ -98,7 +98,7 @@ class Store:
         """All or nothing: commits at the end of the block, undoes it when the block raises."""
         return transaction(self._db)
 
-    def get(self, kind: str, identity: str) -> Stored | None:
+    def get(self, kind: str, identity: str) -> StoredVersion | None:
         """The current version, deleted ones included; None when there never was one."""
         row = self._db.execute(_SELECT + " WHERE type=? AND id=?", (kind, identity)).fetchone()
         return None if row is None else _stored(row)
@@ -109,7 +109,7 @@ class Store:
         query = "SELECT 1 FROM resource WHERE type=? AND id=? AND deleted=0"
         return self._db.execute(query, (kind, identity)).fetchone() is not None
 
-    def put(self, resource: Resource, targets: Iterable[str], before: Stored | None) -> Stored:
+    def put(self, resource: ReceivedResource, targets: Iterable[str], before: StoredVersion | None) -> StoredVersion:
         """Store a resource over ``before``, its current version. Same bytes again make no new version."""
         if before is not None and not before.deleted and before.body == resource.body:
             return before
@@ -125,13 +125,13 @@ class Store:
         self._db.executemany("INSERT OR IGNORE INTO link VALUES (?,?)", [(target, key) for target in targets])
         return stored
 
-    def put_blob(self, identity: str, content_type: str, blob: str, before: Stored | None) -> Stored:
+    def put_blob(self, identity: str, content_type: str, blob: str, before: StoredVersion | None) -> StoredVersion:
         """Store raw Binary content that lies in the file ``blob`` of the directory ``blobs``."""
         if before is not None:
             self._forget_index("Binary", identity)
         return self._write("Binary", identity, before, None, content_type, blob)
 
-    def delete(self, before: Stored) -> None:
+    def delete(self, before: StoredVersion) -> None:
         """Mark a resource as deleted."""
         self._db.execute(
             "UPDATE resource SET version=version+1, updated=?, deleted=1, body=NULL, content_type=NULL, blob=NULL"
@@ -157,7 +157,7 @@ class Store:
         rows = self._db.execute("SELECT type, count(*) FROM resource WHERE deleted=0 GROUP BY type ORDER BY type")
         return {str(kind): int(number) for kind, number in rows}
 
-    def page(self, after: tuple[str, str], limit: int) -> list[Stored]:
+    def page(self, after: tuple[str, str], limit: int) -> list[StoredVersion]:
         """Up to ``limit`` resources behind a type and id, in their order."""
         query = f"{_SELECT} WHERE deleted=0 AND (type, id) > (?, ?) ORDER BY type, id LIMIT ?"
         return [_stored(row) for row in self._db.execute(query, (*after, limit))]
@@ -170,7 +170,7 @@ class Store:
         *,
         after: str,
         limit: int,
-    ) -> tuple[int, list[Stored]]:
+    ) -> tuple[int, list[StoredVersion]]:
         """Total, and up to ``limit`` resources with an id above ``after``.
 
         Each inner list holds alternatives, the outer lists must all hold. An identifier is (system, value),
@@ -201,13 +201,13 @@ class Store:
         self,
         kind: str,
         identity: str,
-        before: Stored | None,
+        before: StoredVersion | None,
         body: bytes | None,
         content: str | None,
         blob: str | None,
-    ) -> Stored:
+    ) -> StoredVersion:
         version = 1 if before is None else before.version + 1
-        stored = Stored(kind, identity, version, _now(), False, body, content, blob)
+        stored = StoredVersion(kind, identity, version, _now(), False, body, content, blob)
         self._db.execute(
             "INSERT INTO resource (type, id, version, updated, deleted, body, content_type, blob)"
             " VALUES (?,?,?,?,0,?,?,?) ON CONFLICT (type, id) DO UPDATE SET version=excluded.version,"
@@ -237,12 +237,12 @@ def new_blob_name() -> str:
     return secrets.token_hex(16)
 
 
-def _stored(row: tuple[str, str, int, int, int, bytes | None, str | None, str | None]) -> Stored:
-    return Stored(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+def _stored(row: tuple[str, str, int, int, int, bytes | None, str | None, str | None]) -> StoredVersion:
+    return StoredVersion(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
 
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["Identifier", "Store", "Stored", "new_blob_name"]
+__all__ = ["Identifier", "ResourceStore", "StoredVersion", "new_blob_name"]

@@ -24,17 +24,17 @@ from urllib.parse import parse_qs
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, Limit, answer, capability_statement
 from deployments.sandbox.common.requestlog import LogEntry
-from deployments.sandbox.common.service import SandboxService, Service
+from deployments.sandbox.common.service import SandboxService, ServiceBackend
 from deployments.sandbox.flattening.problem import (
     FlatteningError,
     MediaTypeError,
     NotAcceptableError,
     RequestError,
 )
-from deployments.sandbox.flattening.run import kept_views, read_request, run
+from deployments.sandbox.flattening.run import cached_view_compiler, read_request, run
 
 NDJSON = "application/x-ndjson"
 _ACCEPTABLE = frozenset({NDJSON, "application/*", "*/*"})
@@ -55,7 +55,7 @@ class FlatteningOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class FlatteningService(Service):
+class FlatteningService(ServiceBackend):
     """Runs ViewDefinitions over the resources of a request. It keeps nothing but compiled views."""
 
     name = "flattening"
@@ -64,7 +64,7 @@ class FlatteningService(Service):
     def __init__(self, options: FlatteningOptions) -> None:
         self._options = options
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._view = kept_views()
+        self._view = cached_view_compiler()
 
     def routes(self) -> list[Route]:
         """The operation and the CapabilityStatement."""
@@ -121,6 +121,8 @@ async def _each(parts: list[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-def flattening_service(options: FlatteningOptions | None = None, gate: Gate | None = None) -> SandboxService:
+def flattening_service(
+    options: FlatteningOptions | None = None, gate: RequiredCredentials | None = None
+) -> SandboxService:
     """The flattening service in its frame, ready for ``serve_in_thread`` or the host."""
     return SandboxService(FlatteningService(options or FlatteningOptions()), gate)

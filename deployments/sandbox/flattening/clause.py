@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.sandbox.common.json_text import JsonValue, encode
-from deployments.sandbox.flattening.expression import Expression, Focus
+from deployments.sandbox.flattening.expression import Focus, ViewExpression
 from deployments.sandbox.flattening.problem import CollectionValueError, ResourceError
 
 Row = tuple[JsonValue, ...]
@@ -17,11 +17,11 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Cell:
+class CompiledColumn:
     """One column."""
 
     name: str
-    expression: Expression
+    expression: ViewExpression
     collection: bool
 
     def value(self, focus: Focus) -> JsonValue:
@@ -39,7 +39,7 @@ class Cell:
 class Clause:
     """Columns, then nested clauses, then the branches of a union, all combined with each other."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CompiledColumn, ...]
     nested: tuple[Clause, ...]
     union: tuple[Clause, ...]
     iteration: Iteration | None
@@ -48,7 +48,7 @@ class Clause:
     """Whether no element gives a row without values."""
 
     @property
-    def columns(self) -> tuple[Cell, ...]:
+    def columns(self) -> tuple[CompiledColumn, ...]:
         """All columns in the order of the row; branches of a union share theirs."""
         below = [*self.nested, *self.union[:1]]
         return self.cells + tuple(cell for clause in below for cell in clause.columns)
@@ -75,7 +75,7 @@ def _product(left: list[Row], right: list[Row]) -> list[Row]:
     return [first + second for first in left for second in right]
 
 
-def repeated(paths: tuple[Expression, ...]) -> Iteration:
+def repeated(paths: tuple[ViewExpression, ...]) -> Iteration:
     """``repeat``: what the paths find, and below it, depth first; positions count over all of it."""
 
     def iterate(focus: Focus) -> list[Focus]:
@@ -88,7 +88,7 @@ def repeated(paths: tuple[Expression, ...]) -> Iteration:
     return iterate
 
 
-def _descend(paths: tuple[Expression, ...], focus: Focus, found: list[Focus], depth: int) -> None:
+def _descend(paths: tuple[ViewExpression, ...], focus: Focus, found: list[Focus], depth: int) -> None:
     for path in paths:
         for element in path.elements(focus):
             if depth == 0:

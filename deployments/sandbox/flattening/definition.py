@@ -18,7 +18,7 @@ from deployments.sandbox.flattening.problem import ViewError
 RESOURCE_TYPE = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 
 
-class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ViewColumnDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One column: ``path`` is evaluated on the element that its clause is about."""
 
     name: str
@@ -28,25 +28,25 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str | None = None
 
 
-class Select(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SelectDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A select clause."""
 
-    column: tuple[Column, ...] = ()
-    select: tuple[Select, ...] = ()
-    union_all: tuple[Select, ...] = ()
+    column: tuple[ViewColumnDefinition, ...] = ()
+    select: tuple[SelectDefinition, ...] = ()
+    union_all: tuple[SelectDefinition, ...] = ()
     for_each: str | None = None
     for_each_or_null: str | None = None
     repeat: tuple[str, ...] = ()
 
 
-class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WhereDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A condition on the resource."""
 
     path: str
     description: str | None = None
 
 
-class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ConstantDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """``%name`` in every path; one of the values is given."""
 
     name: str
@@ -76,11 +76,11 @@ class ViewDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     resource_type: Literal["https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"]
     resource: str
-    select: tuple[Select, ...]
+    select: tuple[SelectDefinition, ...]
     name: str | None = None
     status: str | None = None
-    constant: tuple[Constant, ...] = ()
-    where: tuple[Where, ...] = ()
+    constant: tuple[ConstantDefinition, ...] = ()
+    where: tuple[WhereDefinition, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(ViewDefinition)
@@ -108,7 +108,7 @@ _date_time: Callable[[str], object] = FP_DateTime
 _time: Callable[[str], object] = FP_Time
 
 
-def read_constants(constants: tuple[Constant, ...]) -> dict[str, Any]:
+def read_constants(constants: tuple[ConstantDefinition, ...]) -> dict[str, Any]:
     """Name → value, those of FHIRPath included. Raises ``ViewError``."""
     named: dict[str, Any] = dict(PROVIDED)
     for number, constant in enumerate(constants):
@@ -121,7 +121,7 @@ def read_constants(constants: tuple[Constant, ...]) -> dict[str, Any]:
     return named
 
 
-def _value(constant: Constant, place: str) -> Any:
+def _value(constant: ConstantDefinition, place: str) -> Any:
     given = msgspec.structs.asdict(constant)
     del given["name"]
     values = {key: value for key, value in given.items() if value is not None}

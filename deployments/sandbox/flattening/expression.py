@@ -25,14 +25,14 @@ from deployments.sandbox.flattening.functions import OWN, check
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 
 
-class Dressed(str):
+class StringWithExtensions(str):
     """A primitive value with its companion (``_birthDate``): id and extensions."""
 
     __slots__ = ("companion",)
     companion: dict[str, JsonValue]
 
 
-class Resource:
+class InputResource:
     """One resource of the request."""
 
     def __init__(self, data: dict[str, JsonValue], *, has_companions: bool) -> None:
@@ -78,7 +78,7 @@ def _dressed(copy: JsonValue, original: JsonValue, companion: JsonValue) -> Json
         return [_dressed(each, each, other) for each, other in zip(copy, beside, strict=False)]
     if not isinstance(copy, str) or not isinstance(companion, dict):
         return copy
-    dressed = Dressed(copy)
+    dressed = StringWithExtensions(copy)
     dressed.companion = companion
     return dressed
 
@@ -88,7 +88,7 @@ class Focus:
 
     __slots__ = ("data", "index", "path", "resource")
 
-    def __init__(self, data: JsonValue, path: str, index: int, resource: Resource) -> None:
+    def __init__(self, data: JsonValue, path: str, index: int, resource: InputResource) -> None:
         self.data = data
         self.path = path
         """Its FHIR type, or the path of an element defined in place (``Observation.component``)."""
@@ -102,7 +102,7 @@ _COMPANIONS = frozenset({"extension", "children", "descendants"})
 second item beside ``gender``, and ``gender = 'other'`` would be false."""
 
 
-class Expression:
+class ViewExpression:
     """A FHIRPath expression with the constants of its view."""
 
     def __init__(self, text: str, place: str, constants: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Expression:
             "rowIndex": focus.index,
         }
         starts = [start]
-        if self._with_companions and isinstance(data, Dressed):
+        if self._with_companions and isinstance(data, StringWithExtensions):
             starts.append(element(data.companion, focus.path))  # as the library has them
         try:
             return evaluate(self._tree, starts, variables, OWN)
@@ -150,18 +150,18 @@ class Expression:
             raise ResourceError(f"the expression {self.text!r} cannot be evaluated: {error}") from None
 
 
-def _focus(item: Item, index: int, resource: Resource) -> Focus:
+def _focus(item: Item, index: int, resource: InputResource) -> Focus:
     """An item as an element; what was computed has no type."""
     return Focus(_data(item, resource), path_of(item), index, resource)
 
 
-def _data(item: Item, resource: Resource) -> JsonValue:
+def _data(item: Item, resource: InputResource) -> JsonValue:
     """What an item is in JSON, whole, whether or not the expression saw all of it."""
     return resource.whole(data_of(item))
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    return str(value) if isinstance(value, Dressed) else value
+    return str(value) if isinstance(value, StringWithExtensions) else value
 
 
 def _names(node: Node) -> str | None:

@@ -11,9 +11,9 @@ import msgspec
 
 from deployments.sandbox.common.json_text import JsonValue, decode_decimals, encode_lines
 from deployments.sandbox.flattening.clause import Row
-from deployments.sandbox.flattening.expression import Resource
+from deployments.sandbox.flattening.expression import InputResource
 from deployments.sandbox.flattening.problem import RequestError, ResourceError
-from deployments.sandbox.flattening.view import View
+from deployments.sandbox.flattening.view import CompiledView
 
 _COMPANION = re.compile(rb'"_|null')
 """In the text of every resource with ids or extensions of primitives (and of some without, which does no harm)."""
@@ -22,17 +22,17 @@ _COMPANION = re.compile(rb'"_|null')
 _NONE = msgspec.Raw()
 
 
-class _Parameter(msgspec.Struct):
+class _RunParameter(msgspec.Struct):
     name: str
     resource: msgspec.Raw = _NONE
 
 
-class _Parameters(msgspec.Struct, rename="camel"):
+class _RunParameters(msgspec.Struct, rename="camel"):
     resource_type: str
-    parameter: list[_Parameter] = []
+    parameter: list[_RunParameter] = []
 
 
-_decoder = msgspec.json.Decoder(_Parameters)
+_decoder = msgspec.json.Decoder(_RunParameters)
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +47,7 @@ class RunRequest:
         """Number of resources."""
         return len(self._resources)
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[InputResource]:
         """The resources in order, each read when it is asked for. Raises ``RequestError``."""
         for number, raw in enumerate(self._resources):
             text = bytes(raw)
@@ -57,7 +57,7 @@ class RunRequest:
                 raise RequestError(f"resources[{number}] cannot be read as JSON") from None
             if not isinstance(data, dict):
                 raise RequestError(f"resources[{number}] is not a resource")
-            yield Resource(data, has_companions=_COMPANION.search(text) is not None)
+            yield InputResource(data, has_companions=_COMPANION.search(text) is not None)
 
 
 def read_request(body: bytes) -> RunRequest:
@@ -87,12 +87,12 @@ _KEPT = 32
 _PART = 1 << 16
 
 
-def kept_views() -> Callable[[bytes], View]:
+def cached_view_compiler() -> Callable[[bytes], CompiledView]:
     """Compiles ViewDefinitions and keeps the last views: a client sends the same one with every batch."""
-    return lru_cache(maxsize=_KEPT)(View.of)
+    return lru_cache(maxsize=_KEPT)(CompiledView.of)
 
 
-def run(view: View, request: RunRequest, *, null_columns: bool) -> Iterator[bytes]:
+def run(view: CompiledView, request: RunRequest, *, null_columns: bool) -> Iterator[bytes]:
     """The answer in parts of some 64 KiB. Raises ``FlatteningError``.
 
     Without ``null_columns`` a column without a value is left out of its row (document 3 §5).

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
-from deployments.sandbox.flattening.clause import Cell, Clause, Iteration, Row, repeated
-from deployments.sandbox.flattening.definition import Column, Select, ViewDefinition, read_constants, read_definition
-from deployments.sandbox.flattening.expression import Expression, Focus, Resource
+from deployments.sandbox.flattening.clause import Clause, CompiledColumn, Iteration, Row, repeated
+from deployments.sandbox.flattening.definition import (
+    SelectDefinition,
+    ViewColumnDefinition,
+    ViewDefinition,
+    read_constants,
+    read_definition,
+)
+from deployments.sandbox.flattening.expression import Focus, InputResource, ViewExpression
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 
 
-class View:
+class CompiledView:
     """Makes rows of resources. Holds nothing of them."""
 
     def __init__(self, definition: ViewDefinition) -> None:
@@ -21,7 +27,7 @@ class View:
         if definition.resource not in CONCRETE_TYPES:
             raise ViewError(f"resource: {definition.resource!r} is not a resource type of FHIR R4")
         self.resource_type = definition.resource
-        builder = _Builder(read_constants(definition.constant))
+        builder = _ViewCompiler(read_constants(definition.constant))
         self._where = tuple(
             builder.expression(each.path, f"where[{number}].path") for number, each in enumerate(definition.where)
         )
@@ -36,11 +42,11 @@ class View:
             raise ViewError(f"select: there is more than one column with the name {', '.join(twice)}")
 
     @classmethod
-    def of(cls, text: bytes) -> View:
+    def of(cls, text: bytes) -> CompiledView:
         """The view of a ViewDefinition in JSON. Raises ``ViewError``."""
         return cls(read_definition(text))
 
-    def rows(self, resource: Resource) -> list[Row]:
+    def rows(self, resource: InputResource) -> list[Row]:
         """The rows of a resource, values in the order of ``columns``. Raises ``ResourceError``."""
         kind = resource.data.get("resourceType")
         if kind != self.resource_type:
@@ -52,7 +58,7 @@ class View:
         return self._clause.rows(focus)
 
 
-def _is_true(condition: Expression, focus: Focus) -> bool:
+def _is_true(condition: ViewExpression, focus: Focus) -> bool:
     """Whether a condition of ``where`` is met; nothing is not true. Raises ``ResourceError`` for what is no Boolean."""
     match condition.values(focus):
         case []:
@@ -62,19 +68,19 @@ def _is_true(condition: Expression, focus: Focus) -> bool:
     raise ResourceError(f"where: the result of {condition.text!r} is not a Boolean")
 
 
-class _Builder:
+class _ViewCompiler:
     """Compiles the clauses of one view."""
 
     def __init__(self, constants: Mapping[str, Any]) -> None:
         self._constants = constants
 
-    def expression(self, text: str, place: str) -> Expression:
-        return Expression(text, place, self._constants)
+    def expression(self, text: str, place: str) -> ViewExpression:
+        return ViewExpression(text, place, self._constants)
 
-    def clauses(self, selects: tuple[Select, ...], place: str) -> tuple[Clause, ...]:
+    def clauses(self, selects: tuple[SelectDefinition, ...], place: str) -> tuple[Clause, ...]:
         return tuple(self._clause(select, f"{place}[{number}]") for number, select in enumerate(selects))
 
-    def _clause(self, select: Select, place: str) -> Clause:
+    def _clause(self, select: SelectDefinition, place: str) -> Clause:
         union = self.clauses(select.union_all, f"{place}.unionAll")
         _check_branches(union, place)
         return Clause(
@@ -85,12 +91,12 @@ class _Builder:
             or_null=select.for_each_or_null is not None,
         )
 
-    def _cell(self, column: Column, place: str) -> Cell:
+    def _cell(self, column: ViewColumnDefinition, place: str) -> CompiledColumn:
         if not column.name:
             raise ViewError(f"{place}.name: it is empty")
-        return Cell(column.name, self.expression(column.path, f"{place}.path"), bool(column.collection))
+        return CompiledColumn(column.name, self.expression(column.path, f"{place}.path"), bool(column.collection))
 
-    def _iteration(self, select: Select, place: str) -> Iteration | None:
+    def _iteration(self, select: SelectDefinition, place: str) -> Iteration | None:
         each, or_null = select.for_each, select.for_each_or_null
         if (each is not None) + (or_null is not None) + bool(select.repeat) > 1:
             raise ViewError(f"{place}: forEach, forEachOrNull and repeat exclude each other")

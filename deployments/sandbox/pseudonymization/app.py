@@ -23,14 +23,14 @@ from pydantic import Field
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, capability_statement
 from deployments.sandbox.common.requestlog import LogEntry
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.common.service import SandboxService, Service
+from deployments.sandbox.common.service import SandboxService, ServiceBackend
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
     ProcessingFailureError,
@@ -58,7 +58,7 @@ class PseudonymizationOptions:
     """Largest request body in bytes; a larger one is answered 413."""
 
 
-class PseudonymizationServer(Service):
+class PseudonymizationServer(ServiceBackend):
     """Applies rule files to resources."""
 
     name = "pseudonymizer"
@@ -71,7 +71,7 @@ class PseudonymizationServer(Service):
     def open(self) -> None:
         """Read the service's own rules and start its thread. Raises ``SandboxStartError``."""
         try:
-            self._own = Engine(read_rule_file(self._options.rules.read_bytes()))
+            self._own = DeIdentifier(read_rule_file(self._options.rules.read_bytes()))
         except (OSError, RuleFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SandboxStartError(f"the rule file {self._options.rules} cannot be used: {reason}") from None
@@ -97,7 +97,7 @@ class PseudonymizationServer(Service):
         body = await request.read_content(self._options.max_body)
         return answer(await self.work(partial(self._after_rules, body, request.log_entry)))
 
-    def _engine(self, config: bytes | None) -> Engine:
+    def _engine(self, config: bytes | None) -> DeIdentifier:
         """The rules of a request; the service's own without any. Raises ``RuleFileError``."""
         if config is None:
             return self._own
@@ -117,12 +117,12 @@ class PseudonymizationServer(Service):
             raise FhirProblem(500, "processing", failure.diagnostics) from None
 
 
-def _engine_of(config: bytes) -> Engine:
-    return Engine(read_rule_file(config))
+def _engine_of(config: bytes) -> DeIdentifier:
+    return DeIdentifier(read_rule_file(config))
 
 
 def pseudonymization_service(
-    options: PseudonymizationOptions | None = None, gate: Gate | None = None
+    options: PseudonymizationOptions | None = None, gate: RequiredCredentials | None = None
 ) -> SandboxService:
     """The service in its frame, ready for ``serve_in_thread`` or the host."""
     return SandboxService(PseudonymizationServer(options or PseudonymizationOptions()), gate)

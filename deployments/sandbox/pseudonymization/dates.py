@@ -16,10 +16,10 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 from deployments.sandbox.common.json_text import JsonValue, spelled
-from deployments.sandbox.pseudonymization.method import Method, Work
-from deployments.sandbox.pseudonymization.model import Element
+from deployments.sandbox.pseudonymization.method import Method, MethodContext
+from deployments.sandbox.pseudonymization.model import FhirElement
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError
-from deployments.sandbox.pseudonymization.rulefile import Parameters
+from deployments.sandbox.pseudonymization.rulefile import RuleParameters
 
 _DATE = re.compile(
     r"(?P<year>[0-9]{4})(?:-(?P<month>0[1-9]|1[0-2])(?:-(?P<day>0[1-9]|[12][0-9]|3[01])"
@@ -85,14 +85,14 @@ _DATES = frozenset({"date", "dateTime", "instant"})
 class Redact(Method):
     """redact."""
 
-    def __init__(self, parameters: Parameters, calendar: Calendar) -> None:
+    def __init__(self, parameters: RuleParameters, calendar: Calendar) -> None:
         self._dates = parameters.enable_partial_dates_for_redact
         self._ages = parameters.enable_partial_ages_for_redact
         self._zip_codes = parameters.enable_partial_zip_codes_for_redact
         self._restricted = parameters.restricted_zip_code_tabulation_areas
         self._calendar = calendar
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """Nothing; with the switches the year of a date, an age up to 89, the area of a postal code."""
         if self._zip_codes and element.name == "postalCode":
             work.note("ABSTRED")
@@ -129,14 +129,14 @@ _RANGE = 50
 class DateShift(Method):
     """dateShift."""
 
-    def __init__(self, parameters: Parameters, key: str, calendar: Calendar) -> None:
+    def __init__(self, parameters: RuleParameters, key: str, calendar: Calendar) -> None:
         self._key = key
         self._fixed = parameters.date_shift_fixed_offset_in_days
         self._calendar = calendar
         self._redact = Redact(parameters, calendar)
         self._latest = ("", self._computed(""))
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The date, moved. Other values stay. Raises ``ProcessingFailureError`` for what is no date."""
         if element.type not in _DATES:
             return value

@@ -15,17 +15,17 @@ from deployments.sandbox.common.r4 import CONCRETE_TYPES
 from deployments.sandbox.pseudonymization.dates import Calendar
 from deployments.sandbox.pseudonymization.method import Label, Method, Reach
 from deployments.sandbox.pseudonymization.methods import Substitute, keys_of, method_of
-from deployments.sandbox.pseudonymization.model import Kind, applies_to, is_a
-from deployments.sandbox.pseudonymization.node import JsonObject, Node, ResourceNode, read_resource
+from deployments.sandbox.pseudonymization.model import ElementKind, applies_to, is_a
+from deployments.sandbox.pseudonymization.node import ElementNode, JsonObject, ResourceNode, read_resource
 from deployments.sandbox.pseudonymization.path import (
-    ByName,
-    ByType,
+    ByNameStep,
+    ByTypeStep,
     Chain,
-    Expression,
-    Member,
-    OfType,
+    MemberStep,
+    OfTypeStep,
+    RuleExpression,
     RulePath,
-    Where,
+    WhereStep,
     read_path,
 )
 from deployments.sandbox.pseudonymization.problem import (
@@ -39,7 +39,7 @@ Rules = tuple[tuple[tuple[Chain, ...], Method], ...]
 """Where each rule applies, and what it does."""
 
 
-class Engine:
+class DeIdentifier:
     """The rules of one file, ready to be applied."""
 
     def __init__(self, rules: RuleFile, calendar: Calendar | None = None) -> None:
@@ -67,20 +67,20 @@ class Engine:
         """
         try:
             root = read_resource(resource)
-            _Run(self._rules, root).apply_to(root)
+            _RuleRun(self._rules, root).apply_to(root)
             return root.json() or {}
         except RecursionError:
             raise MalformedResourceError("The resource is nested too deeply.") from None
 
 
-class _Run:
+class _RuleRun:
     """The rules on their way through one resource that was sent."""
 
     def __init__(self, rules: Mapping[str, Rules], root: ResourceNode) -> None:
         self._rules = rules
         self._root = root
         self._current = root
-        self._outcomes: dict[tuple[Expression, str, bytes], bool] = {}
+        self._outcomes: dict[tuple[RuleExpression, str, bytes], bool] = {}
 
     def note(self, label: Label) -> None:
         """Remember what was done to the element that a method has just changed."""
@@ -104,25 +104,25 @@ class _Run:
             resource.is_labelled = True
             resource.change()
 
-    def _matches(self, chain: Chain, resource: ResourceNode) -> list[Node]:
+    def _matches(self, chain: Chain, resource: ResourceNode) -> list[ElementNode]:
         """What a path leads to."""
-        found: list[Node] = [resource]
+        found: list[ElementNode] = [resource]
         for step in chain:
             match step:
-                case Member(name):
+                case MemberStep(name):
                     found = [below for node in found for below in node.children(name)]
-                case ByType(name):
+                case ByTypeStep(name):
                     found = [below for node in found for below in node.of_type(name)]
-                case ByName(name):
+                case ByNameStep(name):
                     found = [below for node in found for below in node.of_name(name)]
-                case OfType(name):
+                case OfTypeStep(name):
                     found = [node for node in found if is_a(node.element.type, name)]
-                case Where(criterion):
+                case WhereStep(criterion):
                     found = [node for node in found if self._holds(criterion, node)]
         return found
 
-    def _holds(self, criterion: Expression, node: Node) -> bool:
-        is_value = node.element.kind is Kind.PRIMITIVE
+    def _holds(self, criterion: RuleExpression, node: ElementNode) -> bool:
+        is_value = node.element.kind is ElementKind.PRIMITIVE
         view: JsonValue = node.value if is_value else node.json()
         # Of what is handled already only a way on into another resource counts.
         if view is None or (node.handled and not node.resource.nested):
@@ -135,7 +135,7 @@ class _Run:
                 raise ProcessingFailureError("where", node.element.location, str(error)) from None
         return self._outcomes[key]
 
-    def _handle(self, node: Node, method: Method) -> None:
+    def _handle(self, node: ElementNode, method: Method) -> None:
         if node.handled:
             return
         self._current = node.resource
@@ -163,15 +163,15 @@ class _Run:
             if not isinstance(below, ResourceNode):
                 self._handle(below, method)
 
-    def _substitute(self, node: Node, method: Substitute) -> None:
+    def _substitute(self, node: ElementNode, method: Substitute) -> None:
         """Give an element new content, around what earlier rules have handled in it."""
         kept = node.json(handled_only=True)
-        if node.element.kind is Kind.COMPLEX:
+        if node.element.kind is ElementKind.COMPLEX:
             node.replace(method.content(kept, node.element, self))
         else:
             node.replace(kept, None if node.value is None else method.value(node.value, node.element, self))
 
-    def _handle_values(self, node: Node, method: Method) -> None:
+    def _handle_values(self, node: ElementNode, method: Method) -> None:
         """Handle every value at and below an element that no earlier rule handled."""
         for each in node.within():
             if each.handled:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 from deployments.sandbox.common.json_text import JsonValue
-from deployments.sandbox.pseudonymization.model import Element
+from deployments.sandbox.pseudonymization.model import FhirElement
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
 
 Label = Literal["REDACTED", "ABSTRED", "CRYTOHASH", "PERTURBED", "SUBSTITUTED", "GENERALIZED", "PSEUDED"]
@@ -49,7 +49,7 @@ class Reach(Enum):
     """The element gets a given content."""
 
 
-class Work(Protocol):
+class MethodContext(Protocol):
     """The request that a method works for."""
 
     def note(self, label: Label) -> None:
@@ -64,7 +64,7 @@ class Method:
 
     reach: ClassVar[Reach] = Reach.VALUES
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The value in the place of a primitive one, None to take it away.
 
         Raises ``ProcessingFailureError`` for a value that cannot be handled.

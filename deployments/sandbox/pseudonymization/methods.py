@@ -22,11 +22,11 @@ from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, copied, decode_raw, spelled
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.pseudonymization.dates import Calendar, DateShift, Redact
-from deployments.sandbox.pseudonymization.method import Keep, Method, Reach, Remove, Work
-from deployments.sandbox.pseudonymization.model import Element
-from deployments.sandbox.pseudonymization.path import Expression
+from deployments.sandbox.pseudonymization.method import Keep, Method, MethodContext, Reach, Remove
+from deployments.sandbox.pseudonymization.model import FhirElement
+from deployments.sandbox.pseudonymization.path import RuleExpression
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError, RuleFileError
-from deployments.sandbox.pseudonymization.rulefile import MethodName, Parameters, Rule, RuleFile
+from deployments.sandbox.pseudonymization.rulefile import AnonymizationRule, MethodName, RuleFile, RuleParameters
 
 _TYPE = "|".join(sorted(RESOURCE_TYPES))
 _ID = r"[A-Za-z0-9\-.]{1,64}"
@@ -42,7 +42,7 @@ _URN = re.compile(
 )
 
 
-def holds_reference(element: Element, value: str) -> bool:
+def holds_reference(element: FhirElement, value: str) -> bool:
     """Whether only the id in this value may be replaced: ``Reference.reference``, or a ``uri`` that names a resource
     (``Bundle.entry.fullUrl``, ``Bundle.entry.request.url``)."""
     if element.parent == "Reference" and element.name == "reference":
@@ -116,12 +116,12 @@ def _derived(context: str) -> str:
 class CryptoHash(Method):
     """cryptoHash."""
 
-    def __init__(self, rule: Rule, key: str) -> None:
+    def __init__(self, rule: AnonymizationRule, key: str) -> None:
         """Raises ``RuleFileError`` for a ``truncateToMaxLength`` that is no number from 1."""
         self._key = key.encode()
         self._length = _length(rule)
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The hash. Raises ``ProcessingFailureError`` for numbers and booleans, which cannot hold one."""
         if not isinstance(value, str):
             raise ProcessingFailureError("cryptoHash", element.location, spelled(value))
@@ -135,7 +135,7 @@ class CryptoHash(Method):
         return hmac.digest(self._key, text.encode(), hashlib.sha256).hex()[: self._length]
 
 
-def _length(rule: Rule) -> int | None:
+def _length(rule: AnonymizationRule) -> int | None:
     given = rule.setting("truncateToMaxLength")
     if given is None:
         return None
@@ -151,15 +151,15 @@ _OTHERS = ("redact", "keep")
 class Generalize(Method):
     """generalize. The first case that holds counts; ``otherValues`` (default ``redact``) is for those without one."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: AnonymizationRule) -> None:
         """Raises ``RuleFileError``."""
-        self._cases = tuple((Expression.of(case), Expression.of(value)) for case, value in _cases(rule).items())
+        self._cases = tuple((RuleExpression.of(case), RuleExpression.of(value)) for case, value in _cases(rule).items())
         others = str(rule.setting("otherValues") or "redact").lower()
         if others not in _OTHERS:
             raise RuleFileError(f"otherValues is {' or '.join(_OTHERS)}")
         self._keeps_others = others == "keep"
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The value of the first case. Raises ``ProcessingFailureError`` when a case cannot be computed."""
         work.note("GENERALIZED")
         try:
@@ -171,7 +171,7 @@ class Generalize(Method):
         return value if self._keeps_others else None
 
 
-def _cases(rule: Rule) -> dict[str, str]:
+def _cases(rule: AnonymizationRule) -> dict[str, str]:
     given = rule.setting("cases")
     if isinstance(given, str):
         try:
@@ -183,7 +183,7 @@ def _cases(rule: Rule) -> dict[str, str]:
     return {str(case): str(value) for case, value in given.items()}
 
 
-def _json(value: JsonValue, element: Element) -> JsonValue:
+def _json(value: JsonValue, element: FhirElement) -> JsonValue:
     """What the library computed, as JSON."""
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -203,13 +203,13 @@ _UNSAFE = re.compile("[^A-Za-z0-9]+")
 class Pseudonymize(Method):
     """pseudonymize."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: AnonymizationRule) -> None:
         domain = rule.setting("domain", "namespace", "context")
         prefix = rule.setting("domain-prefix", "namespace-prefix", "context-prefix")
         self._domain = str(domain) if domain else None
         self._prefix = str(prefix or "")
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The pseudonym. Without a domain it is that of the resource type, for ids and references.
 
         Raises ``ProcessingFailureError`` for another value without a domain, and for numbers and booleans.
@@ -235,7 +235,7 @@ def pseudonym(value: str, domain: str) -> str:
     return f"{shown}-{base64.b32encode(digest[:_DIGEST]).decode().lower()}".lstrip("-")
 
 
-def _implied(value: str, element: Element, *, is_reference: bool) -> str | None:
+def _implied(value: str, element: FhirElement, *, is_reference: bool) -> str | None:
     if is_reference:
         return referenced_type(value)
     return element.parent if element.name == "id" and element.parent in RESOURCE_TYPES else None
@@ -256,13 +256,13 @@ class Substitute(Method):
 
     reach = Reach.SUBSTITUTE
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: AnonymizationRule) -> None:
         """Raises ``RuleFileError`` without ``replaceWith``."""
         if not rule.has("replaceWith"):
             raise RuleFileError("substitute needs replaceWith")
         self._given = rule.setting("replaceWith")
 
-    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
         """The new value. Raises ``ProcessingFailureError`` when it is not of the element's type."""
         del value
         work.note("SUBSTITUTED")
@@ -277,7 +277,9 @@ class Substitute(Method):
             raise ProcessingFailureError("substitute", element.location, self._given)
         return self._given == "true" if element.type == "boolean" else msgspec.Raw(self._given.encode())
 
-    def content(self, kept: dict[str, JsonValue] | None, element: Element, work: Work) -> dict[str, JsonValue] | None:
+    def content(
+        self, kept: dict[str, JsonValue] | None, element: FhirElement, work: MethodContext
+    ) -> dict[str, JsonValue] | None:
         """The new content of an object, around what is kept of the old one; None for nothing."""
         work.note("SUBSTITUTED")
         given = self._given
@@ -303,7 +305,7 @@ def _merged(kept: dict[str, JsonValue], given: dict[str, JsonValue]) -> dict[str
     return kept
 
 
-def method_of(rule: Rule, parameters: Parameters, keys: Keys, calendar: Calendar) -> Method:
+def method_of(rule: AnonymizationRule, parameters: RuleParameters, keys: Keys, calendar: Calendar) -> Method:
     """The method of a rule with its settings. Raises ``RuleFileError`` for settings it cannot use."""
     match rule.method:
         case MethodName.REDACT:

@@ -19,7 +19,7 @@ BACKBONE = "BackboneElement"
 _GENERAL = ("Resource", "DomainResource")
 
 
-class Kind(Enum):
+class ElementKind(Enum):
     """What stands at an element in JSON."""
 
     PRIMITIVE = "primitive"
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
+class FhirElement:
     """An element as a rule sees it."""
 
     key: str
@@ -42,7 +42,7 @@ class Element:
     """The type, ``Quantity``."""
     path: str
     """Where its own elements are defined: the type, or the path for a backbone element."""
-    kind: Kind
+    kind: ElementKind
     parent: str
     """The type of the element it is in, its path for a backbone element."""
 
@@ -52,9 +52,9 @@ class Element:
         return f"{self.parent}.{self.key}" if self.parent else self.key
 
 
-def resource_element(kind: str) -> Element:
+def resource_element(kind: str) -> FhirElement:
     """A resource by itself."""
-    return Element(kind, kind, kind, kind, Kind.RESOURCE, "")
+    return FhirElement(kind, kind, kind, kind, ElementKind.RESOURCE, "")
 
 
 def is_a(kind: str, wanted: str) -> bool:
@@ -73,21 +73,21 @@ def applies_to(rule_type: str | None, kind: str) -> bool:
 
 
 @lru_cache(maxsize=50_000)
-def child(path: str, key: str) -> Element | None:
+def child(path: str, key: str) -> FhirElement | None:
     """The element with a JSON key in a type or backbone path; None when R4 has none."""
     full = f"{path}.{key}"
     full = _ELSEWHERE.get(full, full)
     name = _CHOICE_NAMES.get(full, key)
     kind = _TYPES.get(full)
     if kind is None:
-        return Element(key, name, BACKBONE, full, Kind.COMPLEX, path) if full in _BACKBONES else None
+        return FhirElement(key, name, BACKBONE, full, ElementKind.COMPLEX, path) if full in _BACKBONES else None
     if kind == "Resource":
-        return Element(key, name, kind, kind, Kind.RESOURCE, path)
+        return FhirElement(key, name, kind, kind, ElementKind.RESOURCE, path)
     if kind == "System.String":
         kind = _system_string(path, key)
     if kind[0].islower():
-        return Element(key, name, kind, "Element", Kind.PRIMITIVE, path)
-    return Element(key, name, kind, kind, Kind.COMPLEX, path)
+        return FhirElement(key, name, kind, "Element", ElementKind.PRIMITIVE, path)
+    return FhirElement(key, name, kind, kind, ElementKind.COMPLEX, path)
 
 
 def _system_string(path: str, key: str) -> str:

@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator
 from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
 from deployments.sandbox.pseudonymization.method import Label, add_labels
-from deployments.sandbox.pseudonymization.model import Element, Kind, child, resource_element
+from deployments.sandbox.pseudonymization.model import ElementKind, FhirElement, child, resource_element
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
 
 JsonObject = dict[str, JsonValue]
 
 
-class Node:
+class ElementNode:
     """An element of a resource: a value, an object, or a resource by itself."""
 
     __slots__ = ("changed", "element", "fields", "gone", "handled", "name", "parent", "resource", "source", "value")
 
     def __init__(
-        self, element: Element, parent: Node | None, source: JsonObject | None, value: JsonValue = None
+        self, element: FhirElement, parent: ElementNode | None, source: JsonObject | None, value: JsonValue = None
     ) -> None:
         self.element = element
         self.name = element.name
@@ -34,7 +34,7 @@ class Node:
         """The object in JSON; of a primitive value id and extensions (``_birthDate``), None without them."""
         self.value = value
         """The value of a primitive."""
-        self.fields: dict[str, list[Node]] = {}
+        self.fields: dict[str, list[ElementNode]] = {}
         """The elements in it by JSON key, each of a list by itself."""
         self.handled = False
         """Whether a rule has handled it, and with it everything in it."""
@@ -45,13 +45,13 @@ class Node:
             self.resource: ResourceNode = parent.resource
             self.resource.note_node(self)
 
-    def children(self, name: str) -> Iterator[Node]:
+    def children(self, name: str) -> Iterator[ElementNode]:
         """The elements in it with that name."""
         for nodes in self.fields.values():
             if nodes[0].name == name:
                 yield from nodes
 
-    def within(self) -> Iterator[Node]:
+    def within(self) -> Iterator[ElementNode]:
         """The node and all below it in the same resource, from the top down."""
         yield self
         for nodes in self.fields.values():
@@ -59,17 +59,17 @@ class Node:
                 if not isinstance(node, ResourceNode):
                     yield from node.within()
 
-    def of_type(self, wanted: str) -> Iterable[Node]:
+    def of_type(self, wanted: str) -> Iterable[ElementNode]:
         """The nodes of that type in ``within``."""
         return (node for node in self.within() if node.element.type == wanted)
 
-    def of_name(self, wanted: str) -> Iterable[Node]:
+    def of_name(self, wanted: str) -> Iterable[ElementNode]:
         """The nodes of that name in ``within``."""
         return (node for node in self.within() if node.element.name == wanted)
 
     def change(self) -> None:
         """Note that it is no longer as it came."""
-        node: Node | None = self
+        node: ElementNode | None = self
         while node is not None and not node.changed:
             node.changed = True
             node = node.parent
@@ -77,7 +77,7 @@ class Node:
     def remove(self) -> None:
         """Take it away with everything in it, resources too."""
         self.change()
-        waiting: list[Node] = [self]
+        waiting: list[ElementNode] = [self]
         while waiting:
             node = waiting.pop()
             node.gone = node.handled = True
@@ -109,14 +109,14 @@ class Node:
         return made or None
 
 
-class ResourceNode(Node):
+class ResourceNode(ElementNode):
     """A resource: rules are applied to each by itself."""
 
     __slots__ = ("_by_name", "_by_type", "is_labelled", "labels", "nested")
 
-    def __init__(self, element: Element, parent: Node | None, source: JsonObject, name: str) -> None:
-        self._by_type: defaultdict[str, list[Node]] = defaultdict(list)
-        self._by_name: defaultdict[str, list[Node]] = defaultdict(list)
+    def __init__(self, element: FhirElement, parent: ElementNode | None, source: JsonObject, name: str) -> None:
+        self._by_type: defaultdict[str, list[ElementNode]] = defaultdict(list)
+        self._by_name: defaultdict[str, list[ElementNode]] = defaultdict(list)
         super().__init__(element, None, source)
         self.name, self.parent, self.resource = name, parent, self
         self.note_node(self)
@@ -127,16 +127,16 @@ class ResourceNode(Node):
         self.is_labelled = False
         """Whether its labels are to be written."""
 
-    def note_node(self, node: Node) -> None:
+    def note_node(self, node: ElementNode) -> None:
         """Put a node of this resource where rules that ask for its type or name find it."""
         self._by_type[node.element.type].append(node)
         self._by_name[node.element.name].append(node)
 
-    def of_type(self, wanted: str) -> Iterable[Node]:
+    def of_type(self, wanted: str) -> Iterable[ElementNode]:
         """The nodes of that type in the resource."""
         return self._by_type.get(wanted, ())
 
-    def of_name(self, wanted: str) -> Iterable[Node]:
+    def of_name(self, wanted: str) -> Iterable[ElementNode]:
         """The nodes of that name in the resource."""
         return self._by_name.get(wanted, ())
 
@@ -150,7 +150,7 @@ class ResourceNode(Node):
         return made
 
 
-def read_resource(source: JsonValue, parent: Node | None = None, name: str = "") -> ResourceNode:
+def read_resource(source: JsonValue, parent: ElementNode | None = None, name: str = "") -> ResourceNode:
     """The tree of a resource. Raises ``MalformedResourceError`` for what is no resource of FHIR R4."""
     kind = source.get("resourceType") if isinstance(source, dict) else None
     if not isinstance(kind, str) or kind not in CONCRETE_TYPES:
@@ -162,35 +162,35 @@ def read_resource(source: JsonValue, parent: Node | None = None, name: str = "")
     return node
 
 
-def _fill(node: Node, source: JsonObject) -> None:
+def _fill(node: ElementNode, source: JsonObject) -> None:
     """Make the nodes of the elements in an object."""
     for key in source:
         name = key.removeprefix("_")
         if key == "resourceType" or name in node.fields:
             continue
         element = child(node.element.path, name)
-        if element is None or (element.kind is not Kind.PRIMITIVE and f"_{name}" in source):
+        if element is None or (element.kind is not ElementKind.PRIMITIVE and f"_{name}" in source):
             raise MalformedResourceError(f"{node.element.path} has an element that FHIR R4 does not know.")
         value = source.get(name)
-        if element.kind is not Kind.PRIMITIVE:
+        if element.kind is not ElementKind.PRIMITIVE:
             found = list(_objects(value, element, node))
         elif f"_{name}" in source or isinstance(value, list | dict):
             found = list(_values(value, source.get(f"_{name}"), element, node))
         else:
-            found = [Node(element, node, None, value)]
+            found = [ElementNode(element, node, None, value)]
         if found:
             node.fields[name] = found
 
 
-def _objects(given: JsonValue, element: Element, parent: Node) -> Iterator[Node]:
+def _objects(given: JsonValue, element: FhirElement, parent: ElementNode) -> Iterator[ElementNode]:
     for item in given if isinstance(given, list) else [given]:
-        if element.kind is Kind.RESOURCE:
+        if element.kind is ElementKind.RESOURCE:
             yield read_resource(item, parent, element.name)
         else:
             yield _node(element, parent, item)
 
 
-def _values(values: JsonValue, extras: JsonValue, element: Element, parent: Node) -> Iterator[Node]:
+def _values(values: JsonValue, extras: JsonValue, element: FhirElement, parent: ElementNode) -> Iterator[ElementNode]:
     """The values of a primitive element, each with what is beside it (``_given``)."""
     if not isinstance(values, list) and not isinstance(extras, list):
         values, extras = [values], [extras]
@@ -201,13 +201,13 @@ def _values(values: JsonValue, extras: JsonValue, element: Element, parent: Node
     for value, extra in zip(_padded(values, length), _padded(extras, length), strict=True):
         if isinstance(value, dict | list):
             raise MalformedResourceError(f"{element.location} is not a value.")
-        yield Node(element, parent, None, value) if extra is None else _node(element, parent, extra, value)
+        yield ElementNode(element, parent, None, value) if extra is None else _node(element, parent, extra, value)
 
 
-def _node(element: Element, parent: Node, source: JsonValue, value: JsonValue = None) -> Node:
+def _node(element: FhirElement, parent: ElementNode, source: JsonValue, value: JsonValue = None) -> ElementNode:
     if not isinstance(source, dict):
         raise MalformedResourceError(f"{element.location} is not an object.")
-    node = Node(element, parent, source, value)
+    node = ElementNode(element, parent, source, value)
     _fill(node, source)
     return node
 
@@ -216,13 +216,13 @@ def _padded(values: list[JsonValue], length: int) -> list[JsonValue]:
     return values + [None] * (length - len(values))
 
 
-def _written(nodes: list[Node], key: str, *, handled_only: bool, is_list: bool) -> JsonValue:
+def _written(nodes: list[ElementNode], key: str, *, handled_only: bool, is_list: bool) -> JsonValue:
     """What stands at a JSON key for these nodes; None for nothing."""
     pairs = [
         (node.value if node.handled or not handled_only else None, node.json(handled_only=handled_only))
         for node in nodes
     ]
-    is_value = nodes[0].element.kind is Kind.PRIMITIVE and not key.startswith("_")
+    is_value = nodes[0].element.kind is ElementKind.PRIMITIVE and not key.startswith("_")
     left = [value if is_value else item for value, item in pairs if (value, item) != (None, None)]
     if all(each is None for each in left):
         return None

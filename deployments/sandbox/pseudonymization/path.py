@@ -59,7 +59,7 @@ def _literal(node: Node) -> str | None:
     return str(evaluate(node, [], {}, {})[0]) if node["type"] == "StringLiteral" else None
 
 
-class Expression:
+class RuleExpression:
     """A computation on one element."""
 
     def __init__(self, node: Node, text: str) -> None:
@@ -70,7 +70,7 @@ class Expression:
         self._text = text
 
     @classmethod
-    def of(cls, text: str) -> Expression:
+    def of(cls, text: str) -> RuleExpression:
         """The expression of a text. Raises ``RuleFileError``."""
         return cls(_read(text), text)
 
@@ -108,41 +108,41 @@ def _check(tree: Node, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberStep:
     """To the elements of that name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ByType:
+class ByTypeStep:
     """To everything of that type from here down."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ByName:
+class ByNameStep:
     """To everything of that name from here down."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class OfType:
+class OfTypeStep:
     """Stays on elements of that type."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Where:
+class WhereStep:
     """Stays on elements that meet a criterion."""
 
-    criterion: Expression
+    criterion: RuleExpression
 
 
-Step = Member | ByType | ByName | OfType | Where
+Step = MemberStep | ByTypeStep | ByNameStep | OfTypeStep | WhereStep
 Chain = tuple[Step, ...]
 
 
@@ -173,7 +173,7 @@ def _chains(node: Node, text: str) -> tuple[Chain, ...]:
         case "MemberInvocation", [identifier]:
             name = name_of(identifier)
             # At its beginning a path may name the resource; no element begins with a capital letter.
-            return ((OfType(name) if name[:1].isupper() else Member(name),),)
+            return ((OfTypeStep(name) if name[:1].isupper() else MemberStep(name),),)
         case "FunctionInvocation", _:
             return (_function(node, text),)
         case "InvocationExpression", steps:
@@ -182,7 +182,7 @@ def _chains(node: Node, text: str) -> tuple[Chain, ...]:
         case "UnionExpression", [one, other]:
             return _chains(one, text) + _chains(other, text)
         case "TypeExpression", [inner, kind] if node["terminalNodeText"] == ["as"]:
-            return tuple((*way, OfType(_type_name(kind))) for way in _chains(inner, text))
+            return tuple((*way, OfTypeStep(_type_name(kind))) for way in _chains(inner, text))
     raise RuleFileError(f"the path {text!r} uses FHIRPath that is not supported where a path navigates")
 
 
@@ -190,15 +190,15 @@ def _function(node: Node, text: str) -> Chain:
     name, arguments = function(node)
     match name, arguments:
         case "nodesByType", [argument] if (kind := _literal(argument)) is not None:
-            return (ByType(kind),)
+            return (ByTypeStep(kind),)
         case "nodesByName", [argument] if (wanted := _literal(argument)) is not None:
-            return (ByName(wanted),)
+            return (ByNameStep(wanted),)
         case "where", [criterion]:
-            return (Where(Expression(criterion, text)),)
+            return (WhereStep(RuleExpression(criterion, text)),)
         case "extension", [argument] if _literal(argument) is not None:
-            return (Member("extension"), Where(Expression(_url_is(argument), text)))
+            return (MemberStep("extension"), WhereStep(RuleExpression(_url_is(argument), text)))
         case "ofType" | "as", [kind_node]:
-            return (OfType(_type_name(kind_node)),)
+            return (OfTypeStep(_type_name(kind_node)),)
     raise RuleFileError(f"the function {name}() in the path {text!r} is not supported where a path navigates")
 
 

@@ -65,7 +65,7 @@ def _empty_is_absent(value: object) -> object:
 Key = Annotated[str | None, BeforeValidator(_empty_is_absent), Field(repr=False)]
 
 
-class Rule(BaseModel):
+class AnonymizationRule(BaseModel):
     """One rule: where, and what to do there."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -83,7 +83,7 @@ class Rule(BaseModel):
         return name in (self.model_extra or {})
 
 
-class Parameters(BaseModel):
+class RuleParameters(BaseModel):
     """Keys and switches of the methods."""
 
     model_config = ConfigDict(
@@ -111,8 +111,8 @@ class RuleFile(BaseModel):
     )
 
     fhir_version: str = "R4"
-    fhir_path_rules: tuple[Rule, ...]
-    parameters: Annotated[Parameters, BeforeValidator(lambda given: given or {})] = Parameters()
+    fhir_path_rules: tuple[AnonymizationRule, ...]
+    parameters: Annotated[RuleParameters, BeforeValidator(lambda given: given or {})] = RuleParameters()
 
 
 def read_rule_file(content: bytes) -> RuleFile:

@@ -20,12 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deployments.sandbox.common.definitions.schema import load_schema
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.json_text import as_decimal
 from deployments.sandbox.common.request import DISCLAIMER, FhirProblem, FhirRequest, Limit, answer, capability_statement
 from deployments.sandbox.common.requestlog import LogEntry
-from deployments.sandbox.common.service import SandboxService, Service
-from deployments.sandbox.validation.engine import NOT_CHECKED, Validator
+from deployments.sandbox.common.service import SandboxService, ServiceBackend
+from deployments.sandbox.validation.engine import NOT_CHECKED, ResourceValidator
 from deployments.sandbox.validation.issue import operation_outcome
 
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "application/json+fhir"})
@@ -44,7 +44,7 @@ class ValidationOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class ValidationService(Service):
+class ValidationService(ServiceBackend):
     """Validates against the base specification of FHIR R4. It keeps nothing."""
 
     name = "validation"
@@ -56,7 +56,7 @@ class ValidationService(Service):
 
     def open(self) -> None:
         """Read the definitions."""
-        self._validator = Validator(load_schema())
+        self._validator = ResourceValidator(load_schema())
         super().open()
 
     def routes(self) -> list[Route]:
@@ -96,6 +96,8 @@ def _read(body: bytes) -> dict[str, Any]:
     return resource
 
 
-def validation_service(options: ValidationOptions | None = None, gate: Gate | None = None) -> SandboxService:
+def validation_service(
+    options: ValidationOptions | None = None, gate: RequiredCredentials | None = None
+) -> SandboxService:
     """The validation service in its frame, ready for ``serve_in_thread`` or the host."""
     return SandboxService(ValidationService(options or ValidationOptions()), gate)

@@ -11,8 +11,8 @@ from typing import Any
 
 from deployments.sandbox.common.definitions.schema import Invariant, Schema
 from deployments.sandbox.common.fhirpath import EvaluationError
-from deployments.sandbox.validation.invariants import Scope, holds, not_evaluable
-from deployments.sandbox.validation.issue import Issue, Message, Place
+from deployments.sandbox.validation.invariants import EvaluationScope, holds, not_evaluable
+from deployments.sandbox.validation.issue import ElementPlace, Message, ValidationIssue
 from deployments.sandbox.validation.structure import Visit, Walk
 
 NOT_CHECKED = (
@@ -26,16 +26,16 @@ NOT_CHECKED = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """What validating a body gave."""
 
-    issues: list[Issue]
+    issues: list[ValidationIssue]
     """Findings in the order of the document, then the rules'; notes last."""
     types: Counter[str]
     """Resources that were checked, by type, contained ones too."""
 
 
-class Validator:
+class ResourceValidator:
     """Checks resources against the base specification of FHIR R4. Holds no state between bodies."""
 
     def __init__(self, schema: Schema) -> None:
@@ -46,25 +46,25 @@ class Validator:
         self._left_out = best_practice.union(self._beyond)
         self._unlisted = sorted(url.rpartition("/")[2] for url in schema.unlisted)
 
-    def validate(self, resource: Any) -> Verdict:
+    def validate(self, resource: Any) -> ValidationResult:
         """Check a resource, its entries and contained resources. The last issue names what was not checked."""
         walk = Walk(self._schema)
         walk.resource(resource, None)
         issues = walk.issues
-        failed: dict[str, list[Place]] = {}
+        failed: dict[str, list[ElementPlace]] = {}
         for visit in walk.visits:
             issues += self._broken(visit, failed)
         if not issues:
-            issues.append(Issue(Message.NO_FINDING, None, Message.NO_FINDING.text, "information"))
+            issues.append(ValidationIssue(Message.NO_FINDING, None, Message.NO_FINDING.text, "information"))
         for name, places in failed.items():
             text = f"{name} could not be evaluated on {len(places)} elements, first on {places[0].expression}"
-            issues.append(Issue(Message.NOT_EVALUATED, places[0], text, "information", name))
+            issues.append(ValidationIssue(Message.NOT_EVALUATED, places[0], text, "information", name))
         issues.append(self._not_checked(walk))
-        return Verdict(issues, walk.types)
+        return ValidationResult(issues, walk.types)
 
-    def _broken(self, visit: Visit, failed: dict[str, list[Place]]) -> list[Issue]:
+    def _broken(self, visit: Visit, failed: dict[str, list[ElementPlace]]) -> list[ValidationIssue]:
         """The invariants that an element breaks; those that cannot be evaluated on it go into ``failed``."""
-        scope = Scope(visit.element, visit.path, visit.resource, visit.root)
+        scope = EvaluationScope(visit.element, visit.path, visit.resource, visit.root)
         broken = []
         for each in visit.invariants:
             if each.name in self._left_out:
@@ -76,15 +76,15 @@ class Validator:
                 failed.setdefault(each.name, []).append(visit.place)
         return broken
 
-    def _not_checked(self, walk: Walk) -> Issue:
+    def _not_checked(self, walk: Walk) -> ValidationIssue:
         claims = f"{walk.with_profile} of {walk.types.total()} resources name a profile"
         rules = f"rules {', '.join(self._beyond)} (beyond this service)"
         codes = f"required codes of {', '.join(self._unlisted)} (the specification does not list them)"
         advice = f"recommendations {', '.join(self._recommended)}"
         text = "Not checked: " + "; ".join((*NOT_CHECKED, codes, rules, advice)) + f". {claims}."
-        return Issue(Message.NOT_CHECKED, None, text, "information")
+        return ValidationIssue(Message.NOT_CHECKED, None, text, "information")
 
 
-def _broken_rule(invariant: Invariant, place: Place) -> Issue:
+def _broken_rule(invariant: Invariant, place: ElementPlace) -> ValidationIssue:
     text = f"{place.expression}: {invariant.key}: {invariant.human}"
-    return Issue(Message.INVARIANT, place, text, invariant.severity, invariant.key)
+    return ValidationIssue(Message.INVARIANT, place, text, invariant.severity, invariant.key)

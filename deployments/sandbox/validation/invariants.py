@@ -52,17 +52,17 @@ def not_evaluable(invariants: tuple[Invariant, ...]) -> tuple[str, ...]:
     return (*names, *_COMPARES_QUANTITIES)
 
 
-def holds(invariant: Invariant, scope: Scope) -> bool:
+def holds(invariant: Invariant, scope: EvaluationScope) -> bool:
     """Whether the invariant is kept. Raises ``EvaluationError``."""
     return _compiled(invariant.expression).decide(scope) is not False
 
 
 @functools.cache
 def _compiled(expression: str) -> Condition:
-    return compile_condition(mended(expression))
+    return compile_condition(adapted_to_library(expression))
 
 
-def mended(expression: str) -> str:
+def adapted_to_library(expression: str) -> str:
     """An expression of the specification as the library needs it.
 
     ``trace()`` changes nothing, but the library's would print what it is given. ``as()`` is an error on several items;
@@ -77,7 +77,7 @@ def _functions(expression: str) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class EvaluationScope:
     """The element an expression is evaluated on, and the resources it may name."""
 
     element: Any
@@ -92,7 +92,7 @@ class Scope:
 class Condition:
     """A Boolean expression in FHIRPath's three-valued logic."""
 
-    def decide(self, scope: Scope) -> bool | None:
+    def decide(self, scope: EvaluationScope) -> bool | None:
         """True, false, or None without a result. Raises ``EvaluationError``."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class _Operation(Condition):
     left: Condition
     right: Condition
 
-    def decide(self, scope: Scope) -> bool | None:
+    def decide(self, scope: EvaluationScope) -> bool | None:
         strong = self.operator != "and"  # the result that one side alone can bring about
         left = self.left.decide(scope)
         if left is (self.operator == "or"):
@@ -135,15 +135,15 @@ class _Operand(Condition):
         self._reads = names if _collect(tree, names) else None
         self._on_nothing: dict[str, bool | None] = {}
 
-    def decide(self, scope: Scope) -> bool | None:
+    def decide(self, scope: EvaluationScope) -> bool | None:
         if self._reads is None or not isinstance(scope.element, dict) or _touches(self._reads, scope.element):
             return self._evaluate(scope)
         if scope.path not in self._on_nothing:
             nothing: Node = {"resourceType": scope.path} if "resourceType" in scope.element else {}
-            self._on_nothing[scope.path] = self._evaluate(Scope(nothing, scope.path, nothing, nothing))
+            self._on_nothing[scope.path] = self._evaluate(EvaluationScope(nothing, scope.path, nothing, nothing))
         return self._on_nothing[scope.path]
 
-    def _evaluate(self, scope: Scope) -> bool | None:
+    def _evaluate(self, scope: EvaluationScope) -> bool | None:
         known = {"resource": scope.resource, "rootResource": scope.root}
         result = [data_of(each) for each in evaluate(self._tree, [element(scope.element, scope.path)], known, _OWN)]
         if not result:

@@ -43,18 +43,18 @@ class Message(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ElementPlace:
     """An element in a resource, as a chain, so that its FHIRPath is only written when there is something to say."""
 
     step: str
-    above: Place | None = None
+    above: ElementPlace | None = None
     index: int | None = None
 
     @property
     def expression(self) -> str:
         """For example ``Bundle.entry[3].resource.ofType(Patient).name[0]``."""
         steps = []
-        place: Place | None = self
+        place: ElementPlace | None = self
         while place is not None:
             steps.append(place.step if place.index is None else f"{place.step}[{place.index}]")
             place = place.above
@@ -62,11 +62,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class ValidationIssue:
     """One finding, or one note."""
 
     message: Message
-    place: Place | None
+    place: ElementPlace | None
     diagnostics: str = field(repr=False)
     """What a developer reads. It may quote data, as that of real validators does; it goes into no log."""
     severity: str = "error"
@@ -87,6 +87,6 @@ class Issue:
         return issue
 
 
-def operation_outcome(issues: Iterable[Issue]) -> bytes:
+def operation_outcome(issues: Iterable[ValidationIssue]) -> bytes:
     """The answer as JSON."""
     return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": [each.to_json() for each in issues]})

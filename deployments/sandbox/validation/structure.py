@@ -20,8 +20,8 @@ from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
 
-from deployments.sandbox.common.definitions.schema import Content, Definition, Invariant, Property, Schema
-from deployments.sandbox.validation.issue import Issue, Message, Place
+from deployments.sandbox.common.definitions.schema import Definition, ElementContent, Invariant, Property, Schema
+from deployments.sandbox.validation.issue import ElementPlace, Message, ValidationIssue
 
 _BASE64 = re.compile(r"[0-9a-zA-Z+/=\s]*", re.ASCII)
 _NUMBERS = frozenset({"decimal", "integer", "positiveInt", "unsignedInt"})
@@ -94,22 +94,22 @@ class Visit:
 
     element: Any
     path: str
-    place: Place
+    place: ElementPlace
     invariants: tuple[Invariant, ...]
     resource: Node
     root: Node
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
+class _WalkContext:
     """Where the walk is."""
 
     resource: Node
     root: Node
     depth: int
 
-    def deeper(self) -> _Inside:
-        return _Inside(self.resource, self.root, self.depth + 1)
+    def deeper(self) -> _WalkContext:
+        return _WalkContext(self.resource, self.root, self.depth + 1)
 
 
 class Walk:
@@ -117,14 +117,14 @@ class Walk:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self.issues: list[Issue] = []
+        self.issues: list[ValidationIssue] = []
         self.visits: list[Visit] = []
         self.types: Counter[str] = Counter()
         """Resources by type."""
         self.with_profile = 0
         """Resources that name a profile in ``meta.profile``."""
 
-    def resource(self, value: Any, above: Place | None, container: Node | None = None, depth: int = 0) -> None:
+    def resource(self, value: Any, above: ElementPlace | None, container: Node | None = None, depth: int = 0) -> None:
         """Check a whole resource. ``above`` is the place it stands at; None for the body of a request.
 
         ``container`` is the resource that contains it (``contained``).
@@ -132,20 +132,26 @@ class Walk:
         kind = value.get("resourceType") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in self._schema.resources:
             what = f"resourceType {_excerpt(kind)} is not one of FHIR R4" if isinstance(value, dict) else "no object"
-            self._report(Message.NOT_A_RESOURCE, above or Place("Resource"), what)
+            self._report(Message.NOT_A_RESOURCE, above or ElementPlace("Resource"), what)
             return
         self.types[kind] += 1
         meta = value.get("meta")
         self.with_profile += isinstance(meta, dict) and bool(meta.get("profile"))
-        place = Place(kind) if above is None else Place(f"ofType({kind})", above)
-        inside = _Inside(value, container or value, depth)
+        place = ElementPlace(kind) if above is None else ElementPlace(f"ofType({kind})", above)
+        inside = _WalkContext(value, container or value, depth)
         self._object(value, self._schema.definitions[kind], place, inside)
 
-    def _report(self, message: Message, place: Place, diagnostics: str) -> None:
-        self.issues.append(Issue(message, place, f"{place.expression}: {diagnostics}"))
+    def _report(self, message: Message, place: ElementPlace, diagnostics: str) -> None:
+        self.issues.append(ValidationIssue(message, place, f"{place.expression}: {diagnostics}"))
 
     def _object(
-        self, value: Node, definition: Definition, place: Place, inside: _Inside, *, is_beside_a_value: bool = False
+        self,
+        value: Node,
+        definition: Definition,
+        place: ElementPlace,
+        inside: _WalkContext,
+        *,
+        is_beside_a_value: bool = False,
     ) -> None:
         if inside.depth >= MAX_DEPTH:
             self._report(Message.TOO_DEEP, place, f"more than {MAX_DEPTH} levels")
@@ -158,21 +164,23 @@ class Walk:
             found = definition.properties.get(key)
             if found is None:
                 self._report(
-                    Message.UNKNOWN_ELEMENT, Place(key, place), f"{definition.path} has no element {_excerpt(key)}"
+                    Message.UNKNOWN_ELEMENT,
+                    ElementPlace(key, place),
+                    f"{definition.path} has no element {_excerpt(key)}",
                 )
             else:
-                self._property(held, found, value, Place(found.step, place), inner)
+                self._property(held, found, value, ElementPlace(found.step, place), inner)
         for base, keys in definition.required.items():
             if value.keys().isdisjoint(keys):
-                self._report(Message.MINIMUM, Place(base, place), "minimum required = 1, but only found 0")
+                self._report(Message.MINIMUM, ElementPlace(base, place), "minimum required = 1, but only found 0")
         for base, all_keys in definition.choices.items():
             present = {key.removeprefix("_") for key in all_keys & value.keys()}
             if len(present) > 1:
-                self._report(Message.CHOICE, Place(base, place), f"found {', '.join(sorted(present))}")
+                self._report(Message.CHOICE, ElementPlace(base, place), f"found {', '.join(sorted(present))}")
         if definition.invariants:
             self._visit(value, definition.path, place, definition.invariants, inside)
 
-    def _property(self, value: Any, found: Property, owner: Node, place: Place, inside: _Inside) -> None:
+    def _property(self, value: Any, found: Property, owner: Node, place: ElementPlace, inside: _WalkContext) -> None:
         partner = owner.get(found.partner) if found.partner else None
         if not found.is_list:
             if isinstance(value, list):
@@ -189,13 +197,13 @@ class Walk:
         for each, other, number in zip_longest(value, beside[: len(value)], range(len(value))):
             if each is None and other is not None:
                 continue  # its content stands beside it, under the other name (specification, JSON format)
-            self._value(each, other, found, Place(place.step, place.above, number), inside)
+            self._value(each, other, found, ElementPlace(place.step, place.above, number), inside)
 
-    def _value(self, value: Any, beside: Any, found: Property, place: Place, inside: _Inside) -> None:
+    def _value(self, value: Any, beside: Any, found: Property, place: ElementPlace, inside: _WalkContext) -> None:
         """``beside``: what the property of the same element has, a primitive's extensions or their primitive."""
-        if found.content is Content.PRIMITIVE:
+        if found.content is ElementContent.PRIMITIVE:
             self._primitive(value, found, place)
-        elif found.content is Content.COMPLEX:
+        elif found.content is ElementContent.COMPLEX:
             if isinstance(value, dict):
                 definition = self._schema.definitions[found.type]
                 self._object(value, definition, place, inside, is_beside_a_value=beside is not None)
@@ -203,13 +211,13 @@ class Walk:
                     self._concept(value, found.concepts, place)
             else:
                 self._report(Message.WRONG_TYPE, place, f"expected an object ({found.type}), found {_spoken(value)}")
-        elif found.content is Content.RESOURCE:
+        elif found.content is ElementContent.RESOURCE:
             is_contained = found.step == "contained"
             self.resource(value, place, inside.root if is_contained else None, inside.depth)
         if found.invariants:
             self._visit(value, found.type, place, found.invariants, inside)
 
-    def _primitive(self, value: Any, found: Property, place: Place) -> None:
+    def _primitive(self, value: Any, found: Property, place: ElementPlace) -> None:
         if not has_json_type(found.type, value):
             expected = f"a {json_type(found.type)} ({found.type})"
             self._report(Message.WRONG_TYPE, place, f"expected {expected}, found {_spoken(value)}")
@@ -219,7 +227,7 @@ class Walk:
         elif not is_well_formed(found.type, found.pattern, value):
             self._report(Message.FORMAT, place, f"{_excerpt(value)} is no valid {found.type}")
 
-    def _concept(self, value: Node, allowed: frozenset[tuple[str, str]], place: Place) -> None:
+    def _concept(self, value: Node, allowed: frozenset[tuple[str, str]], place: ElementPlace) -> None:
         """One of the codings must be in the list; a concept without any has none in it, as real validators say."""
         codings = value.get("coding")
         listed = [each for each in codings if isinstance(each, dict)] if isinstance(codings, list) else []
@@ -228,7 +236,9 @@ class Walk:
             said = _some({f"{system}|{code}" for system, code in allowed})
             self._report(Message.CODE, place, f"none of its codings is one of {said}")
 
-    def _visit(self, value: Any, path: str, place: Place, invariants: tuple[Invariant, ...], inside: _Inside) -> None:
+    def _visit(
+        self, value: Any, path: str, place: ElementPlace, invariants: tuple[Invariant, ...], inside: _WalkContext
+    ) -> None:
         self.visits.append(Visit(value, path, place, invariants, inside.resource, inside.root))
 
 

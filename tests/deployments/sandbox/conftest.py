@@ -11,12 +11,12 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 
 
-class Client(httpx.Client):
+class SandboxClient(httpx.Client):
     """An HTTP client of one service."""
 
     def __init__(self, url: str) -> None:
@@ -34,7 +34,7 @@ class Client(httpx.Client):
         """Order faults."""
         self.put("/_sandbox/faults", json=list(rules)).raise_for_status()
 
-    def seen(self) -> Any:
+    def request_log(self) -> Any:
         """The request log."""
         return self.get("/_sandbox/requests").json()
 
@@ -56,17 +56,17 @@ def bundle(*entries: tuple[str, str, str | bytes | None], kind: str = "transacti
     return b'{"resourceType":"Bundle","type":"' + kind.encode() + b'","entry":[' + b",".join(parts) + b"]}"
 
 
-Start = Callable[..., Client]
+Start = Callable[..., SandboxClient]
 
 
 @contextmanager
 def starting(
-    make: Callable[..., Starlette], options: Callable[..., Any], client: Callable[[str], Any] = Client
+    make: Callable[..., Starlette], options: Callable[..., Any], client: Callable[[str], Any] = SandboxClient
 ) -> Iterator[Callable[..., Any]]:
     """Starts a service with options, and behind a gate; several in one test are allowed."""
     with ExitStack() as stack:
 
-        def begin(gate: Gate | None = None, **chosen: Any) -> Any:
+        def begin(gate: RequiredCredentials | None = None, **chosen: Any) -> Any:
             return stack.enter_context(client(stack.enter_context(serve_in_thread(make(options(**chosen), gate))).url))
 
         yield begin
@@ -80,6 +80,6 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def fhir(start: Start) -> Client:
+def fhir(start: Start) -> SandboxClient:
     """A FHIR server with HAPI manners and no state."""
     return start()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import load_config
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
@@ -19,13 +19,13 @@ URLS = {name: f"http://127.0.0.1:{40123 + number}" for number, name in enumerate
 @pytest.mark.parametrize(
     ("gate", "environment"),
     [
-        (Gate(), {}),
-        (Gate(username="user", password="p4ss"), {USERNAME: "user", PASSWORD: "p4ss"}),
-        (Gate(token="t0ken"), {TOKEN: "t0ken"}),
+        (RequiredCredentials(), {}),
+        (RequiredCredentials(username="user", password="p4ss"), {USERNAME: "user", PASSWORD: "p4ss"}),
+        (RequiredCredentials(token="t0ken"), {TOKEN: "t0ken"}),
     ],
 )
 def test_it_is_complete_whatever_the_paths_and_credentials(
-    tmp_path: Path, gate: Gate, environment: dict[str, str]
+    tmp_path: Path, gate: RequiredCredentials, environment: dict[str, str]
 ) -> None:
     data, jobs = tmp_path / 'Daten ${HOME} $x "ü": #1', tmp_path / "jobs"
     file = tmp_path / "sandbox.yaml"

@@ -10,7 +10,7 @@ from typing import Any
 from deployments.sandbox.common.r4 import ID, RESOURCE_TYPES
 from deployments.sandbox.data import DATA
 from deployments.sandbox.fhir.resource import references
-from tests.deployments.sandbox.conftest import JSON, Client, Start
+from tests.deployments.sandbox.conftest import JSON, SandboxClient, Start
 from tests.tools.demo_data.generate import files, main
 
 
@@ -76,7 +76,7 @@ def test_it_loads_into_a_strict_server_and_comes_back_as_it_was(start: Start) ->
     assert '"value":1.50,' in client.get("/fhir/MedicationAdministration/demo-01-given-1").text
 
 
-def load(client: Client) -> None:
+def load(client: SandboxClient) -> None:
     for path in sorted(DATA.glob("*.ndjson")):  # core comes first by its name
         for line in path.read_bytes().splitlines():
             assert client.post("/fhir", content=line, headers={"content-type": JSON}).status_code == 200

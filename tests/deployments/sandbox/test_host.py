@@ -23,7 +23,7 @@ from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.host import SERVICES
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
 from tests.conftest import free_ports, wait_until
-from tests.deployments.sandbox.conftest import Client
+from tests.deployments.sandbox.conftest import SandboxClient
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "deployments.sandbox"]
@@ -120,7 +120,7 @@ def test_options_reach_the_services(run: list[subprocess.Popen[str]], tmp_path: 
     assert path.parent == state
     # In the pipeline's configuration $${ stands for a literal ${ (4-product.md §3).
     assert yaml.safe_load(path.read_text())["services"]["local_import"]["dir"].replace("$${", "${") == str(data)
-    with Client(told["urls"]["fhir"]) as client:
+    with SandboxClient(told["urls"]["fhir"]) as client:
         broken = '{"resourceType":"Observation","id":"o","subject":{"reference":"Patient/p"}}'
         assert client.bundle(("PUT", "Observation/o", broken)).status_code == 409
         assert client.post("/fhir", content=b"x" * 3000).status_code == 413
@@ -133,7 +133,7 @@ def test_options_reach_the_services(run: list[subprocess.Popen[str]], tmp_path: 
 def test_a_signal_ends_it_within_2_seconds_although_a_client_is_held(run: list[subprocess.Popen[str]]) -> None:
     process = begin(run)
     url = yaml.safe_load(announced(process).read_text())["services"]["send"]["url"]
-    with Client(url) as client:
+    with SandboxClient(url) as client:
         client.faults({"action": "stall"})
         with client.stream("GET", "/fhir/metadata") as response:
             assert response.status_code == 200

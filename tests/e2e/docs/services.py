@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import Certificate, serve_in_thread
 from deployments.sandbox.extraction.app import extraction_service
@@ -62,7 +62,7 @@ class Services:
 def services(directory: Path) -> Iterator[Services]:
     """Run them all while the block runs."""
     issuer = OAuthIssuer(IssuerSettings(client_secret=SECRET))
-    gate = Gate(username="sluice", password=SECRET, api_key=SECRET, accepts_token=issuer.accepts)
+    gate = RequiredCredentials(username="sluice", password=SECRET, api_key=SECRET, accepts_token=issuer.accepts)
     certificate, bundle = certified(directory)
     with contextlib.ExitStack() as running:
 

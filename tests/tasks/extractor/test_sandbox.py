@@ -21,7 +21,7 @@ from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tests.deployments.sandbox.extraction.pace import Pace
+from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.peers import job
 from tests.peers.extraction import Store, configuration, crtdl
 from tests.peers.lines import read_lines
@@ -185,7 +185,7 @@ def test_the_preview_gives_the_cohort(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_task_api_from_end_to_end(tmp_path: Path, data: Path) -> None:
-    with serving(data, batchsize=1, maxconcurrency=1, wait=Pace()) as url:
+    with serving(data, batchsize=1, maxconcurrency=1, wait=UnitPace()) as url:
         setting = Setting(tmp_path / "job", url)
         with setting.client() as client:
             job = client.submit(setting.crtdl).rpartition("/")[2]
@@ -211,7 +211,7 @@ def test_the_task_api_from_end_to_end(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_job_that_is_cancelled_while_the_step_waits_ends_it(tmp_path: Path, data: Path) -> None:
-    with serving(data, wait=Pace()) as url:
+    with serving(data, wait=UnitPace()) as url:
         setting = Setting(tmp_path / "job", url)
 
         def cancel(_: float) -> None:
@@ -226,7 +226,7 @@ def test_a_job_that_is_cancelled_while_the_step_waits_ends_it(tmp_path: Path, da
 
 
 def test_a_job_that_is_deleted_while_the_step_waits_is_submitted_afresh_once(tmp_path: Path, data: Path) -> None:
-    pace = Pace()
+    pace = UnitPace()
     with serving(data, wait=pace) as url:
         setting = Setting(tmp_path / "job", url)
         deleted: list[str] = []

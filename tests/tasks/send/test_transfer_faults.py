@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.send.comparison import compare
@@ -231,7 +231,7 @@ def test_a_token_that_expires_in_the_middle_of_the_upload_is_renewed(job: Transf
             issuer.revoke_all()
         return issuer.accepts(token)
 
-    with serve_in_thread(issuer.app) as served, serving(Gate(accepts_token=accepts)) as store:
+    with serve_in_thread(issuer.app) as served, serving(RequiredCredentials(accepts_token=accepts)) as store:
         auth = {
             "oauth_issuer_uri": served.url,
             "oauth_client_id": issuer.settings.client_id,

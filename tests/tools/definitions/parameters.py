@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from deployments.sandbox.common.definitions.schema import Content, Definition, load_schema
+from deployments.sandbox.common.definitions.schema import Definition, ElementContent, load_schema
 from tests.tools.definitions.build import Json, SourceError
 
 KINDS = ("token", "date")
@@ -89,6 +89,6 @@ def _steps(path: str, base: str, kind: str | None = None) -> list[str]:
         elif (found := definition.properties.get(name)) is None:
             raise SourceError(f"{path}: there is no {name}")
         else:
-            definition = load_schema().definitions[found.type] if found.content is Content.COMPLEX else None
+            definition = load_schema().definitions[found.type] if found.content is ElementContent.COMPLEX else None
         steps.append(step)
     return steps

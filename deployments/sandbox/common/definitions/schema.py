@@ -27,7 +27,7 @@ _REFERENCE = "#/definitions/"
 Json = dict[str, Any]
 
 
-class Content(Enum):
+class ElementContent(Enum):
     """What stands at a JSON property."""
 
     PRIMITIVE = "a primitive value"
@@ -57,7 +57,7 @@ class Invariant:
 class Property:
     """What may stand at one JSON property of a type."""
 
-    content: Content
+    content: ElementContent
     type: str
     """FHIR type: a primitive's name, a definition of the schema, empty for a resource."""
     is_list: bool
@@ -189,17 +189,17 @@ def _property(
     is_complex = "properties" in published.get(named, {})
     listed = frozenset(inner["enum"]) if "enum" in inner else None
     codes = None if is_complex else bound.codes(path) or listed
-    content, pattern = Content.PRIMITIVE, inner.get("pattern")
+    content, pattern = ElementContent.PRIMITIVE, inner.get("pattern")
     if "const" in inner:
-        content, kind = Content.RESOURCE_TYPE, "code"
+        content, kind = ElementContent.RESOURCE_TYPE, "code"
     elif named == "ResourceList":
-        content, kind = Content.RESOURCE, ""
+        content, kind = ElementContent.RESOURCE, ""
     elif codes is not None:
         kind = "code"
     elif is_complex:
-        content, kind = Content.COMPLEX, named
+        content, kind = ElementContent.COMPLEX, named
     elif named:
         kind, pattern = named, published[named].get("pattern")
     concepts = bound.concepts(path) if kind == "CodeableConcept" else None
-    partner = key[1:] if key.startswith("_") else (f"_{key}" if content is Content.PRIMITIVE else "")
+    partner = key[1:] if key.startswith("_") else (f"_{key}" if content is ElementContent.PRIMITIVE else "")
     return Property(content, kind, is_list, step, partner, codes, concepts, pattern, invariants)

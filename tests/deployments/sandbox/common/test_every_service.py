@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
 from tests.conftest import wait_until
-from tests.deployments.sandbox.conftest import JSON, Client, Start, starting
+from tests.deployments.sandbox.conftest import JSON, SandboxClient, Start, starting
 from tests.deployments.sandbox.flattening.support import columns, parameters, view
 
 PATIENT = {"resourceType": "Patient", "id": "p"}
@@ -27,7 +27,7 @@ RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ServiceKind:
     """A service, where it takes which request, and what its log says of that one."""
 
     make: Callable[..., Any]
@@ -37,7 +37,7 @@ class Kind:
     entries: int
     types: dict[str, int]
 
-    def post(self, client: Client, body: Any = None, kind: str | None = JSON, **headers: str) -> httpx.Response:
+    def post(self, client: SandboxClient, body: Any = None, kind: str | None = JSON, **headers: str) -> httpx.Response:
         headers |= {"accept": "application/x-ndjson"} | ({"content-type": kind} if kind else {})
         return client.post(self.path, content=body or self.body, headers=headers)
 
@@ -48,15 +48,15 @@ def bundle(*resources: dict[str, Any]) -> bytes:
 
 
 KINDS = {
-    "pseudonymization": Kind(
+    "pseudonymization": ServiceKind(
         pseudonymization_service, PseudonymizationOptions, "/fhir/$de-identify",
         bundle(PATIENT).replace(b"]}", b",{}]}"), 2, {"Patient": 1},
     ),
-    "flattening": Kind(
+    "flattening": ServiceKind(
         flattening_service, FlatteningOptions, RUN,
         parameters(view({"column": columns("id")}), [PATIENT, PATIENT]), 2, {"Patient": 2},
     ),
-    "validation": Kind(
+    "validation": ServiceKind(
         validation_service, ValidationOptions, "/validateResource",
         bundle(PATIENT, PATIENT, {"resourceType": "Observation"}), 3, {"Bundle": 1, "Patient": 2, "Observation": 1},
     ),
@@ -66,20 +66,20 @@ of_json = pytest.mark.parametrize("kind", [KINDS["pseudonymization"], KINDS["val
 
 
 @pytest.fixture
-def begin(kind: Kind) -> Iterator[Start]:
+def begin(kind: ServiceKind) -> Iterator[Start]:
     with starting(kind.make, kind.options) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def clients() -> Iterator[dict[str, Client]]:
+def clients() -> Iterator[dict[str, SandboxClient]]:
     """A service of each kind, the same for all tests that leave nothing behind."""
     with ExitStack() as stack:
         yield {kind.path: stack.enter_context(starting(kind.make, kind.options))() for kind in KINDS.values()}
 
 
 @pytest.fixture
-def client(clients: dict[str, Client], kind: Kind) -> Client:
+def client(clients: dict[str, SandboxClient], kind: ServiceKind) -> SandboxClient:
     made = clients[kind.path]
     made.delete("/_sandbox/requests")
     return made
@@ -87,23 +87,23 @@ def client(clients: dict[str, Client], kind: Kind) -> Client:
 
 @of_json
 @pytest.mark.parametrize("other", ["text/plain", "application/xml", "application/fhir+xml", "", None])
-def test_another_content_type_is_415(client: Client, kind: Kind, other: str | None) -> None:
+def test_another_content_type_is_415(client: SandboxClient, kind: ServiceKind, other: str | None) -> None:
     assert_refused(kind.post(client, kind=other), 415)
 
 
 @of_json
 @pytest.mark.parametrize("name", ["application/json", "application/fhir+json; charset=utf-8", "Application/FHIR+JSON"])
-def test_json_by_any_of_its_names_is_taken(client: Client, kind: Kind, name: str) -> None:
+def test_json_by_any_of_its_names_is_taken(client: SandboxClient, kind: ServiceKind, name: str) -> None:
     assert kind.post(client, kind=name).status_code == 200
 
 
 @of_json
-def test_a_compressed_body_is_415(client: Client, kind: Kind) -> None:
+def test_a_compressed_body_is_415(client: SandboxClient, kind: ServiceKind) -> None:
     assert_refused(kind.post(client, **{"content-encoding": "gzip"}), 415)
 
 
 @every
-def test_a_body_above_the_limit_is_413_announced_or_not(begin: Start, kind: Kind) -> None:
+def test_a_body_above_the_limit_is_413_announced_or_not(begin: Start, kind: ServiceKind) -> None:
     assert kind.post(begin(max_body=len(kind.body))).status_code == 200
     below = begin(max_body=len(kind.body) - 1)
     for body in (kind.body, iter([kind.body[:100], kind.body[100:]])):
@@ -125,9 +125,9 @@ def test_a_body_above_the_limit_is_413_announced_or_not(begin: Start, kind: Kind
             ("validation", "GET", "/fhir", 404),
         )
     ],
-    ids=lambda one: one.options.__name__ if isinstance(one, Kind) else None,
+    ids=lambda one: one.options.__name__ if isinstance(one, ServiceKind) else None,
 )  # fmt: skip
-def test_what_is_not_there(client: Client, method: str, path: str, status: int) -> None:
+def test_what_is_not_there(client: SandboxClient, method: str, path: str, status: int) -> None:
     assert_refused(client.request(method, path), status)
 
 
@@ -139,21 +139,21 @@ def assert_refused(response: httpx.Response, status: int) -> None:
 
 
 @every
-def test_it_asks_for_credentials_when_it_has_some(begin: Start, kind: Kind) -> None:
-    assert kind.post(begin(Gate(token="t"))).status_code == 401
+def test_it_asks_for_credentials_when_it_has_some(begin: Start, kind: ServiceKind) -> None:
+    assert kind.post(begin(RequiredCredentials(token="t"))).status_code == 401
 
 
 @every
-def test_the_request_log_counts_entries_and_types(client: Client, kind: Kind) -> None:
+def test_the_request_log_counts_entries_and_types(client: SandboxClient, kind: ServiceKind) -> None:
     kind.post(client)
-    seen = client.seen()
+    seen = client.request_log()
     (request,) = seen["requests"]
     assert (request["entries"], request["types"], request["status"]) == (kind.entries, kind.types, 200)
     assert seen["max_entries"] == kind.entries
 
 
 @every
-def test_faults_can_be_ordered(client: Client, kind: Kind) -> None:
+def test_faults_can_be_ordered(client: SandboxClient, kind: ServiceKind) -> None:
     client.faults({"action": "status", "status": 503}, {"action": "cut", "bytes": 10})
     assert kind.post(client).status_code == 503
     with pytest.raises(httpx.RemoteProtocolError):
@@ -162,13 +162,13 @@ def test_faults_can_be_ordered(client: Client, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [KINDS["pseudonymization"], KINDS["flattening"]], ids=lambda kind: kind.path)
-def test_metadata_answers_while_a_request_is_worked_on(kind: Kind) -> None:
+def test_metadata_answers_while_a_request_is_worked_on(kind: ServiceKind) -> None:
     frame = kind.make()
     goes_on = threading.Event()
-    with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
+    with serve_in_thread(frame) as served, SandboxClient(served.url) as client, ThreadPoolExecutor(1) as pool:
         frame._inner._workers.submit(goes_on.wait, 60)  # as a long request does
         answer = pool.submit(kind.post, client)
-        wait_until(lambda: client.seen()["in_flight"] == 1)
+        wait_until(lambda: client.request_log()["in_flight"] == 1)
         assert client.get("/fhir/metadata").status_code == 200
         assert not answer.done()
         goes_on.set()

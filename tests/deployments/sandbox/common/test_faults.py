@@ -13,16 +13,16 @@ import pytest
 from deployments.sandbox.common.serve import GRACE, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tests.conftest import wait_until
-from tests.deployments.sandbox.conftest import JSON, Client
+from tests.deployments.sandbox.conftest import JSON, SandboxClient
 
 PATIENT = '{"resourceType":"Patient","id":"p1"}'
 
 
-def put(client: Client) -> httpx.Response:
+def put(client: SandboxClient) -> httpx.Response:
     return client.store("Patient/p1", PATIENT)
 
 
-def raw(client: Client, path: str = "/fhir/Patient/p1") -> tuple[bytes, bytes]:
+def raw(client: SandboxClient, path: str = "/fhir/Patient/p1") -> tuple[bytes, bytes]:
     """Head and body of a GET as they came over the wire, read to the end of the connection."""
     port = client.base_url.port
     assert port
@@ -35,7 +35,7 @@ def raw(client: Client, path: str = "/fhir/Patient/p1") -> tuple[bytes, bytes]:
     return head.lower(), body
 
 
-def test_a_status_comes_with_its_headers_and_body(fhir: Client) -> None:
+def test_a_status_comes_with_its_headers_and_body(fhir: SandboxClient) -> None:
     fhir.faults(
         {"action": "status", "status": 429, "headers": {"Retry-After": "7"}, "body": "busy", "times": 1},
         {"action": "status", "status": 503, "body": {"resourceType": "OperationOutcome", "issue": []}},
@@ -51,7 +51,7 @@ def test_a_status_comes_with_its_headers_and_body(fhir: Client) -> None:
 @pytest.mark.parametrize(("moment", "stored"), [("head", False), ("body", False), ("applied", True)])
 @pytest.mark.parametrize("action", ["status", "reset"])
 def test_a_fault_strikes_before_or_after_the_service_did_its_work(
-    fhir: Client, action: str, moment: str, stored: bool
+    fhir: SandboxClient, action: str, moment: str, stored: bool
 ) -> None:
     fhir.faults({"action": action, "at": moment})
     if action == "reset":
@@ -62,13 +62,13 @@ def test_a_fault_strikes_before_or_after_the_service_did_its_work(
     assert (fhir.get("/fhir/Patient/p1").status_code == 200) is stored
 
 
-def test_a_reset_is_a_reset_and_not_an_orderly_end(fhir: Client) -> None:
+def test_a_reset_is_a_reset_and_not_an_orderly_end(fhir: SandboxClient) -> None:
     fhir.faults({"action": "reset", "at": "body"})
     with pytest.raises(ConnectionResetError):
         raw(fhir)
 
 
-def test_method_path_and_text_choose_the_requests(fhir: Client) -> None:
+def test_method_path_and_text_choose_the_requests(fhir: SandboxClient) -> None:
     fhir.faults({"action": "status", "method": "PUT", "path": "/fhir/Pat*", "contains": '"id":"p2"', "times": None})
     assert put(fhir).status_code == 201
     assert fhir.store("Patient/p2", '{"resourceType":"Patient","id":"p2"}').status_code == 503
@@ -76,14 +76,14 @@ def test_method_path_and_text_choose_the_requests(fhir: Client) -> None:
     assert fhir.get("/fhir/Patient/p2").status_code == 404
 
 
-def test_skip_lets_the_first_ones_pass_and_times_limits_the_rest(fhir: Client) -> None:
+def test_skip_lets_the_first_ones_pass_and_times_limits_the_rest(fhir: SandboxClient) -> None:
     fhir.faults({"action": "status", "skip": 2, "times": 3})
     assert [put(fhir).status_code for _ in range(7)] == [201, 200, 503, 503, 503, 200, 200]
     described = fhir.get("/_sandbox/faults").json()
     assert [(rule["action"], rule["met"], rule["struck"]) for rule in described] == [("status", 7, 3)]
 
 
-def test_faults_go_when_they_are_deleted(fhir: Client) -> None:
+def test_faults_go_when_they_are_deleted(fhir: SandboxClient) -> None:
     fhir.faults({"action": "status", "times": None})
     assert put(fhir).status_code == 503
     assert fhir.delete("/_sandbox/faults").status_code == 204
@@ -104,7 +104,7 @@ def test_faults_go_when_they_are_deleted(fhir: Client) -> None:
         b'[{"action":"reset","at":"lunch"}]',
     ],
 )
-def test_rules_that_mean_nothing_are_400_and_change_nothing(fhir: Client, document: bytes) -> None:
+def test_rules_that_mean_nothing_are_400_and_change_nothing(fhir: SandboxClient, document: bytes) -> None:
     fhir.faults({"action": "status", "times": None})
     response = fhir.put("/_sandbox/faults", content=document)
     assert response.status_code == 400
@@ -112,7 +112,7 @@ def test_rules_that_mean_nothing_are_400_and_change_nothing(fhir: Client, docume
     assert put(fhir).status_code == 503
 
 
-def test_a_cut_announces_more_than_it_sends(fhir: Client) -> None:
+def test_a_cut_announces_more_than_it_sends(fhir: SandboxClient) -> None:
     put(fhir)
     fhir.faults({"action": "cut", "bytes": 5}, {"action": "cut"}, {"action": "cut", "bytes": 1000})
     for expected, announced in ((5, len(PATIENT)), (len(PATIENT) // 2, len(PATIENT)), (len(PATIENT), len(PATIENT) + 1)):
@@ -124,7 +124,7 @@ def test_a_cut_announces_more_than_it_sends(fhir: Client) -> None:
         fhir.get("/fhir/Patient/p1")
 
 
-def test_a_stall_sends_a_part_and_then_nothing(fhir: Client) -> None:
+def test_a_stall_sends_a_part_and_then_nothing(fhir: SandboxClient) -> None:
     put(fhir)
     fhir.faults({"action": "stall", "bytes": 10})
     with socket.create_connection(("127.0.0.1", fhir.base_url.port), timeout=30) as connection:
@@ -140,14 +140,14 @@ def test_a_stall_sends_a_part_and_then_nothing(fhir: Client) -> None:
     assert fhir.get("/fhir/Patient/p1").text == PATIENT
 
 
-def test_a_stall_may_end_by_itself(fhir: Client) -> None:
+def test_a_stall_may_end_by_itself(fhir: SandboxClient) -> None:
     put(fhir)
     fhir.faults({"action": "stall", "bytes": 10, "seconds": 0.1})
     assert raw(fhir)[1] == PATIENT.encode()[:10]
 
 
 @pytest.mark.parametrize("delta", [10, -10])
-def test_a_wrong_length_belies_the_whole_body(fhir: Client, delta: int) -> None:
+def test_a_wrong_length_belies_the_whole_body(fhir: SandboxClient, delta: int) -> None:
     put(fhir)
     fhir.faults({"action": "wrong-length", "delta": delta})
     head, body = raw(fhir)
@@ -155,7 +155,7 @@ def test_a_wrong_length_belies_the_whole_body(fhir: Client, delta: int) -> None:
     assert f"content-length: {len(PATIENT) + delta}".encode() in head
 
 
-def test_slow_bytes_arrive_one_by_one_and_complete(fhir: Client) -> None:
+def test_slow_bytes_arrive_one_by_one_and_complete(fhir: SandboxClient) -> None:
     put(fhir)
     fhir.faults({"action": "slow", "bytes": 4, "seconds": 0.01})
     started = time.monotonic()
@@ -166,12 +166,12 @@ def test_slow_bytes_arrive_one_by_one_and_complete(fhir: Client) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["head", "applied"])
-def test_a_delayed_answer_is_the_true_one(fhir: Client, moment: str) -> None:
+def test_a_delayed_answer_is_the_true_one(fhir: SandboxClient, moment: str) -> None:
     fhir.faults({"action": "delay", "at": moment, "seconds": 60})
     head = f"PUT /fhir/Patient/p1 HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\nContent-Length: {len(PATIENT)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", fhir.base_url.port), timeout=0.05) as connection:
         connection.sendall((head + PATIENT).encode())
-        wait_until(lambda: fhir.seen()["in_flight"] == 1)
+        wait_until(lambda: fhir.request_log()["in_flight"] == 1)
         if moment == "applied":
             wait_until(lambda: fhir.get("/fhir/Patient/p1").status_code == 200)
         else:
@@ -182,7 +182,7 @@ def test_a_delayed_answer_is_the_true_one(fhir: Client, moment: str) -> None:
     assert put(fhir).status_code in (200, 201)
 
 
-def test_html_200_is_a_login_page(fhir: Client) -> None:
+def test_html_200_is_a_login_page(fhir: SandboxClient) -> None:
     fhir.faults({"action": "html-200"})
     response = put(fhir)
     assert response.status_code == 200
@@ -191,7 +191,7 @@ def test_html_200_is_a_login_page(fhir: Client) -> None:
     assert fhir.counts() == {}
 
 
-def test_the_connection_stays_usable_after_a_status_before_the_body(fhir: Client) -> None:
+def test_the_connection_stays_usable_after_a_status_before_the_body(fhir: SandboxClient) -> None:
     fhir.faults({"action": "status", "at": "head", "status": 503})
     large = json.dumps({"resourceType": "Patient", "id": "p1", "language": "x" * 3_000_000})
     assert fhir.store("Patient/p1", large).status_code == 503
@@ -201,12 +201,12 @@ def test_the_connection_stays_usable_after_a_status_before_the_body(fhir: Client
 @pytest.mark.slow
 def test_a_server_stops_at_once_although_a_stall_is_held() -> None:
     with serve_in_thread(fhir_service()) as served:
-        client = Client(served.url)
+        client = SandboxClient(served.url)
         client.faults({"action": "stall"}, {"action": "delay", "seconds": 60})
         for begun in (1, 2):
             with pytest.raises(httpx.ReadTimeout):
                 client.get("/fhir/metadata", timeout=0.1)
-            wait_until(lambda: client.seen()["total"] == begun)  # noqa: B023 - it is called at once
+            wait_until(lambda: client.request_log()["total"] == begun)  # noqa: B023 - it is called at once
         client.faults({"action": "stall"})
         connection = socket.create_connection(("127.0.0.1", served.port))
         connection.sendall(b"GET /fhir/metadata HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -219,7 +219,7 @@ def test_a_server_stops_at_once_although_a_stall_is_held() -> None:
     client.close()
 
 
-def test_the_request_log_counts_and_never_quotes(fhir: Client) -> None:
+def test_the_request_log_counts_and_never_quotes(fhir: SandboxClient) -> None:
     secret = "Geheimnis"
     body = f'{{"resourceType":"Patient","id":"p1","language":"{secret}"}}'
     fhir.bundle(("PUT", "Patient/p1", body), ("PUT", "Basic/b1", '{"resourceType":"Basic","id":"b1"}'))
@@ -240,15 +240,15 @@ def test_the_request_log_counts_and_never_quotes(fhir: Client) -> None:
     assert (third["fault"], third["status"]) == ("reset", None)
     assert first["started"] <= first["ended"] <= second["started"]
     fhir.delete("/_sandbox/requests")
-    assert fhir.seen()["total"] == 0
+    assert fhir.request_log()["total"] == 0
 
 
-def test_a_fault_below_http_is_logged_with_the_status_it_claimed(fhir: Client) -> None:
+def test_a_fault_below_http_is_logged_with_the_status_it_claimed(fhir: SandboxClient) -> None:
     fhir.faults({"action": "cut"})
     raw(fhir, "/fhir/metadata")
-    assert fhir.seen()["by_status"] == {"200": 1}
+    assert fhir.request_log()["by_status"] == {"200": 1}
 
 
-def test_unknown_sandbox_endpoints_are_404(fhir: Client) -> None:
+def test_unknown_sandbox_endpoints_are_404(fhir: SandboxClient) -> None:
     assert fhir.get("/_sandbox/secrets").status_code == 404
     assert fhir.post("/_sandbox/faults").status_code == 404

@@ -10,7 +10,7 @@ import pytest
 
 from config import load_config
 from deployments.sandbox.child import start_child
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.host import run_sandbox
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, OptionError, SandboxOptions, read_settings
@@ -61,7 +61,9 @@ def test_what_cannot_be_a_header_is_named_without_the_key(
 
 def test_the_configuration_refers_to_the_variable(tmp_path: Path) -> None:
     urls = defaultdict[str, str](lambda: "http://127.0.0.1:1")
-    text = configuration(urls, tmp_path, tmp_path / "jobs", Gate(api_key=SECRET, api_key_header="X-${HOME}"))
+    text = configuration(
+        urls, tmp_path, tmp_path / "jobs", RequiredCredentials(api_key=SECRET, api_key_header="X-${HOME}")
+    )
     assert f'api_key: "${{{API_KEY}}}"' in text
     assert 'api_key_header: "X-$${HOME}"' in text
 

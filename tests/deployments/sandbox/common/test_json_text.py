@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.sandbox.common.json_text import Reader, decode_decimals, decode_raw, encode, plain, spelled
+from deployments.sandbox.common.json_text import JsonReader, decode_decimals, decode_raw, encode, plain, spelled
 from tests.conftest import examples
 
 NUMBERS = ["1.50", "1E2", "1e-7", "-0.0", "-0", "0", "0.10", "12345678901234567890123", "3.141592653589793238"]
@@ -20,7 +20,7 @@ decimals = st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]
 @both
 @pytest.mark.parametrize("text", NUMBERS)
 @pytest.mark.parametrize("around", ["%s", "[%s]", '{"a":%s}', "[1,%s,2]"])
-def test_a_number_comes_back_as_it_was_spelled(decode: Reader, text: str, around: str) -> None:
+def test_a_number_comes_back_as_it_was_spelled(decode: JsonReader, text: str, around: str) -> None:
     document = (around % text).encode()
     assert encode(decode(document)) == document
 
@@ -28,7 +28,7 @@ def test_a_number_comes_back_as_it_was_spelled(decode: Reader, text: str, around
 @both
 @settings(max_examples=examples(50), deadline=None)
 @given(st.recursive(decimals, lambda inner: st.lists(inner, max_size=4).map(lambda parts: f"[{','.join(parts)}]")))
-def test_what_is_read_is_written_with_the_same_numbers(decode: Reader, text: str) -> None:
+def test_what_is_read_is_written_with_the_same_numbers(decode: JsonReader, text: str) -> None:
     assert encode(decode(text.encode())).decode() == text
 
 
@@ -41,7 +41,7 @@ def test_what_is_read_is_written_with_the_same_numbers(decode: Reader, text: str
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_everything_else_is_as_json_has_it(decode: Reader, value: object) -> None:
+def test_everything_else_is_as_json_has_it(decode: JsonReader, value: object) -> None:
     assert decode(json.dumps(value).encode()) == value
     assert json.loads(encode(value)) == value
     assert json.loads(encode(decode(json.dumps(value, ensure_ascii=False).encode()))) == value
@@ -65,7 +65,7 @@ def test_a_number_that_only_leaves_as_it_came_may_be_of_any_size() -> None:
 
 @both
 @pytest.mark.parametrize("text", [b"", b"{", b"nul", b"\xff", b"<html>", b'{"a":01}', b"[" * 100_000, b"NaN"])
-def test_what_is_no_json_is_an_error(decode: Reader, text: bytes) -> None:
+def test_what_is_no_json_is_an_error(decode: JsonReader, text: bytes) -> None:
     with pytest.raises((ValueError, RecursionError)):
         decode(text)
 

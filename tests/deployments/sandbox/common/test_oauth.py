@@ -7,14 +7,14 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from deployments.sandbox.common.oauth import Fault, IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.oauth import IssuerFault, IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 
 GRANT = {"grant_type": "client_credentials"}
 POST = GRANT | {"client_id": "sluice", "client_secret": "sandbox-secret"}
 
 
-class Clock:
+class IssuerClock:
     now = 0.0
 
     def __call__(self) -> float:
@@ -22,12 +22,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> IssuerClock:
+    return IssuerClock()
 
 
 @pytest.fixture
-def issuer(clock: Clock) -> OAuthIssuer:
+def issuer(clock: IssuerClock) -> OAuthIssuer:
     return OAuthIssuer(clock=clock)
 
 
@@ -59,7 +59,9 @@ def test_without_discovery_the_metadata_is_404_and_keycloaks_path_works(
     assert issuer.discovery_requests == 1
 
 
-def test_a_client_in_the_form_gets_a_token_that_expires(http: httpx.Client, issuer: OAuthIssuer, clock: Clock) -> None:
+def test_a_client_in_the_form_gets_a_token_that_expires(
+    http: httpx.Client, issuer: OAuthIssuer, clock: IssuerClock
+) -> None:
     answer = http.post("/token", data=POST).json()
     assert (answer["token_type"], answer["expires_in"]) == ("Bearer", 300)
     assert issuer.accepts(answer["access_token"])
@@ -98,7 +100,7 @@ def test_only_client_credentials_are_granted(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
 
 
-def test_a_lifetime_may_be_left_out(http: httpx.Client, issuer: OAuthIssuer, clock: Clock) -> None:
+def test_a_lifetime_may_be_left_out(http: httpx.Client, issuer: OAuthIssuer, clock: IssuerClock) -> None:
     issuer.settings = replace(issuer.settings, expires_in=None)
     answer = http.post("/token", data=POST).json()
     assert "expires_in" not in answer
@@ -113,8 +115,8 @@ def test_tokens_can_be_revoked(http: httpx.Client, issuer: OAuthIssuer) -> None:
 
 
 def test_faults_are_given_first_come_first_served(http: httpx.Client, issuer: OAuthIssuer) -> None:
-    issuer.faults = [Fault(503, headers={"Retry-After": "3"}), Fault(200, b"<html>")]
-    issuer.discovery_faults = [Fault(500)]
+    issuer.faults = [IssuerFault(503, headers={"Retry-After": "3"}), IssuerFault(200, b"<html>")]
+    issuer.discovery_faults = [IssuerFault(500)]
     first, second, third = (http.post("/token", data=POST) for _ in range(3))
     assert (first.status_code, first.headers["retry-after"]) == (503, "3")
     assert second.text == "<html>"

@@ -13,7 +13,7 @@ from deployments.sandbox.common.proxy import ForwardProxy
 from tests.conftest import free_ports
 
 
-class Origin(http.server.BaseHTTPRequestHandler):
+class OriginHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     seen: list[tuple[str, str, dict[str, str], bytes]]
 
@@ -32,14 +32,14 @@ class Origin(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Server(http.server.ThreadingHTTPServer):
+class OriginServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
 
 @pytest.fixture
-def origin() -> Iterator[Server]:
-    handler = type("Handler", (Origin,), {"seen": []})
-    server = Server(("127.0.0.1", 0), handler)
+def origin() -> Iterator[OriginServer]:
+    handler = type("Handler", (OriginHandler,), {"seen": []})
+    server = OriginServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server
@@ -48,12 +48,12 @@ def origin() -> Iterator[Server]:
     server.server_close()
 
 
-def seen(origin: Server) -> list[tuple[str, str, dict[str, str], bytes]]:
+def received_requests(origin: OriginServer) -> list[tuple[str, str, dict[str, str], bytes]]:
     found: list[tuple[str, str, dict[str, str], bytes]] = origin.RequestHandlerClass.seen  # type: ignore[attr-defined]
     return found
 
 
-def test_requests_are_forwarded_to_where_the_name_really_is(origin: Server) -> None:
+def test_requests_are_forwarded_to_where_the_name_really_is(origin: OriginServer) -> None:
     body = b"x" * 300_000
     with ForwardProxy(hosts={"example.test": ("127.0.0.1", origin.server_port)}) as proxy:
         with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
@@ -61,11 +61,11 @@ def test_requests_are_forwarded_to_where_the_name_really_is(origin: Server) -> N
                 assert client.post("http://example.test/a?b=c", content=body).content == body
     assert (proxy.requests, proxy.tunnels, proxy.refused) == (2, 0, 0)
     assert proxy.targets == ["example.test:80"] * 2
-    method, path, headers, received = seen(origin)[0]
+    method, path, headers, received = received_requests(origin)[0]
     assert (method, path, headers["host"], received) == ("POST", "/a?b=c", "example.test", body)
 
 
-def test_a_tunnel_passes_bytes_both_ways(origin: Server) -> None:
+def test_a_tunnel_passes_bytes_both_ways(origin: OriginServer) -> None:
     with ForwardProxy(hosts={"example.test:443": ("127.0.0.1", origin.server_port)}) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as sock:
             sock.sendall(b"CONNECT example.test:443 HTTP/1.1\r\nHost: example.test:443\r\n\r\n")
@@ -76,10 +76,10 @@ def test_a_tunnel_passes_bytes_both_ways(origin: Server) -> None:
                 answer += part
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert (proxy.requests, proxy.tunnels) == (0, 1)
-    assert seen(origin)[0][1] == "/inside"
+    assert received_requests(origin)[0][1] == "/inside"
 
 
-def test_credentials_are_asked_for_and_not_passed_on(origin: Server) -> None:
+def test_credentials_are_asked_for_and_not_passed_on(origin: OriginServer) -> None:
     hosts = {"example.test": ("127.0.0.1", origin.server_port)}
     with ForwardProxy(credentials=("user", "p:w"), hosts=hosts) as proxy:
         with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
@@ -90,7 +90,7 @@ def test_credentials_are_asked_for_and_not_passed_on(origin: Server) -> None:
     assert refused.headers["proxy-authenticate"].startswith("Basic ")
     assert admitted.status_code == 200
     assert (proxy.refused, proxy.requests) == (1, 1)
-    assert "proxy-authorization" not in seen(origin)[0][2]
+    assert "proxy-authorization" not in received_requests(origin)[0][2]
 
 
 def test_what_cannot_be_reached_is_a_bad_gateway() -> None:
@@ -106,7 +106,7 @@ def test_what_is_no_absolute_http_url_is_a_bad_request() -> None:
         assert client.get(f"{proxy.url}/path").status_code == 400
 
 
-def test_a_client_that_hangs_up_disturbs_nobody(origin: Server) -> None:
+def test_a_client_that_hangs_up_disturbs_nobody(origin: OriginServer) -> None:
     with ForwardProxy(hosts={"example.test": ("127.0.0.1", origin.server_port)}) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as sock:
             sock.sendall(b"GET http://exam")
@@ -114,7 +114,7 @@ def test_a_client_that_hangs_up_disturbs_nobody(origin: Server) -> None:
             assert client.get("http://example.test/").status_code == 200
 
 
-def test_stopping_ends_open_tunnels(origin: Server) -> None:
+def test_stopping_ends_open_tunnels(origin: OriginServer) -> None:
     proxy = ForwardProxy(hosts={"example.test": ("127.0.0.1", origin.server_port)}).start()
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as sock:
         sock.sendall(b"CONNECT example.test:443 HTTP/1.1\r\n\r\n")

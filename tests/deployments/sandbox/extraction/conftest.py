@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from tests.deployments.sandbox.extraction.pace import Pace
+from tests.deployments.sandbox.extraction.pace import UnitPace
 
 TODAY = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
 BASE = "http://hl7.org/fhir/StructureDefinition/"
@@ -115,7 +115,7 @@ def parameters(query: Any, *patients: str) -> dict[str, Any]:
 class Result:
     """What a completed job left behind."""
 
-    def __init__(self, client: Client, job: str, manifest: dict[str, Any]) -> None:
+    def __init__(self, client: ExtractionServerClient, job: str, manifest: dict[str, Any]) -> None:
         self.client, self.job, self.manifest = client, job, manifest
         self.texts = {entry["url"].rpartition("/")[2]: client.get(entry["url"]).text for entry in manifest["output"]}
 
@@ -164,13 +164,13 @@ def by_key(bundle: dict[str, Any]) -> dict[str, Any]:
     return {f"{item['resourceType']}/{item['id']}": item for item in resources if item["resourceType"] != "Provenance"}
 
 
-class Client(httpx.Client):
+class ExtractionServerClient(httpx.Client):
     """An HTTP client of one extraction server. With a ``pace`` it lets units go on while it waits, and only then."""
 
-    def __init__(self, url: str, pace: Pace | None = None) -> None:
+    def __init__(self, url: str, pace: UnitPace | None = None) -> None:
         # Plain HTTP only: without verify=False each client would read the trust store, 15 ms.
         super().__init__(base_url=url, trust_env=False, timeout=60, verify=False)
-        self.pace = pace or Pace()
+        self.pace = pace or UnitPace()
 
     def submit(self, query: Any, *patients: str) -> str:
         """Start a job; its id."""
@@ -241,7 +241,7 @@ def progress(task: Any) -> dict[str, Any]:
     return found | {"active": [{part["url"]: part["valueString"] for part in parts} for parts in active]}
 
 
-Start = Callable[..., Client]
+Start = Callable[..., ExtractionServerClient]
 
 
 @pytest.fixture(scope="session")
@@ -262,13 +262,15 @@ def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
     """
     with ExitStack() as opened:
 
-        def begin(data: Path, gate: Gate | None = None, held: bool = False, **options: Any) -> Client:
-            pace = Pace() if held else None
+        def begin(
+            data: Path, gate: RequiredCredentials | None = None, held: bool = False, **options: Any
+        ) -> ExtractionServerClient:
+            pace = UnitPace() if held else None
             made = ExtractionOptions(
                 data=data, **({"clock": lambda: TODAY} | ({"wait": pace} if pace else {}) | options)
             )
             served = opened.enter_context(serve_in_thread(extraction_service(made, gate)))
-            return opened.enter_context(Client(served.url, pace))
+            return opened.enter_context(ExtractionServerClient(served.url, pace))
 
         yield begin
         _closing(opened.pop_all())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from deployments.sandbox.extraction.units import Control
+from deployments.sandbox.extraction.units import UnitControl
 
 
-class Pace:
+class UnitPace:
     """Holds every unit where ``batch_delay`` would only slow it down, until it is let go; ``ExtractionOptions.wait``.
 
     Who looks first at what is held, then at the job, and then lets go what was held before, sees every state of it.
@@ -17,7 +17,7 @@ class Pace:
     def __init__(self) -> None:
         self._gates: list[threading.Event] = []
 
-    def __call__(self, control: Control, seconds: float) -> None:
+    def __call__(self, control: UnitControl, seconds: float) -> None:
         """Hold a unit here; a unit that is aborted goes on by itself, as from any wait."""
         gate = threading.Event()
         self._gates.append(gate)

@@ -13,7 +13,7 @@ from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.consent import decide
 from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
-    Client,
+    ExtractionServerClient,
     Start,
     attribute,
     ccdl,
@@ -147,7 +147,7 @@ def test_a_period_must_lie_inside_as_a_whole(start: Start, tmp_path: Path) -> No
 
 class TestSkippedBatches:
     @pytest.fixture
-    def client(self, start: Start, tmp_path: Path) -> Client:
+    def client(self, start: Start, tmp_path: Path) -> ExtractionServerClient:
         expired = provision(8, "2020-01-01", "2025-12-31")
         data = write(
             tmp_path / "data",
@@ -157,7 +157,7 @@ class TestSkippedBatches:
         )  # fmt: skip
         return start(data, batchsize=1)
 
-    def test_a_batch_in_which_nobody_consents_is_skipped_with_a_warning(self, client: Client) -> None:
+    def test_a_batch_in_which_nobody_consents_is_skipped_with_a_warning(self, client: ExtractionServerClient) -> None:
         result = client.extract(QUERY)
         assert set(result.resources) == {"Patient/a"}
         assert result.left_out() == {("CONSENT", "b")}
@@ -173,7 +173,9 @@ class TestSkippedBatches:
         ]
         assert len(result.manifest["output"]) == 1
 
-    def test_the_audit_files_are_linked_from_the_task_skipped_batches_included(self, client: Client) -> None:
+    def test_the_audit_files_are_linked_from_the_task_skipped_batches_included(
+        self, client: ExtractionServerClient
+    ) -> None:
         result = client.extract(QUERY)
         task = client.task(result.job)
         job = result.extension("extractor-job")
@@ -185,7 +187,7 @@ class TestSkippedBatches:
         assert not any("_consent" in entry["url"] for entry in result.manifest["output"])
 
     def test_each_line_is_a_collection_of_minimized_consents_and_encounters_of_one_patient(
-        self, client: Client
+        self, client: ExtractionServerClient
     ) -> None:
         result = client.extract(QUERY)
         lines = [
@@ -203,7 +205,7 @@ class TestSkippedBatches:
             "resourceType": "Encounter", "id": "e", "subject": {"reference": "Patient/b"}, "period": {"start": "2025"},
         }  # fmt: skip
 
-    def test_without_a_need_for_consent_there_is_no_audit(self, client: Client) -> None:
+    def test_without_a_need_for_consent_there_is_no_audit(self, client: ExtractionServerClient) -> None:
         result = client.extract(WITHOUT)
         assert "output" not in client.task(result.job)
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.sandbox.extraction.dates import Days, age, days_of, join, subtract
+from deployments.sandbox.extraction.dates import DayRange, age, days_of, join, subtract
 
-DAYS = st.builds(lambda first, length: Days(first, first + length), st.integers(1, 60), st.integers(0, 20))
+DAYS = st.builds(lambda first, length: DayRange(first, first + length), st.integers(1, 60), st.integers(0, 20))
 
 
-def days(first: str, last: str) -> Days:
-    return Days(date.fromisoformat(first).toordinal(), date.fromisoformat(last).toordinal())
+def days(first: str, last: str) -> DayRange:
+    return DayRange(date.fromisoformat(first).toordinal(), date.fromisoformat(last).toordinal())
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def days(first: str, last: str) -> Days:
         (None, None),
     ],
 )
-def test_days_of(value: object, expected: Days | None) -> None:
+def test_days_of(value: object, expected: DayRange | None) -> None:
     assert days_of(value) == expected
 
 
@@ -50,8 +50,10 @@ def test_an_open_period_goes_on_without_end() -> None:
 
 
 @given(st.lists(DAYS, max_size=6), st.lists(DAYS, max_size=6))
-def test_subtract_leaves_the_days_that_are_allowed_and_not_denied(allowed: list[Days], denied: list[Days]) -> None:
-    def whole(intervals: list[Days]) -> set[int]:
+def test_subtract_leaves_the_days_that_are_allowed_and_not_denied(
+    allowed: list[DayRange], denied: list[DayRange]
+) -> None:
+    def whole(intervals: list[DayRange]) -> set[int]:
         return {day for item in intervals for day in range(item.first, item.last + 1)}
 
     left = subtract(allowed, denied)

@@ -13,19 +13,27 @@ from typing import Any
 import pytest
 
 from tests.conftest import wait_until
-from tests.deployments.sandbox.extraction.conftest import TODAY, Client, Result, Start, crtdl, parameters, progress
+from tests.deployments.sandbox.extraction.conftest import (
+    TODAY,
+    ExtractionServerClient,
+    Result,
+    Start,
+    crtdl,
+    parameters,
+    progress,
+)
 from tests.deployments.sandbox.extraction.test_task import put, version
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
+def slow(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
 
 
-def caught(client: Client, state: str, operation: str) -> tuple[str, Any]:
+def caught(client: ExtractionServerClient, state: str, operation: str) -> tuple[str, Any]:
     """A job on which an operation was done in a state, and the Task it answered."""
     job = client.submit(crtdl())
     client.reach(job, state)
@@ -34,7 +42,7 @@ def caught(client: Client, state: str, operation: str) -> tuple[str, Any]:
     return job, answer.json()
 
 
-def complete(client: Client, job: str) -> set[str]:
+def complete(client: ExtractionServerClient, job: str) -> set[str]:
     return set(client.result(job).resources)
 
 
@@ -42,12 +50,14 @@ EVERYBODY = {"Patient/a", "Patient/b", "Patient/c"}
 
 
 class TestMoves:
-    def test_a_job_goes_through_its_states_in_order_and_each_change_is_a_version(self, slow: Client) -> None:
+    def test_a_job_goes_through_its_states_in_order_and_each_change_is_a_version(
+        self, slow: ExtractionServerClient
+    ) -> None:
         job = slow.submit(crtdl())
         states: list[str] = []
         versions: list[int] = []
 
-        def look(task: Any) -> bool:
+        def record_state(task: Any) -> bool:
             state = task["businessStatus"]["coding"][0]["code"]
             if state not in states:
                 states.append(state)
@@ -55,12 +65,14 @@ class TestMoves:
                 versions.append(version(task))
             return bool(state == "COMPLETED")
 
-        slow.until(job, look)
+        slow.until(job, record_state)
         assert [state for state in states if state != "PENDING"] == [*RUNNING, "COMPLETED"]
         assert versions == sorted(versions)
 
     @pytest.mark.parametrize("state", RUNNING)
-    def test_pause_and_resume_return_to_the_state_it_was_paused_from(self, slow: Client, state: str) -> None:
+    def test_pause_and_resume_return_to_the_state_it_was_paused_from(
+        self, slow: ExtractionServerClient, state: str
+    ) -> None:
         job, paused = caught(slow, state, "pause")
         assert paused["status"] == "on-hold"
         assert paused["businessStatus"]["coding"][0]["code"] == "PAUSED"
@@ -70,7 +82,9 @@ class TestMoves:
         assert version(resumed.json()) > version(paused)
         assert complete(slow, job) == EVERYBODY
 
-    def test_a_batch_that_runs_while_the_job_is_paused_is_finished_and_recorded(self, slow: Client) -> None:
+    def test_a_batch_that_runs_while_the_job_is_paused_is_finished_and_recorded(
+        self, slow: ExtractionServerClient
+    ) -> None:
         job = slow.submit(crtdl())
         slow.until(job, lambda task: "extension" in task and progress(task)["active"])
         paused = slow.operate(job, "pause").json()
@@ -84,7 +98,9 @@ class TestMoves:
         assert complete(slow, job) == EVERYBODY
 
     @pytest.mark.parametrize("state", ["RUNNING_GET_COHORT", "RUNNING_PROCESS_CORE"])
-    def test_the_cohort_query_and_the_core_pass_are_finished_while_paused_too(self, slow: Client, state: str) -> None:
+    def test_the_cohort_query_and_the_core_pass_are_finished_while_paused_too(
+        self, slow: ExtractionServerClient, state: str
+    ) -> None:
         job, paused = caught(slow, state, "pause")
         before = version(paused)
         slow.until(job, lambda task: version(task) > before)
@@ -93,7 +109,7 @@ class TestMoves:
         assert complete(slow, job) == EVERYBODY
 
     @pytest.mark.parametrize("state", ["PENDING", *RUNNING, "PAUSED"])
-    def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: Client, state: str) -> None:
+    def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: ExtractionServerClient, state: str) -> None:
         if state == "PENDING":
             slow.submit(crtdl())
         if state == "PAUSED":
@@ -106,7 +122,7 @@ class TestMoves:
         time.sleep(0.2)  # more than the unit takes to see that it is given up
         assert slow.task(job) == task
 
-    def test_409_where_the_state_does_not_allow_the_operation(self, slow: Client) -> None:
+    def test_409_where_the_state_does_not_allow_the_operation(self, slow: ExtractionServerClient) -> None:
         running, pending = slow.submit(crtdl()), slow.submit(crtdl())
         slow.reach(running, "RUNNING_GET_COHORT")
         for job, operation in ((pending, "pause"), (pending, "resume"), (running, "resume")):
@@ -131,7 +147,7 @@ class TestMoves:
             assert client.operate(job, operation).status_code == 409
         assert client.task(job) == task
 
-    def test_operations_on_what_is_not_there_are_404(self, slow: Client) -> None:
+    def test_operations_on_what_is_not_there_are_404(self, slow: ExtractionServerClient) -> None:
         for operation in ("pause", "resume", "cancel"):
             assert slow.operate("no-uuid", operation).status_code == 404
 
@@ -169,11 +185,11 @@ class TestScheduling:
         wait_until(lambda: active(client.task(job)) == 2)  # both are held
         seen: set[int] = set()
 
-        def look(task: Any) -> bool:
+        def record_active(task: Any) -> bool:
             seen.add(active(task))
             return bool(task["status"] == "completed")
 
-        client.until(job, look)  # one Task is one moment
+        client.until(job, record_active)  # one Task is one moment
         assert max(seen) == 2
 
     @pytest.mark.slow
@@ -214,13 +230,13 @@ class TestDelete:
         assert client.poll(job).status_code == 404
         assert not (tmp_path / "state" / "results" / job).exists()
 
-    def test_two_at_once_one_removes_the_other_finds_nothing(self, slow: Client) -> None:
+    def test_two_at_once_one_removes_the_other_finds_nothing(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         slow.reach(job, "RUNNING_PROCESS_BATCH")
         statuses: list[int] = []
 
         def delete() -> None:
-            with Client(str(slow.base_url)) as own:
+            with ExtractionServerClient(str(slow.base_url)) as own:
                 statuses.append(own.delete(f"/fhir/Task/{job}").status_code)
 
         threads = [threading.Thread(target=delete) for _ in range(4)]
@@ -333,7 +349,7 @@ def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospi
     from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 
     options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=600)
-    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
+    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
         answer = client.post("/fhir/$extract-data", json=parameters(crtdl()))
         job = answer.headers["content-location"].rpartition("/")[2]
         client.reach(job, "RUNNING_GET_COHORT")

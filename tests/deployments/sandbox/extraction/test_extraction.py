@@ -467,13 +467,14 @@ class TestCore:
     DRUGS = group("med", "Medication", attribute("Medication.code", must=True), includeReferenceOnly=True)
 
     @staticmethod
-    def given(key: str, drug: str, owner: str = "p1") -> dict[str, Any]:
+    def administration(key: str, drug: str, owner: str = "p1") -> dict[str, Any]:
         return resource("MedicationAdministration", key, owner, medicationReference={"reference": f"Medication/{drug}"})
 
     def test_what_belongs_to_no_patient_goes_to_the_core_file_only_and_once(self, extract: Any) -> None:
         result = extract(
             crtdl(self.GIVEN, self.DRUGS),
-            self.given("a1", "m"), self.given("a2", "m"), patient("p2", gender="male"), self.given("a3", "m", "p2"),
+            self.administration("a1", "m"), self.administration("a2", "m"),
+            patient("p2", gender="male"), self.administration("a3", "m", "p2"),
             resource("Medication", "m", code=concept("atc", "A")),
             resource("Medication", "unused", code=concept("atc", "B")),
             batchsize=1,
@@ -521,7 +522,7 @@ class TestCore:
         must = group("given", "MedicationAdministration",
                      attribute("MedicationAdministration.medication[x]", "med", must=True))  # fmt: skip
         result = extract(
-            crtdl(must, self.DRUGS), self.given("a1", "good"), self.given("a2", "bad"),
+            crtdl(must, self.DRUGS), self.administration("a1", "good"), self.administration("a2", "bad"),
             resource("Medication", "good", code=concept("atc", "A")), resource("Medication", "bad"),
         )  # fmt: skip
         assert set(result.resources) == {"Patient/p1", "MedicationAdministration/a1"}
@@ -531,8 +532,8 @@ class TestCore:
     def test_what_a_dropped_patient_led_to_is_not_in_the_core_file(self, extract: Any) -> None:
         result = extract(
             crtdl(self.GIVEN, self.DRUGS, CONDITIONS),
-            self.given("a1", "m1"), resource("Condition", "c", "p1", code=concept(ICD, "A")),
-            patient("p2", gender="male"), self.given("a2", "m2", "p2"),
+            self.administration("a1", "m1"), resource("Condition", "c", "p1", code=concept(ICD, "A")),
+            patient("p2", gender="male"), self.administration("a2", "m2", "p2"),
             resource("Medication", "m1", code=concept("atc", "A")),
             resource("Medication", "m2", code=concept("atc", "B")),
         )  # fmt: skip

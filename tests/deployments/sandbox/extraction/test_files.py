@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployments.sandbox.extraction.conftest import Client, Result, Start, crtdl
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Result, Start, crtdl
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_files_can_be_made_to_appear_after_some_checks(start: Start, hospital: P
 
 
 def test_faults_reach_files_too(result: Result) -> None:
-    client: Client = result.client
+    client: ExtractionServerClient = result.client
     rule = {"action": "status", "status": 405, "method": "HEAD", "path": "/output/*", "times": None}
     client.put("/_sandbox/faults", json=[rule]).raise_for_status()
     assert client.head(url(result)).status_code == 405

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.extraction.index import BadLines, Index
+from deployments.sandbox.extraction.index import BadLines, ResourceIndex
 from tests.conftest import examples
 from tests.deployments.sandbox.extraction.conftest import HOSPITAL, ICD, Start, ccdl, criterion, crtdl, patient, write
 
@@ -22,13 +22,13 @@ def bundle(*resources: object, kind: str = "collection", separator: str = ",") -
     return f'{{"resourceType":"Bundle","type":"{kind}","entry":[{entries}]}}'
 
 
-def made(data: Path, tmp_path: Path) -> Index:
-    index = Index(data, tmp_path / "index")
+def made(data: Path, tmp_path: Path) -> ResourceIndex:
+    index = ResourceIndex(data, tmp_path / "index")
     index.build()
     return index
 
 
-def contents(index: Index) -> dict[str, object]:
+def contents(index: ResourceIndex) -> dict[str, object]:
     kinds = ("Patient", "Condition", "Medication", "Bundle")
     with index.reader() as reader:
         return {place.key: reader.load(place) for kind in kinds for place in reader.of_type(kind)}
@@ -129,7 +129,7 @@ def test_bad_lines_can_be_left_out_with_a_warning_that_names_them(
 ) -> None:
     bad = bundle(patient("x"), 7)
     data = write(tmp_path / "data", patient("a"), "canary", bad, patient("b"), name="some.ndjson")
-    index = Index(data, tmp_path / "index", BadLines.SKIP)
+    index = ResourceIndex(data, tmp_path / "index", BadLines.SKIP)
     index.build()
     assert list(contents(index)) == ["Patient/a", "Patient/b"]  # nothing of a Bundle with a bad entry
     assert [record.getMessage() for record in caplog.records] == [

@@ -11,20 +11,20 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.extraction.files import UrlStyle
-from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl, parameters
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Start, crtdl, parameters
 
 URL = "/fhir/$extract-data"
 CRTDL = base64.b64encode(json.dumps(crtdl()).encode()).decode()
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> Client:
+def client(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital)
 
 
-def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(client: Client) -> None:
+def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(client: ExtractionServerClient) -> None:
     answer = client.post(URL, json=parameters(crtdl()))
     assert (answer.status_code, answer.content) == (202, b"")
     location = answer.headers["content-location"]
@@ -34,7 +34,7 @@ def test_it_is_answered_202_with_an_empty_body_and_the_absolute_status_url(clien
     assert client.get(location).status_code in (200, 202)
 
 
-def test_the_status_url_names_the_host_that_the_client_used(client: Client) -> None:
+def test_the_status_url_names_the_host_that_the_client_used(client: ExtractionServerClient) -> None:
     answer = client.post(URL, json=parameters(crtdl()), headers={"host": "extraction.example:8080"})
     assert answer.headers["content-location"].startswith("http://extraction.example:8080/fhir/__status/")
 
@@ -51,7 +51,7 @@ def test_the_status_url_names_the_host_that_the_client_used(client: Client) -> N
     ],
 )
 def test_behind_a_proxy_urls_are_those_that_its_headers_name(
-    client: Client, headers: dict[str, str], root: str
+    client: ExtractionServerClient, headers: dict[str, str], root: str
 ) -> None:
     location = client.post(URL, json=parameters(crtdl()), headers=headers).headers["content-location"]
     assert location.startswith(f"{root}/fhir/__status/")
@@ -89,12 +89,12 @@ def test_a_public_url_is_the_root_of_every_url_whatever_the_client_says(
         {"accept": "*/*"},
     ],
 )
-def test_it_is_lenient_about_content_type_and_accept(client: Client, headers: dict[str, str]) -> None:
+def test_it_is_lenient_about_content_type_and_accept(client: ExtractionServerClient, headers: dict[str, str]) -> None:
     content = json.dumps(parameters(crtdl()))
     assert client.post(URL, content=content, headers=headers).status_code == 202
 
 
-def test_base64_may_have_line_breaks(client: Client) -> None:
+def test_base64_may_have_line_breaks(client: ExtractionServerClient) -> None:
     text = "\n".join(CRTDL[start : start + 60] for start in range(0, len(CRTDL), 60))
     entry = {"name": "crtdl", "valueBase64Binary": text}
     assert client.post(URL, json={"resourceType": "Parameters", "parameter": [entry]}).status_code == 202
@@ -133,7 +133,9 @@ def body(*entries: Any) -> bytes:
         (body(GOOD, {"name": "patient", "valueString": ""}), "patient has no valueString"),
     ],
 )
-def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(client: Client, content: bytes, text: str) -> None:
+def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(
+    client: ExtractionServerClient, content: bytes, text: str
+) -> None:
     answer = client.post(URL, content=content)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/fhir+json"
@@ -145,7 +147,7 @@ def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(client: Client, c
 
 
 @pytest.mark.slow
-def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: Client) -> None:
+def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: ExtractionServerClient) -> None:
     content = json.dumps(parameters(crtdl())).encode()
     limit = 2 * 1024 * 1024
     assert client.post(URL, content=content + b" " * (limit - len(content))).status_code == 202
@@ -163,7 +165,7 @@ def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: Client) -> Non
 
 
 def test_the_gate_asks_for_credentials(start: Start, hospital: Path) -> None:
-    client = start(hospital, Gate(username="u", password="p"))
+    client = start(hospital, RequiredCredentials(username="u", password="p"))
     assert client.post(URL, json=parameters(crtdl())).status_code == 401
     client.auth = httpx.BasicAuth("u", "p")
     result = client.extract(crtdl())
@@ -175,7 +177,12 @@ def test_the_gate_asks_for_credentials(start: Start, hospital: Path) -> None:
 @pytest.mark.parametrize("header", ["x-api-key", "X-Research-Key"])
 def test_the_gate_knows_an_api_key_in_a_header_that_can_be_named(start: Start, hospital: Path, header: str) -> None:
     key = "k3y ü"
-    client = start(hospital, Gate(api_key=key) if header == "x-api-key" else Gate(api_key=key, api_key_header=header))
+    client = start(
+        hospital,
+        RequiredCredentials(api_key=key)
+        if header == "x-api-key"
+        else RequiredCredentials(api_key=key, api_key_header=header),
+    )
     for name, value in ((header, ""), (header, "wrong"), ("authorization", f"Bearer {key}"), ("x-other", key)):
         headers = {name.encode(): value.encode()}
         answer = client.post(URL, json=parameters(crtdl()), headers=headers)
@@ -188,9 +195,9 @@ def test_the_gate_knows_an_api_key_in_a_header_that_can_be_named(start: Start, h
 
 
 def test_any_of_several_credentials_opens_the_gate(start: Start, hospital: Path) -> None:
-    client = start(hospital, Gate(username="u", password="p", token="t0ken", api_key="k3y"))
+    client = start(hospital, RequiredCredentials(username="u", password="p", token="t0ken", api_key="k3y"))
     for headers in ({"x-api-key": "k3y"}, {"authorization": "Bearer t0ken"}, {"authorization": "Basic dTpw"}):
         assert client.get("/fhir/Task", headers=headers).status_code == 200
     for headers in ({}, {"x-api-key": "t0ken"}, {"authorization": "Bearer k3y"}, {"authorization": "Basic dTpx"}):
         assert client.get("/fhir/Task", headers=headers).status_code == 401
-    assert "k3y" not in repr(Gate(api_key="k3y"))
+    assert "k3y" not in repr(RequiredCredentials(api_key="k3y"))

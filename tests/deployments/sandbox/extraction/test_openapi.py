@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from deployments.sandbox.common.service import DISCLAIMER
-from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Start, crtdl
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> Client:
+def client(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital)
 
 
-def test_the_capability_statement_lists_task_and_the_operations(client: Client) -> None:
+def test_the_capability_statement_lists_task_and_the_operations(client: ExtractionServerClient) -> None:
     statement = client.get("/fhir/metadata").json()
     assert (statement["resourceType"], statement["fhirVersion"]) == ("CapabilityStatement", "4.0.1")
     rest = statement["rest"][0]
@@ -26,7 +26,7 @@ def test_the_capability_statement_lists_task_and_the_operations(client: Client) 
     assert DISCLAIMER in str(statement)
 
 
-def test_every_path_of_the_description_answers_and_the_page_lists_it(client: Client) -> None:
+def test_every_path_of_the_description_answers_and_the_page_lists_it(client: ExtractionServerClient) -> None:
     document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.")
     page = client.get("/docs")
@@ -45,7 +45,7 @@ def test_every_path_of_the_description_answers_and_the_page_lists_it(client: Cli
 
 
 @pytest.mark.parametrize("path", ["/fhir", "/fhir/Patient", "/fhir/Task/x/y", "/fhir/$other", "/x"])
-def test_what_is_not_there_is_404_with_an_operation_outcome(client: Client, path: str) -> None:
+def test_what_is_not_there_is_404_with_an_operation_outcome(client: ExtractionServerClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
     assert answer.json()["resourceType"] == "OperationOutcome"
@@ -62,11 +62,11 @@ def test_what_is_not_there_is_404_with_an_operation_outcome(client: Client, path
         ("PUT", "/fhir/metadata"),
     ],
 )
-def test_a_method_that_is_not_there_is_405(client: Client, method: str, path: str) -> None:
+def test_a_method_that_is_not_there_is_405(client: ExtractionServerClient, method: str, path: str) -> None:
     assert client.request(method, path).status_code == 405
 
 
-def test_head_is_get_without_a_body(client: Client) -> None:
+def test_head_is_get_without_a_body(client: ExtractionServerClient) -> None:
     answer = client.head("/fhir/metadata")
     assert (answer.status_code, answer.content) == (200, b"")
     assert int(answer.headers["content-length"]) == len(client.get("/fhir/metadata").content)

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
-from deployments.sandbox.extraction.parameters import looks_at
-from deployments.sandbox.extraction.query import Group, read_query
+from deployments.sandbox.extraction.parameters import search_elements
+from deployments.sandbox.extraction.query import QueryGroup, read_query
 from deployments.sandbox.extraction.selection import belongs
 from tests.deployments.sandbox.extraction.conftest import attribute, code, concept, crtdl, group
 
 TABLE = msgspec.json.decode((DEFINITIONS / "search-parameters.json").read_bytes())["parameters"]
 
 
-def group_of(kind: str, filtered: dict[str, Any]) -> Group:
+def group_of(kind: str, filtered: dict[str, Any]) -> QueryGroup:
     """The group of a query as the server reads it."""
     query = crtdl(group("g", kind, attribute(f"{kind}.id"), filter=[filtered]))
     return read_query(msgspec.json.encode(query)).by_id["g"]
@@ -75,7 +75,7 @@ def test_a_filter_looks_where_r4_says(kind: str, filtered: dict[str, Any], conte
 
 
 def test_a_parameter_of_another_kind_or_type_is_none() -> None:
-    assert looks_at("Substance", "token", "expiry") == ()
-    assert looks_at("Substance", "date", "code") == ()
-    assert looks_at("Substance", "token", "combo-code") == ()
-    assert looks_at("Substance", "token", "_id") == looks_at("Patient", "token", "_id") != ()
+    assert search_elements("Substance", "token", "expiry") == ()
+    assert search_elements("Substance", "date", "code") == ()
+    assert search_elements("Substance", "token", "combo-code") == ()
+    assert search_elements("Substance", "token", "_id") == search_elements("Patient", "token", "_id") != ()

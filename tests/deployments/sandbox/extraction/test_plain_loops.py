@@ -23,7 +23,7 @@ from tests.deployments.sandbox.extraction.conftest import (
     AGE,
     GENDER,
     TODAY,
-    Client,
+    ExtractionServerClient,
     Start,
     attribute,
     ccdl,
@@ -38,10 +38,10 @@ Resource = dict[str, Any]
 
 
 @dataclass
-class Hospital:
+class HospitalData:
     """A directory, read with nothing but a JSON parser, and a server over it."""
 
-    client: Client
+    client: ExtractionServerClient
     resources: list[Resource]
 
     def of(self, kind: str) -> list[Resource]:
@@ -54,14 +54,14 @@ class Hospital:
 
 
 @pytest.fixture(params=DIRECTORIES, ids=lambda path: path.parent.name)
-def hospital(request: pytest.FixtureRequest, start: Start) -> Hospital:
+def hospital(request: pytest.FixtureRequest, start: Start) -> HospitalData:
     found: dict[tuple[str, str], Resource] = {}
     for path in sorted(request.param.glob("*.ndjson")):
         for line in path.read_text(encoding="utf-8").splitlines():
             item = json.loads(line, parse_float=Decimal)
             for one in [entry["resource"] for entry in item["entry"]] if item["resourceType"] == "Bundle" else [item]:
                 found[one["resourceType"], one["id"]] = one
-    return Hospital(start(request.param, batchsize=7), list(found.values()))
+    return HospitalData(start(request.param, batchsize=7), list(found.values()))
 
 
 def first(item: Resource, field: str = "code") -> tuple[str, str]:
@@ -83,13 +83,13 @@ def of_gender(gender: str) -> Resource:
 
 
 @pytest.mark.parametrize("gender", ["female", "male"])
-def test_gender(hospital: Hospital, gender: str) -> None:
+def test_gender(hospital: HospitalData, gender: str) -> None:
     expected = sorted(item["id"] for item in hospital.of("Patient") if item.get("gender") == gender)
     assert hospital.client.cohort(ccdl([of_gender(gender)])) == expected
 
 
 @pytest.mark.parametrize("limit", [1, 18, 40, 65])
-def test_age(hospital: Hospital, limit: int) -> None:
+def test_age(hospital: HospitalData, limit: int) -> None:
     today = TODAY.date()
     latest = date(today.year - limit, today.month, today.day).isoformat()
     expected = sorted(
@@ -99,7 +99,7 @@ def test_age(hospital: Hospital, limit: int) -> None:
     assert hospital.client.cohort(ccdl([criterion("Patient", AGE, valueFilter=older)])) == expected
 
 
-def test_diagnoses_with_a_time_restriction(hospital: Hospital) -> None:
+def test_diagnoses_with_a_time_restriction(hospital: HospitalData) -> None:
     conditions = hospital.of("Condition")
     dates = sorted(item["recordedDate"][:10] for item in conditions if len(item.get("recordedDate", "")) >= 10)
     after, before = dates[len(dates) // 4], dates[3 * len(dates) // 4]
@@ -114,7 +114,7 @@ def test_diagnoses_with_a_time_restriction(hospital: Hospital) -> None:
         assert hospital.client.cohort(query) == expected
 
 
-def test_laboratory_values_with_a_unit_with_and_without_men(hospital: Hospital) -> None:
+def test_laboratory_values_with_a_unit_with_and_without_men(hospital: HospitalData) -> None:
     measured = [item for item in hospital.of("Observation") if "value" in item.get("valueQuantity", {})]
     men = {item["id"] for item in hospital.of("Patient") if item.get("gender") == "male"}
     for system, value in frequent(measured, 5):
@@ -139,7 +139,7 @@ def test_laboratory_values_with_a_unit_with_and_without_men(hospital: Hospital) 
                 assert found == [key for key in expected if key not in left_out]
 
 
-def test_exclusion(hospital: Hospital) -> None:
+def test_exclusion(hospital: HospitalData) -> None:
     conditions = hospital.of("Condition")
     for system, value in frequent(conditions, 3):
         ill = set(hospital.people(item for item in conditions if has(item, (system, value))))
@@ -148,7 +148,7 @@ def test_exclusion(hospital: Hospital) -> None:
         assert hospital.client.cohort(query) == [key for key in gendered if key not in ill]
 
 
-def test_extraction_of_everything_of_three_types(hospital: Hospital) -> None:
+def test_extraction_of_everything_of_three_types(hospital: HospitalData) -> None:
     kinds = {"Condition": ("code", "recordedDate"), "Observation": ("code", "status"), "Procedure": ("code",)}
     groups = [group(kind, kind, *(attribute(f"{kind}.{name}") for name in names)) for kind, names in kinds.items()]
     result = hospital.client.extract(crtdl(*groups))
@@ -170,7 +170,7 @@ def test_extraction_of_everything_of_three_types(hospital: Hospital) -> None:
     }
 
 
-def test_extraction_with_a_must_have_and_linked_cases(hospital: Hospital) -> None:
+def test_extraction_with_a_must_have_and_linked_cases(hospital: HospitalData) -> None:
     result = hospital.client.extract(
         crtdl(
             group("cond", "Condition", attribute("Condition.code", must=True), attribute("Condition.encounter", "enc")),

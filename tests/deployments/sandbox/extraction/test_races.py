@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployments.sandbox.extraction.conftest import FINAL, Client, Start, crtdl
+from tests.deployments.sandbox.extraction.conftest import FINAL, ExtractionServerClient, Start, crtdl
 from tests.deployments.sandbox.extraction.test_engine import EVERYBODY, RUNNING, complete
 from tests.deployments.sandbox.extraction.test_task import put, version
 
@@ -40,7 +40,7 @@ def reachable(state: str) -> set[str]:
     return found
 
 
-def disturb(client: Client, jobs: Sequence[str], choose: random.Random) -> list[str]:
+def disturb(client: ExtractionServerClient, jobs: Sequence[str], choose: random.Random) -> list[str]:
     """Forty operations at random; the answers that do not fit the operation."""
     wrong: list[str] = []
     for _ in range(40):
@@ -59,7 +59,7 @@ def disturb(client: Client, jobs: Sequence[str], choose: random.Random) -> list[
     return wrong
 
 
-def watch(client: Client, jobs: Sequence[str], goes_on: Callable[[], bool]) -> list[str]:
+def watch(client: ExtractionServerClient, jobs: Sequence[str], goes_on: Callable[[], bool]) -> list[str]:
     """What jobs were seen to do that they may not: a forbidden move, a version that falls, a change without one."""
     wrong: list[str] = []
     last = dict.fromkeys(jobs, ("PENDING", 0))
@@ -84,7 +84,7 @@ def test_in_a_storm_of_operations_every_answer_fits_and_every_move_is_in_the_tab
     wrong: list[str] = []
 
     def storm(number: int) -> None:
-        with Client(str(client.base_url)) as own:
+        with ExtractionServerClient(str(client.base_url)) as own:
             wrong.extend(disturb(own, jobs, random.Random(seed * 10 + number)))
 
     threads = [threading.Thread(target=storm, args=(number,)) for number in range(4)]
@@ -108,7 +108,7 @@ def test_submitted_and_deleted_in_a_storm_nothing_is_left_behind(start: Start, h
 
     def storm(seed: int) -> None:
         choose = random.Random(seed)
-        with Client(str(client.base_url)) as own:
+        with ExtractionServerClient(str(client.base_url)) as own:
             for _ in range(10):
                 job = own.submit(crtdl())
                 if choose.random() < 0.3:
@@ -133,7 +133,7 @@ def test_files_are_whole_or_404_while_their_job_is_deleted(start: Start, hospita
     answers: list[tuple[int, str]] = []
 
     def read() -> None:
-        with Client(str(client.base_url)) as own:
+        with ExtractionServerClient(str(client.base_url)) as own:
             for url in urls * 3:
                 answer = own.get(url)
                 answers.append((answer.status_code, answer.text if answer.status_code == 200 else ""))

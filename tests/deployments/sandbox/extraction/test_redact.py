@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.redact import redact, wanted
+from deployments.sandbox.extraction.redact import element_tree, redact
 from deployments.sandbox.extraction.tree import decode
 from tests.deployments.sandbox.extraction.conftest import concept
 from tests.deployments.sandbox.validation.support import findings
@@ -20,7 +20,7 @@ SUBJECT = {"reference": "Patient/p1"}
 
 def copied(source: Json, *asked: str) -> Json:
     """The copy of a resource with the elements asked for; what it refers to stays."""
-    tree = wanted(source["resourceType"], [tuple(path.split(".")) for path in asked])
+    tree = element_tree(source["resourceType"], [tuple(path.split(".")) for path in asked])
     return redact({"id": "x"} | source, tree, ["http://example.org/p"], lambda _key: True)
 
 

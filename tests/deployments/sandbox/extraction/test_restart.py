@@ -21,8 +21,8 @@ from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.extraction.board import JobStore
 from deployments.sandbox.options import SandboxOptions
-from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl, progress
-from tests.deployments.sandbox.extraction.pace import Pace
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Start, crtdl, progress
+from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.deployments.sandbox.extraction.test_task import version
 
 CRTDL = DEMO_CRTDL.read_bytes()
@@ -51,14 +51,14 @@ STANDING = {"batch_delay": "600", "maxconcurrency": "1"}
 
 
 @contextlib.contextmanager
-def held(place: Path) -> Iterator[Client]:
+def held(place: Path) -> Iterator[ExtractionServerClient]:
     """An earlier server over the state of ``sandbox``, whose units are held: jobs are brought where a test needs them.
 
     It ends in order; what is killed is a later one, which finds them there.
     """
-    pace = Pace()
+    pace = UnitPace()
     options = ExtractionOptions(state=place / "extraction", batchsize=4, maxconcurrency=1, wait=pace)
-    with serve_in_thread(extraction_service(options)) as served, Client(served.url, pace) as client:
+    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url, pace) as client:
         yield client
 
 
@@ -74,11 +74,11 @@ def test_unfinished_jobs_go_on_under_their_ids_and_their_versions_rise(
     with held(tmp_path) as client:
         running, pending = client.submit(CRTDL), client.submit(CRTDL)
         client.reach(running, state)
-    with sandbox(**STANDING) as child, Client(child.urls["extraction"]) as client:
+    with sandbox(**STANDING) as child, ExtractionServerClient(child.urls["extraction"]) as client:
         before = {running: client.reach(running, state), pending: client.task(pending)}
         assert before[pending]["status"] == "requested"
         kill(child)
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         for job, task in before.items():
             assert version(client.task(job)) >= version(task)
             result = client.result(job)
@@ -99,10 +99,10 @@ def test_paused_jobs_stay_paused_and_resume_to_where_they_were(
             if state == "RUNNING_PROCESS_BATCH":
                 client.until(jobs[state], one_batch_done)
             assert client.operate(jobs[state], "pause").status_code == 200
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         assert {client.state(job) for job in jobs.values()} == {"PAUSED"}
         kill(child)
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         for state, job in jobs.items():
             task = client.task(job)
             assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
@@ -120,13 +120,13 @@ def test_killed_after_a_failure_for_now_it_goes_on_and_after_a_final_one_it_stay
 ) -> None:
     away = tmp_path / "away"
     options = SandboxOptions(data=hospital, state=tmp_path / "state", settings={"retry_delay": delay})
-    with start_child(options) as child, Client(child.urls["extraction"]) as client:
+    with start_child(options) as child, ExtractionServerClient(child.urls["extraction"]) as client:
         (hospital / "data.ndjson").rename(away)
         job = client.submit(crtdl())
         before = client.reach(job, state)
         kill(child)
     away.rename(hospital / "data.ndjson")
-    with start_child(options) as child, Client(child.urls["extraction"]) as client:
+    with start_child(options) as child, ExtractionServerClient(child.urls["extraction"]) as client:
         if state == "FAILED":
             assert client.task(job) == before
             assert client.poll(job).status_code == 500
@@ -143,13 +143,13 @@ def test_finished_jobs_load_unchanged_and_their_results_survive(
         completed, deleted = client.submit(CRTDL), client.submit(CRTDL)
         texts = client.result(completed).texts
         client.result(deleted)
-    with sandbox(**STANDING) as child, Client(child.urls["extraction"]) as client:
+    with sandbox(**STANDING) as child, ExtractionServerClient(child.urls["extraction"]) as client:
         assert client.delete(f"/fhir/Task/{deleted}").status_code == 204
         cancelled = client.submit(CRTDL)
         assert client.operate(cancelled, "cancel").status_code == 200
         tasks = {job: client.task(job) for job in (completed, cancelled)}
         kill(child)
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         assert {job: client.task(job) for job in tasks} == tasks
         assert client.result(completed).texts == texts
         assert client.poll(cancelled).status_code == 410
@@ -161,12 +161,12 @@ def test_finished_batches_are_not_done_again(sandbox: Callable[..., SandboxChild
     with held(tmp_path) as client:
         job = client.submit(CRTDL)
         client.until(job, one_batch_done)
-    with sandbox(**STANDING) as child, Client(child.urls["extraction"]) as client:
+    with sandbox(**STANDING) as child, ExtractionServerClient(child.urls["extraction"]) as client:
         client.until(job, lambda task: progress(task)["active"])
         kill(child)
     directory = tmp_path / "extraction" / "results" / job
     before = {path.name: path.stat().st_ino for path in directory.glob("*.ndjson")}
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         attempts = [
             batch["attempts"] for batch in client.result(job).manifest["extension"][0]["valueObject"]["batches"]
         ]
@@ -188,7 +188,10 @@ def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
     job = None
     unanswered = 0
     for _ in range(4):
-        with sandbox(batch_delay="0.1", maxconcurrency="2") as child, Client(child.urls["extraction"]) as client:
+        with (
+            sandbox(batch_delay="0.1", maxconcurrency="2") as child,
+            ExtractionServerClient(child.urls["extraction"]) as client,
+        ):
             timer = threading.Timer(moments.random() * 0.4, os.kill, (child.pid, signal.SIGKILL))
             timer.start()
             try:
@@ -199,7 +202,7 @@ def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
                 unanswered += job is None
             finally:
                 timer.join()
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         job = job or client.submit(CRTDL)
         result = client.result(job)
         assert (result.resources, result.core) == undisturbed(start)
@@ -214,13 +217,13 @@ def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
 ) -> None:
     state = tmp_path / "state"
     options = ExtractionOptions(data=hospital, state=state)
-    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
+    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
         gone, kept = client.submit(crtdl()), client.submit(crtdl())
         client.result(gone)
         client.result(kept)
     # The moment of a kill -9 in the middle: the removal is noted, and some files are gone.
     store = JobStore(state)
-    store.leave(gone)
+    store.mark_removal(gone)
     store.close()
     next((state / "results" / gone).glob("*.ndjson")).unlink()
     client = start(hospital, state=state)
@@ -232,7 +235,7 @@ def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_killed_while_jobs_are_deleted_each_is_whole_or_gone(sandbox: Callable[..., SandboxChild], seed: int) -> None:
-    with sandbox(batchsize="1") as child, Client(child.urls["extraction"]) as client:
+    with sandbox(batchsize="1") as child, ExtractionServerClient(child.urls["extraction"]) as client:
         jobs = [client.submit(CRTDL) for _ in range(6)]
         texts = {job: client.result(job).texts for job in jobs}
         timer = threading.Timer(random.Random(seed).random() * 0.05, os.kill, (child.pid, signal.SIGKILL))
@@ -241,7 +244,7 @@ def test_killed_while_jobs_are_deleted_each_is_whole_or_gone(sandbox: Callable[.
             for job in jobs:
                 client.delete(f"/fhir/Task/{job}")
         timer.join()
-    with sandbox() as child, Client(child.urls["extraction"]) as client:
+    with sandbox() as child, ExtractionServerClient(child.urls["extraction"]) as client:
         for job in jobs:
             answer = client.poll(job)
             assert answer.status_code in (200, 404)

@@ -10,38 +10,46 @@ from typing import Any
 
 import pytest
 
-from tests.deployments.sandbox.extraction.conftest import Client, Start, attribute, ccdl, criterion, crtdl, group
+from tests.deployments.sandbox.extraction.conftest import (
+    ExtractionServerClient,
+    Start,
+    attribute,
+    ccdl,
+    criterion,
+    crtdl,
+    group,
+)
 
 EXTENSIONS = "https://sandbox.example/fhir/StructureDefinition/"
 
 
-def issues(client: Client, job: str) -> list[tuple[str, str]]:
+def issues(client: ExtractionServerClient, job: str) -> list[tuple[str, str]]:
     outcome = client.poll(job).json()
     assert outcome["resourceType"] == "OperationOutcome"
     return [(issue["severity"], issue["code"]) for issue in outcome["issue"]]
 
 
-def lines(client: Client, job: str) -> list[str]:
+def lines(client: ExtractionServerClient, job: str) -> list[str]:
     return client.poll(job).json()["issue"][-1]["diagnostics"].splitlines()  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
+def slow(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 class TestUnfinished:
-    def test_400_for_an_id_that_is_no_uuid(self, slow: Client) -> None:
+    def test_400_for_an_id_that_is_no_uuid(self, slow: ExtractionServerClient) -> None:
         answer = slow.poll("no-uuid")
         assert answer.status_code == 400
         assert answer.json()["issue"][0]["code"] == "invalid"
 
-    def test_404_for_an_unknown_job(self, slow: Client) -> None:
+    def test_404_for_an_unknown_job(self, slow: ExtractionServerClient) -> None:
         answer = slow.poll(str(uuid.uuid4()))
         assert answer.status_code == 404
         assert answer.json()["issue"][0]["code"] == "not-found"
 
-    def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: Client) -> None:
+    def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         seen: dict[str, str] = {}
         told: dict[str, list[str]] = {}
@@ -63,7 +71,7 @@ class TestUnfinished:
         assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
         assert answer.status_code == 200
 
-    def test_202_pending_and_paused(self, slow: Client) -> None:
+    def test_202_pending_and_paused(self, slow: ExtractionServerClient) -> None:
         first, second = slow.submit(crtdl()), slow.submit(crtdl())
         answer = slow.poll(second)
         assert (answer.status_code, answer.headers["x-progress"]) == (202, "Pending")
@@ -72,7 +80,7 @@ class TestUnfinished:
         answer = slow.poll(first)
         assert (answer.status_code, answer.headers["x-progress"]) == (202, "Paused")
 
-    def test_410_for_a_cancelled_job(self, slow: Client) -> None:
+    def test_410_for_a_cancelled_job(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         slow.operate(job, "cancel")
         answer = slow.poll(job)
@@ -80,7 +88,7 @@ class TestUnfinished:
         assert "x-progress" not in answer.headers
         assert lines(slow, job)[1] == "Status: CANCELLED"
 
-    def test_404_after_deletion(self, slow: Client) -> None:
+    def test_404_after_deletion(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         assert slow.delete(f"/fhir/Task/{job}").status_code == 204
         assert slow.poll(job).status_code == 404

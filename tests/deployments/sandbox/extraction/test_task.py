@@ -12,23 +12,25 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.deployments.sandbox.extraction.conftest import TODAY, Client, Start, crtdl, progress
+from tests.deployments.sandbox.extraction.conftest import TODAY, ExtractionServerClient, Start, crtdl, progress
 
 SYSTEM = "https://sandbox.example/fhir/CodeSystem/job-status"
 UNKNOWN = "0b7e1f52-6f2b-4c0e-9d0a-5f5c3f1f7a11"
 
 
 @pytest.fixture
-def client(start: Start, hospital: Path) -> Client:
+def client(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital)
 
 
 @pytest.fixture
-def slow(start: Start, hospital: Path) -> Client:
+def slow(start: Start, hospital: Path) -> ExtractionServerClient:
     return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
-def put(client: Client, job: str, priority: str | None, version: str | int | None, **fields: Any) -> httpx.Response:
+def put(
+    client: ExtractionServerClient, job: str, priority: str | None, version: str | int | None, **fields: Any
+) -> httpx.Response:
     body = {"resourceType": "Task", "id": job, "status": "requested", "intent": "order"} | fields
     if priority is not None:
         body["priority"] = priority
@@ -43,7 +45,7 @@ def version(task: Any) -> int:
 
 
 class TestRead:
-    def test_a_completed_job(self, client: Client) -> None:
+    def test_a_completed_job(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
         assert (task["resourceType"], task["id"], task["intent"]) == ("Task", job, "order")
@@ -56,7 +58,7 @@ class TestRead:
         assert answer.headers["etag"] == f'W/"{version(task)}"'
         assert answer.headers["content-type"] == "application/fhir+json"
 
-    def test_status_and_business_status_in_every_state(self, slow: Client) -> None:
+    def test_status_and_business_status_in_every_state(self, slow: ExtractionServerClient) -> None:
         seen: dict[str, str] = {}
 
         def note(task: Any) -> Any:
@@ -80,12 +82,14 @@ class TestRead:
         }
 
     @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
-    def test_404_with_an_operation_outcome_for_what_is_not_there(self, client: Client, identity: str) -> None:
+    def test_404_with_an_operation_outcome_for_what_is_not_there(
+        self, client: ExtractionServerClient, identity: str
+    ) -> None:
         for answer in (client.get(f"/fhir/Task/{identity}"), client.delete(f"/fhir/Task/{identity}")):
             assert answer.status_code == 404
             assert answer.json()["issue"][0]["code"] == "not-found"
 
-    def test_a_pending_job_has_no_execution_period_and_no_progress(self, slow: Client) -> None:
+    def test_a_pending_job_has_no_execution_period_and_no_progress(self, slow: ExtractionServerClient) -> None:
         slow.submit(crtdl())
         task = slow.task(slow.submit(crtdl()))
         assert task["status"] == "requested"
@@ -94,7 +98,7 @@ class TestRead:
 
 
 class TestProgress:
-    def test_it_is_there_from_the_end_of_the_cohort_query_and_stays(self, slow: Client) -> None:
+    def test_it_is_there_from_the_end_of_the_cohort_query_and_stays(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         assert "extension" not in slow.reach(job, "RUNNING_GET_COHORT")
         task = slow.reach(job, "RUNNING_PROCESS_BATCH")
@@ -110,20 +114,20 @@ class TestProgress:
         wait_until(lambda: len(progress(client.task(job))["active"]) == 3)  # all are held at their first stage
         stages: list[str] = []
 
-        def look(task: Any) -> bool:
+        def record_stages(task: Any) -> bool:
             if "extension" in task:
                 active = progress(task)["active"]
                 stages.extend(item["stage"] for item in active if item["stage"] not in stages)
                 assert all(str(uuid.UUID(item["batchId"])) == item["batchId"] for item in active)
             return bool(task["status"] == "completed")
 
-        client.until(job, look)
+        client.until(job, record_stages)
         assert stages == ["CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT"]
 
 
 class TestSearch:
     @pytest.fixture
-    def jobs(self, slow: Client) -> list[str]:
+    def jobs(self, slow: ExtractionServerClient) -> list[str]:
         """Three jobs, oldest first: cancelled, running, pending."""
         jobs = [slow.submit(crtdl()) for _ in range(3)]
         slow.operate(jobs[0], "cancel")
@@ -134,7 +138,7 @@ class TestSearch:
         return jobs
 
     @staticmethod
-    def found(client: Client, query: str, **headers: str) -> list[str]:
+    def found(client: ExtractionServerClient, query: str, **headers: str) -> list[str]:
         answer = client.get(f"/fhir/Task?{query}", headers=headers)
         assert answer.status_code == 200, answer.text
         bundle = answer.json()
@@ -150,7 +154,7 @@ class TestSearch:
         jobs = [client.submit(crtdl()) for _ in range(3)]
         assert self.found(client, "") == jobs[::-1]
 
-    def test_by_id_and_by_status_and_by_both(self, slow: Client, jobs: list[str]) -> None:
+    def test_by_id_and_by_status_and_by_both(self, slow: ExtractionServerClient, jobs: list[str]) -> None:
         assert set(self.found(slow, f"_id={jobs[0]},{jobs[2]}")) == {jobs[0], jobs[2]}
         assert self.found(slow, "status=CANCELLED") == [jobs[0]]
         assert set(self.found(slow, "status=PAUSED,CANCELLED")) == set(jobs)
@@ -160,7 +164,7 @@ class TestSearch:
         assert self.found(slow, f"_id={jobs[0].upper()}") == [jobs[0]]
 
     def test_by_default_invalid_values_are_dropped_and_an_empty_rest_does_not_filter(
-        self, slow: Client, jobs: list[str]
+        self, slow: ExtractionServerClient, jobs: list[str]
     ) -> None:
         assert self.found(slow, f"_id={jobs[0]},no-uuid") == [jobs[0]]
         assert len(self.found(slow, "_id=no-uuid")) == 3
@@ -168,7 +172,9 @@ class TestSearch:
         assert len(self.found(slow, "status=in-progress,cancelled&colour=blue")) == 3
         assert len(self.found(slow, "status=running", prefer="handling=lenient")) == 3
 
-    def test_strict_handling_is_400_and_lists_every_problem(self, slow: Client, jobs: list[str]) -> None:
+    def test_strict_handling_is_400_and_lists_every_problem(
+        self, slow: ExtractionServerClient, jobs: list[str]
+    ) -> None:
         query = f"_id={jobs[0]},no-uuid&status=PAUSED,running,waiting&colour=blue"
         answer = slow.get(f"/fhir/Task?{query}", headers={"prefer": "respond-async, handling=strict"})
         assert answer.status_code == 400
@@ -184,7 +190,7 @@ class TestPriority:
         [("asap", "asap"), ("stat", "asap"), ("urgent", "asap"), ("routine", "routine"), (None, "routine")],
     )
     def test_put_changes_the_priority_and_answers_with_the_next_version(
-        self, client: Client, given: str | None, shown: str
+        self, client: ExtractionServerClient, given: str | None, shown: str
     ) -> None:
         job = client.submit(crtdl())
         before = client.reach(job, "COMPLETED")
@@ -195,7 +201,7 @@ class TestPriority:
         assert answer.headers["etag"] == f'W/"{version(before) + 1}"'
         assert client.task(job) == answer.json()
 
-    def test_only_the_priority_is_read(self, client: Client) -> None:
+    def test_only_the_priority_is_read(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         before = client.reach(job, "COMPLETED")
         answer = put(client, job, "asap", version(before), status="failed", intent="plan", id="other")
@@ -207,33 +213,35 @@ class TestPriority:
         assert answer.json() == expected
 
     @pytest.mark.parametrize("header", [None, "", "3", "W/3", '"x"', "*", 'W/"1", W/"2"', 'W/"-1"'])
-    def test_428_when_if_match_is_missing_or_cannot_be_read(self, client: Client, header: str | None) -> None:
+    def test_428_when_if_match_is_missing_or_cannot_be_read(
+        self, client: ExtractionServerClient, header: str | None
+    ) -> None:
         job = client.submit(crtdl())
         answer = put(client, job, "asap", header)
         assert answer.status_code == 428
         assert answer.json()["resourceType"] == "OperationOutcome"
 
-    def test_a_strong_etag_of_the_version_is_understood(self, client: Client) -> None:
+    def test_a_strong_etag_of_the_version_is_understood(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
         assert put(client, job, "asap", f'"{version(task)}"').status_code == 200
 
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"resourceType":"Patient"}', b'{"priority":"asap"}'])
-    def test_400_when_the_body_is_no_task(self, client: Client, content: bytes) -> None:
+    def test_400_when_the_body_is_no_task(self, client: ExtractionServerClient, content: bytes) -> None:
         job = client.submit(crtdl())
         headers = {"if-match": f'W/"{version(client.reach(job, "COMPLETED"))}"'}
         assert client.put(f"/fhir/Task/{job}", content=content, headers=headers).status_code == 400
 
     @pytest.mark.parametrize("priority", ["high", "HIGH", 1, []])
-    def test_400_when_the_priority_is_none(self, client: Client, priority: Any) -> None:
+    def test_400_when_the_priority_is_none(self, client: ExtractionServerClient, priority: Any) -> None:
         job = client.submit(crtdl())
         assert put(client, job, priority, version(client.reach(job, "COMPLETED"))).status_code == 400
 
     @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
-    def test_404_comes_before_428_and_400(self, client: Client, identity: str) -> None:
+    def test_404_comes_before_428_and_400(self, client: ExtractionServerClient, identity: str) -> None:
         assert client.put(f"/fhir/Task/{identity}", content=b"{").status_code == 404
 
-    def test_409_conflict_when_the_version_has_moved_on(self, client: Client) -> None:
+    def test_409_conflict_when_the_version_has_moved_on(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
         for stale in (version(task) - 1, version(task) + 1):
@@ -242,14 +250,14 @@ class TestPriority:
             assert answer.json()["issue"][0]["code"] == "conflict"
         assert client.task(job) == task
 
-    def test_of_two_puts_with_one_version_one_wins(self, client: Client) -> None:
+    def test_of_two_puts_with_one_version_one_wins(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         before = version(client.reach(job, "COMPLETED"))
         statuses: list[int] = []
         gate = threading.Barrier(6)
 
         def change(number: int) -> None:
-            with Client(str(client.base_url)) as own:
+            with ExtractionServerClient(str(client.base_url)) as own:
                 gate.wait()
                 statuses.append(put(own, job, "asap" if number % 2 else "routine", before).status_code)
 
@@ -261,7 +269,7 @@ class TestPriority:
         assert sorted(statuses) == [200] + [409] * 5
         assert version(client.task(job)) == before + 1
 
-    def test_a_version_that_moved_because_a_batch_finished_is_a_conflict(self, slow: Client) -> None:
+    def test_a_version_that_moved_because_a_batch_finished_is_a_conflict(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         before = version(slow.reach(job, "RUNNING_PROCESS_BATCH"))
         slow.until(job, lambda task: progress(task)["batchesCompleted"] > 0)

@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.deployments.sandbox.conftest import Client, Start
+from tests.deployments.sandbox.conftest import SandboxClient, Start
 
 CONTENT = bytes(range(256)) * 4000
 ZIP = {"content-type": "application/zip"}
 
 
-def test_raw_content_goes_in_and_comes_out_as_it_is(fhir: Client) -> None:
+def test_raw_content_goes_in_and_comes_out_as_it_is(fhir: SandboxClient) -> None:
     created = fhir.put("/fhir/Binary/b1", content=CONTENT, headers=ZIP)
     assert created.status_code == 201
     read = fhir.get("/fhir/Binary/b1")
@@ -24,14 +24,14 @@ def test_raw_content_goes_in_and_comes_out_as_it_is(fhir: Client) -> None:
     assert read.headers["etag"] == 'W/"1"'
 
 
-def test_the_fhir_form_is_given_when_json_is_asked_for(fhir: Client) -> None:
+def test_the_fhir_form_is_given_when_json_is_asked_for(fhir: SandboxClient) -> None:
     fhir.put("/fhir/Binary/b1", content=CONTENT, headers=ZIP)
     body = fhir.get("/fhir/Binary/b1", headers={"Accept": "application/fhir+json"}).json()
     assert (body["resourceType"], body["id"], body["contentType"]) == ("Binary", "b1", "application/zip")
     assert base64.b64decode(body["data"]) == CONTENT
 
 
-def test_a_binary_in_fhir_form_comes_out_in_both_forms(fhir: Client) -> None:
+def test_a_binary_in_fhir_form_comes_out_in_both_forms(fhir: SandboxClient) -> None:
     data = base64.b64encode(CONTENT).decode()
     body = json.dumps({"resourceType": "Binary", "id": "b1", "contentType": "application/zip", "data": data})
     assert fhir.store("Binary/b1", body).status_code == 201
@@ -39,7 +39,7 @@ def test_a_binary_in_fhir_form_comes_out_in_both_forms(fhir: Client) -> None:
     assert fhir.get("/fhir/Binary/b1", headers={"Accept": "application/fhir+json"}).text == body
 
 
-def test_posted_content_gets_an_id(fhir: Client) -> None:
+def test_posted_content_gets_an_id(fhir: SandboxClient) -> None:
     response = fhir.post("/fhir/Binary", content=CONTENT, headers=ZIP)
     assert response.status_code == 201
     path = response.headers["location"].partition("/_history/")[0]

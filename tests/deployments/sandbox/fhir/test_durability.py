@@ -14,7 +14,7 @@ import pytest
 from deployments.sandbox.child import start_child
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.options import SandboxOptions
-from tests.deployments.sandbox.conftest import Client, Start
+from tests.deployments.sandbox.conftest import SandboxClient, Start
 
 
 def patients(round_number: int, count: int = 20) -> list[tuple[str, str, str]]:
@@ -27,7 +27,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(tmp_path: P
     acknowledged: set[int] = set()
     number = 0
     for delay in (0.01, 0.05, 0.12):
-        with start_child(SandboxOptions(state=tmp_path)) as child, Client(child.urls["fhir"]) as client:
+        with start_child(SandboxOptions(state=tmp_path)) as child, SandboxClient(child.urls["fhir"]) as client:
             number += 1
             assert client.bundle(*patients(number)).status_code == 200
             acknowledged.add(number)
@@ -39,7 +39,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(tmp_path: P
                     if client.bundle(*patients(number)).status_code == 200:
                         acknowledged.add(number)
             timer.join()
-    with start_child(SandboxOptions(state=tmp_path)) as child, Client(child.urls["fhir"]) as client:
+    with start_child(SandboxOptions(state=tmp_path)) as child, SandboxClient(child.urls["fhir"]) as client:
         lines = client.get("/_sandbox/resources").text.splitlines()
     rounds: dict[int, int] = {}
     for line in lines:
@@ -53,7 +53,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(tmp_path: P
 def test_state_survives_an_orderly_restart_with_versions_and_counters(tmp_path: Path) -> None:
     made = []
     for _ in range(2):
-        with start_child(SandboxOptions(state=tmp_path)) as child, Client(child.urls["fhir"]) as client:
+        with start_child(SandboxOptions(state=tmp_path)) as child, SandboxClient(child.urls["fhir"]) as client:
             made.append(client.post("/fhir/Patient", content='{"resourceType":"Patient"}').json()["id"])
             client.put("/fhir/Binary/b", content=b"raw", headers={"content-type": "text/plain"})
             assert client.get("/fhir/Binary/b").content == b"raw"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
-from tests.deployments.sandbox.conftest import JSON, Client, Start
+from deployments.sandbox.common.gate import RequiredCredentials
+from tests.deployments.sandbox.conftest import JSON, SandboxClient, Start
 
 PATIENT = '{"resourceType":"Patient","id":"p1"}'
 
@@ -18,7 +18,7 @@ def is_outcome(response: httpx.Response) -> bool:
     return bool(response.json()["resourceType"] == "OperationOutcome")
 
 
-def test_put_creates_with_201_and_updates_with_200(fhir: Client) -> None:
+def test_put_creates_with_201_and_updates_with_200(fhir: SandboxClient) -> None:
     created = fhir.store("Patient/p1", PATIENT)
     assert created.status_code == 201
     assert created.headers["etag"] == 'W/"1"'
@@ -28,11 +28,11 @@ def test_put_creates_with_201_and_updates_with_200(fhir: Client) -> None:
     assert (updated.status_code, updated.headers["etag"]) == (200, 'W/"2"')
 
 
-def test_prefer_minimal_answers_without_a_body(fhir: Client) -> None:
+def test_prefer_minimal_answers_without_a_body(fhir: SandboxClient) -> None:
     assert fhir.store("Patient/p1", PATIENT, Prefer="return=minimal").content == b""
 
 
-def test_post_creates_under_an_id_of_the_server(fhir: Client) -> None:
+def test_post_creates_under_an_id_of_the_server(fhir: SandboxClient) -> None:
     response = fhir.post("/fhir/Patient", content=PATIENT, headers={"content-type": JSON})
     assert response.status_code == 201
     identity = response.json()["id"]
@@ -41,13 +41,13 @@ def test_post_creates_under_an_id_of_the_server(fhir: Client) -> None:
     assert fhir.get(f"/fhir/Patient/{identity}").json() == response.json()
 
 
-def test_conditional_create_is_refused_rather_than_done_unconditionally(fhir: Client) -> None:
+def test_conditional_create_is_refused_rather_than_done_unconditionally(fhir: SandboxClient) -> None:
     headers = {"content-type": JSON, "If-None-Exist": "identifier=a|b"}
     assert fhir.post("/fhir/Patient", content=PATIENT, headers=headers).status_code == 412
     assert fhir.counts() == {}
 
 
-def test_delete_is_204_once_and_again_and_the_resource_is_gone(fhir: Client) -> None:
+def test_delete_is_204_once_and_again_and_the_resource_is_gone(fhir: SandboxClient) -> None:
     fhir.store("Patient/p1", PATIENT)
     assert [fhir.delete("/fhir/Patient/p1").status_code for _ in range(2)] == [204, 204]
     gone = fhir.get("/fhir/Patient/p1")
@@ -66,7 +66,7 @@ def test_if_match_must_name_the_current_version(start: Start, manners: str, stat
     assert client.store("Patient/p1", changed, **{"If-Match": 'W/"1"'}).status_code == 200
 
 
-def test_unknown_things_are_404(fhir: Client) -> None:
+def test_unknown_things_are_404(fhir: SandboxClient) -> None:
     for path in (
         "/fhir/Patient/nobody",
         "/fhir/Nonsense",
@@ -82,13 +82,13 @@ def test_unknown_things_are_404(fhir: Client) -> None:
 @pytest.mark.parametrize(
     "body", ['{"resourceType":"Observation","id":"p1"}', '{"resourceType":"Patient","id":"p2"}', "{", "", '{"id":"p1"}']
 )
-def test_a_body_that_does_not_fit_the_url_is_400(fhir: Client, body: str) -> None:
+def test_a_body_that_does_not_fit_the_url_is_400(fhir: SandboxClient, body: str) -> None:
     response = fhir.store("Patient/p1", body)
     assert response.status_code == 400
     assert is_outcome(response)
 
 
-def test_references_are_checked_for_single_resources_too(fhir: Client) -> None:
+def test_references_are_checked_for_single_resources_too(fhir: SandboxClient) -> None:
     body = '{"resourceType":"Observation","id":"o1","subject":{"reference":"Patient/p1"}}'
     assert fhir.store("Observation/o1", body).status_code == 400
     fhir.store("Patient/p1", PATIENT)
@@ -112,20 +112,20 @@ def test_a_body_above_the_limit_is_413_announced_or_not(start: Start) -> None:
     assert client.store("Patient/p1", PATIENT).status_code == 201
 
 
-def test_other_media_types_methods_and_encodings_are_refused(fhir: Client) -> None:
+def test_other_media_types_methods_and_encodings_are_refused(fhir: SandboxClient) -> None:
     assert fhir.put("/fhir/Patient/p1", content="<Patient/>", headers={"content-type": "text/xml"}).status_code == 415
     assert fhir.store("Patient/p1", PATIENT, **{"content-encoding": "gzip"}).status_code == 415
     assert fhir.patch("/fhir/Patient/p1").status_code == 405
     assert fhir.get("/fhir").status_code == 405
 
 
-def test_head_answers_like_get_without_a_body(fhir: Client) -> None:
+def test_head_answers_like_get_without_a_body(fhir: SandboxClient) -> None:
     fhir.store("Patient/p1", PATIENT)
     response = fhir.head("/fhir/Patient/p1")
     assert (response.status_code, response.headers["content-length"]) == (200, str(len(PATIENT)))
 
 
-def test_metadata_is_a_capability_statement_of_r4_and_says_that_this_is_a_sandbox(fhir: Client) -> None:
+def test_metadata_is_a_capability_statement_of_r4_and_says_that_this_is_a_sandbox(fhir: SandboxClient) -> None:
     statement = fhir.get("/fhir/metadata").json()
     assert statement["resourceType"] == "CapabilityStatement"
     assert statement["fhirVersion"] == "4.0.1"
@@ -135,7 +135,7 @@ def test_metadata_is_a_capability_statement_of_r4_and_says_that_this_is_a_sandbo
 
 
 def test_credentials_are_asked_for_where_the_gate_has_them(start: Start) -> None:
-    client = start(gate=Gate(username="user", password="pass:wörd"))
+    client = start(gate=RequiredCredentials(username="user", password="pass:wörd"))
     refused = client.get("/fhir/metadata")
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Basic")
@@ -147,7 +147,7 @@ def test_credentials_are_asked_for_where_the_gate_has_them(start: Start) -> None
 
 
 def test_bearer_tokens_may_be_fixed_or_decided_by_somebody_else(start: Start) -> None:
-    for gate in (Gate(token="t0ken"), Gate(accepts_token=lambda token: token == "t0ken")):
+    for gate in (RequiredCredentials(token="t0ken"), RequiredCredentials(accepts_token=lambda token: token == "t0ken")):
         client = start(gate=gate)
         assert client.get("/fhir/metadata", headers={"Authorization": "Bearer t0ken"}).status_code == 200
         refused = client.get("/fhir/metadata", headers={"Authorization": "Bearer other"})

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.deployments.sandbox.conftest import JSON, Client, Start, bundle
+from tests.deployments.sandbox.conftest import JSON, SandboxClient, Start, bundle
 
 PATIENT = '{"resourceType":"Patient","id":"p1"}'
 OBSERVATION = (
@@ -23,7 +23,7 @@ def outcome(response: httpx.Response) -> dict[str, Any]:
     return issue
 
 
-def test_a_transaction_stores_every_entry_and_answers_each_with_status_location_and_etag(fhir: Client) -> None:
+def test_a_transaction_stores_every_entry_and_answers_each_with_status_location_and_etag(fhir: SandboxClient) -> None:
     response = fhir.bundle(("PUT", "Patient/p1", PATIENT), ("PUT", "Observation/o1", OBSERVATION))
     assert response.status_code == 200
     assert response.headers["content-type"].startswith(JSON)
@@ -35,7 +35,7 @@ def test_a_transaction_stores_every_entry_and_answers_each_with_status_location_
     assert fhir.counts() == {"Observation": 1, "Patient": 1}
 
 
-def test_resources_come_back_as_the_bytes_they_came_in(fhir: Client) -> None:
+def test_resources_come_back_as_the_bytes_they_came_in(fhir: SandboxClient) -> None:
     spelled = (
         '{ "resourceType":"Observation","id":"o2",\n "valueQuantity":{"value":1.50, "unit":"µg\\u002fl"},"x":1e3 }'
     )
@@ -45,7 +45,7 @@ def test_resources_come_back_as_the_bytes_they_came_in(fhir: Client) -> None:
     assert fhir.get("/_sandbox/resources").content == spelled.replace("\n", "").encode() + b"\n"
 
 
-def test_a_failing_entry_undoes_the_whole_transaction(fhir: Client) -> None:
+def test_a_failing_entry_undoes_the_whole_transaction(fhir: SandboxClient) -> None:
     assert fhir.bundle(("PUT", "Patient/p1", PATIENT)).status_code == 200
     changed = '{"resourceType":"Patient","id":"p1","active":true}'
     broken = '{"resourceType":"Observation","id":"o1","subject":{"reference":"Patient/nobody"}}'
@@ -55,7 +55,7 @@ def test_a_failing_entry_undoes_the_whole_transaction(fhir: Client) -> None:
     assert fhir.counts() == {"Patient": 1}
 
 
-def test_hapi_answers_a_missing_reference_with_400_and_names_it_in_the_diagnostics(fhir: Client) -> None:
+def test_hapi_answers_a_missing_reference_with_400_and_names_it_in_the_diagnostics(fhir: SandboxClient) -> None:
     response = fhir.bundle(("PUT", "Observation/o1", OBSERVATION))
     assert response.status_code == 400
     issue = outcome(response)
@@ -78,7 +78,7 @@ def test_references_may_lead_to_entries_of_the_same_bundle_in_any_order(start: S
     assert client.bundle(("PUT", "Observation/o1", OBSERVATION), ("PUT", "Patient/p1", PATIENT)).status_code == 200
 
 
-def test_circles_of_references_are_possible_within_a_transaction(fhir: Client) -> None:
+def test_circles_of_references_are_possible_within_a_transaction(fhir: SandboxClient) -> None:
     one = '{"resourceType":"Observation","id":"a","hasMember":[{"reference":"Observation/b"}]}'
     two = '{"resourceType":"Observation","id":"b","hasMember":[{"reference":"Observation/a"}]}'
     assert fhir.bundle(("PUT", "Observation/a", one), ("PUT", "Observation/b", two)).status_code == 200
@@ -91,19 +91,19 @@ def test_without_references_nothing_is_checked(start: Start) -> None:
 @pytest.mark.parametrize(
     "reference", ["#med", "https://elsewhere.example/fhir/Patient/7", "Patient/p1/_history/3", "Patient/p1#part"]
 )
-def test_contained_external_and_versioned_references_are_no_obstacle(fhir: Client, reference: str) -> None:
+def test_contained_external_and_versioned_references_are_no_obstacle(fhir: SandboxClient, reference: str) -> None:
     body = json.dumps({"resourceType": "Observation", "id": "o9", "subject": {"reference": reference}})
     assert fhir.bundle(("PUT", "Patient/p1", PATIENT), ("PUT", "Observation/o9", body)).status_code == 200
 
 
-def test_absolute_references_to_this_server_are_checked(fhir: Client) -> None:
+def test_absolute_references_to_this_server_are_checked(fhir: SandboxClient) -> None:
     url = f"{fhir.base_url}/fhir/Patient/p1".replace("//fhir", "/fhir")
     body = json.dumps({"resourceType": "Observation", "id": "o9", "subject": {"reference": url}})
     assert fhir.bundle(("PUT", "Observation/o9", body)).status_code == 400
     assert fhir.bundle(("PUT", "Patient/p1", PATIENT), ("PUT", "Observation/o9", body)).status_code == 200
 
 
-def test_urn_references_are_resolved_to_what_their_full_url_became(fhir: Client) -> None:
+def test_urn_references_are_resolved_to_what_their_full_url_became(fhir: SandboxClient) -> None:
     urn = "urn:uuid:61ebe359-bfdc-4613-8bf2-c5e300945f0a"
     body = (
         '{"resourceType":"Bundle","type":"transaction","entry":['
@@ -121,7 +121,7 @@ def test_urn_references_are_resolved_to_what_their_full_url_became(fhir: Client)
     assert fhir.get(f"/fhir/{key}").json()["active"] is True
 
 
-def test_hapi_refuses_a_urn_that_nothing_stands_for(fhir: Client) -> None:
+def test_hapi_refuses_a_urn_that_nothing_stands_for(fhir: SandboxClient) -> None:
     body = '{"resourceType":"Observation","id":"o1","subject":{"reference":"urn:uuid:1"}}'
     response = fhir.bundle(("PUT", "Observation/o1", body))
     assert response.status_code == 400
@@ -137,7 +137,7 @@ def test_the_same_resource_twice_in_one_transaction_is_400(start: Start, manners
     assert client.counts() == {}
 
 
-def test_hapi_refuses_purely_numeric_ids_of_clients(fhir: Client) -> None:
+def test_hapi_refuses_purely_numeric_ids_of_clients(fhir: SandboxClient) -> None:
     response = fhir.bundle(("PUT", "Patient/123", '{"resourceType":"Patient","id":"123"}'))
     assert response.status_code == 400
     assert "non-numeric" in outcome(response)["diagnostics"]
@@ -149,7 +149,7 @@ def test_numeric_ids_are_fine_on_blaze_and_where_they_are_switched_on(start: Sta
     assert client.bundle(("PUT", "Patient/123", '{"resourceType":"Patient","id":"123"}')).status_code == 200
 
 
-def test_a_repeated_put_of_the_same_bytes_makes_no_new_version(fhir: Client) -> None:
+def test_a_repeated_put_of_the_same_bytes_makes_no_new_version(fhir: SandboxClient) -> None:
     statuses = [fhir.bundle(("PUT", "Patient/p1", PATIENT)).json()["entry"][0]["response"]["status"] for _ in range(2)]
     assert statuses == ["201 Created", "200 OK"]
     assert fhir.get("/fhir/Patient/p1").headers["etag"] == 'W/"1"'
@@ -157,7 +157,7 @@ def test_a_repeated_put_of_the_same_bytes_makes_no_new_version(fhir: Client) -> 
     assert fhir.bundle(("PUT", "Patient/p1", changed)).json()["entry"][0]["response"]["etag"] == "2"
 
 
-def test_post_gives_a_new_id_and_ignores_the_one_in_the_body(fhir: Client) -> None:
+def test_post_gives_a_new_id_and_ignores_the_one_in_the_body(fhir: SandboxClient) -> None:
     body = '{"resourceType":"Patient","id":"mine","multipleBirthInteger":1.0}'
     response = fhir.bundle(("POST", "Patient", body), ("POST", "Patient", body))
     keys = [entry["response"]["location"].removesuffix("/_history/1") for entry in response.json()["entry"]]
@@ -169,7 +169,7 @@ def test_post_gives_a_new_id_and_ignores_the_one_in_the_body(fhir: Client) -> No
         assert '"multipleBirthInteger":1.0' in text
 
 
-def test_delete_in_a_transaction_is_204_and_respects_references(fhir: Client) -> None:
+def test_delete_in_a_transaction_is_204_and_respects_references(fhir: SandboxClient) -> None:
     fhir.bundle(("PUT", "Patient/p1", PATIENT), ("PUT", "Observation/o1", OBSERVATION))
     refused = fhir.bundle(("DELETE", "Patient/p1", None))
     assert refused.status_code == 409
@@ -180,19 +180,19 @@ def test_delete_in_a_transaction_is_204_and_respects_references(fhir: Client) ->
     assert fhir.get("/fhir/Patient/p1").status_code == 410
 
 
-def test_a_reference_to_what_the_same_transaction_deletes_is_missing(fhir: Client) -> None:
+def test_a_reference_to_what_the_same_transaction_deletes_is_missing(fhir: SandboxClient) -> None:
     fhir.bundle(("PUT", "Patient/p1", PATIENT))
     response = fhir.bundle(("DELETE", "Patient/p1", None), ("PUT", "Observation/o1", OBSERVATION))
     assert response.status_code in (400, 409)
     assert fhir.counts() == {"Patient": 1}
 
 
-def test_get_entries_are_answered_after_the_writes_of_the_transaction(fhir: Client) -> None:
+def test_get_entries_are_answered_after_the_writes_of_the_transaction(fhir: SandboxClient) -> None:
     response = fhir.bundle(("GET", "Patient/p1", None), ("PUT", "Patient/p1", PATIENT))
     assert response.json()["entry"][0]["resource"] == json.loads(PATIENT)
 
 
-def test_prefer_decides_whether_the_answer_repeats_the_resources(fhir: Client) -> None:
+def test_prefer_decides_whether_the_answer_repeats_the_resources(fhir: SandboxClient) -> None:
     minimal = fhir.bundle(("PUT", "Patient/p1", PATIENT), Prefer="return=minimal")
     assert "resource" not in minimal.json()["entry"][0]
     whole = fhir.bundle(("PUT", "Patient/p1", PATIENT), Prefer="return=representation")
@@ -209,7 +209,7 @@ def test_if_match_of_an_entry_is_a_conflict_when_it_is_stale(start: Start) -> No
         assert outcome(response)["code"] == "conflict"
 
 
-def test_a_batch_treats_each_entry_alone(fhir: Client) -> None:
+def test_a_batch_treats_each_entry_alone(fhir: SandboxClient) -> None:
     response = fhir.bundle(
         ("PUT", "Patient/p1", PATIENT),
         ("PUT", "Observation/o2", '{"resourceType":"Observation","id":"o2","subject":{"reference":"Patient/no"}}'),
@@ -251,14 +251,14 @@ def test_a_batch_treats_each_entry_alone(fhir: Client) -> None:
         b'{"resourceType":"Bundle","type":"transaction","entry":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
-def test_what_is_no_transaction_is_400_with_an_operation_outcome(fhir: Client, body: bytes) -> None:
+def test_what_is_no_transaction_is_400_with_an_operation_outcome(fhir: SandboxClient, body: bytes) -> None:
     response = fhir.post("/fhir", content=body, headers={"content-type": JSON})
     assert response.status_code == 400
     assert outcome(response)["severity"] == "error"
     assert fhir.counts() == {}
 
 
-def test_an_empty_transaction_is_answered(fhir: Client) -> None:
+def test_an_empty_transaction_is_answered(fhir: SandboxClient) -> None:
     response = fhir.bundle()
     assert response.status_code == 200
     assert response.json()["entry"] == []

@@ -11,7 +11,7 @@ import pytest
 from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.problem import ViewError
 from deployments.sandbox.flattening.run import read_request, run
-from deployments.sandbox.flattening.view import View
+from deployments.sandbox.flattening.view import CompiledView
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def parameters(definition: Any, resources: Iterable[Json | str | bytes]) -> byte
 def text(definition: Json, *resources: Json | str, nulls: bool = False) -> str:
     """The NDJSON that a view makes of resources."""
     request = read_request(parameters(definition, resources))
-    compiled = View.of(request.view)
+    compiled = CompiledView.of(request.view)
     return b"".join(run(compiled, request, null_columns=nulls)).decode()
 
 
@@ -70,5 +70,5 @@ def value(path: str, resource: Json | str, **more: Any) -> Any:
 def refused(definition: Json) -> str:
     """Why a view is refused."""
     with pytest.raises(ViewError) as caught:
-        View.of(json.dumps(definition).encode())
+        CompiledView.of(json.dumps(definition).encode())
     return str(caught.value)

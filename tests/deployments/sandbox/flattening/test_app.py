@@ -13,7 +13,7 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.options import OptionError, read_settings
-from tests.deployments.sandbox.conftest import Client, Start, starting
+from tests.deployments.sandbox.conftest import SandboxClient, Start, starting
 from tests.deployments.sandbox.flattening.support import Json, columns, one, parameters, view
 
 RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
@@ -30,22 +30,22 @@ def begin() -> Iterator[Start]:
 
 
 @pytest.fixture
-def service(begin: Start) -> Client:
+def service(begin: Start) -> SandboxClient:
     return begin()
 
 
 @pytest.fixture(scope="module")
-def quirky() -> Iterator[Client]:
+def quirky() -> Iterator[SandboxClient]:
     """The service as it is deployed, for tests that leave nothing behind."""
-    with serve_in_thread(flattening_service()) as served, Client(served.url) as client:
+    with serve_in_thread(flattening_service()) as served, SandboxClient(served.url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Client]:
+def plain() -> Iterator[SandboxClient]:
     """The service without the quirks."""
     options = FlatteningOptions(errors_500=False, exact_accept=False)
-    with serve_in_thread(flattening_service(options)) as served, Client(served.url) as client:
+    with serve_in_thread(flattening_service(options)) as served, SandboxClient(served.url) as client:
         yield client
 
 
@@ -65,7 +65,7 @@ def refusal(response: httpx.Response) -> str:
     return text
 
 
-def test_a_view_and_resources_are_answered_with_rows_as_ndjson(quirky: Client) -> None:
+def test_a_view_and_resources_are_answered_with_rows_as_ndjson(quirky: SandboxClient) -> None:
     response = post(quirky, parameters(NAMES, [PATIENT, {**PATIENT, "id": "2", "name": [{"use": "old"}]}]))
     assert response.status_code == 200
     assert response.headers["content-type"] == NDJSON
@@ -74,14 +74,14 @@ def test_a_view_and_resources_are_answered_with_rows_as_ndjson(quirky: Client) -
     )
 
 
-def test_no_row_is_an_empty_answer(quirky: Client) -> None:
+def test_no_row_is_an_empty_answer(quirky: SandboxClient) -> None:
     for resources in ([], [{"resourceType": "Patient", "id": "1"}]):
         response = post(quirky, parameters(NAMES, resources))
         assert (response.status_code, response.content) == (200, b"")
 
 
 @pytest.mark.slow
-def test_a_large_answer_comes_in_parts_without_an_announced_length(quirky: Client) -> None:
+def test_a_large_answer_comes_in_parts_without_an_announced_length(quirky: SandboxClient) -> None:
     patients = [{**PATIENT, "id": str(number)} for number in range(5_000)]
     response = post(quirky, parameters(NAMES, patients))
     assert response.status_code == 200
@@ -97,7 +97,7 @@ def test_null_columns_are_written_when_the_service_is_told_so(begin: Start) -> N
 @pytest.mark.parametrize(
     "accept", ["*/*", "application/x-ndjson, */*", "application/x-ndjson;q=1", "application/json", ""]
 )
-def test_accept_has_to_be_exactly_ndjson(quirky: Client, accept: str) -> None:
+def test_accept_has_to_be_exactly_ndjson(quirky: SandboxClient, accept: str) -> None:
     response = post(quirky, parameters(NAMES, [PATIENT]), accept=accept)
     assert response.status_code == 500
     assert NDJSON in refusal(response)
@@ -107,7 +107,7 @@ def test_accept_has_to_be_exactly_ndjson(quirky: Client, accept: str) -> None:
     ("accept", "status"),
     [("*/*", 200), ("text/csv, application/x-ndjson;q=0.5", 200), ("application/*", 200), ("application/json", 406)],
 )
-def test_without_that_quirk_accept_is_read_as_http_says(plain: Client, accept: str, status: int) -> None:
+def test_without_that_quirk_accept_is_read_as_http_says(plain: SandboxClient, accept: str, status: int) -> None:
     assert post(plain, parameters(NAMES, [PATIENT]), accept=accept).status_code == status
 
 
@@ -133,7 +133,7 @@ FAILURES: list[tuple[str, bytes, Json, int]] = [
     ("body", "more", "status"), [each[1:] for each in FAILURES], ids=[each[0] for each in FAILURES]
 )
 def test_every_failure_is_500_with_the_text_of_the_exception(
-    quirky: Client, plain: Client, body: bytes, more: dict[str, str], status: int
+    quirky: SandboxClient, plain: SandboxClient, body: bytes, more: dict[str, str], status: int
 ) -> None:
     deployed = post(quirky, body, **more)
     assert deployed.status_code == 500
@@ -145,22 +145,24 @@ def test_every_failure_is_500_with_the_text_of_the_exception(
 
 
 @pytest.mark.slow
-def test_a_failure_in_the_last_resource_leaves_no_row_behind(quirky: Client) -> None:
+def test_a_failure_in_the_last_resource_leaves_no_row_behind(quirky: SandboxClient) -> None:
     patients: list[Json] = [{**PATIENT, "id": str(number)} for number in range(5_000)]
     response = post(quirky, parameters(NAMES, [*patients, {"resourceType": "Group"}]))
     assert response.status_code == 500
     assert "Group" in refusal(response)
 
 
-def test_the_answer_may_quote_data_but_the_log_does_not(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_answer_may_quote_data_but_the_log_does_not(
+    service: SandboxClient, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         response = post(service, parameters(one("name.family"), [PATIENT]))
     assert '["Gelb","Grün"]' in refusal(response)
     assert "Gelb" not in caplog.text
-    assert "Gelb" not in json.dumps(service.seen())
+    assert "Gelb" not in json.dumps(service.request_log())
 
 
-def test_metadata_is_a_capability_statement(quirky: Client) -> None:
+def test_metadata_is_a_capability_statement(quirky: SandboxClient) -> None:
     response = quirky.get("/fhir/metadata")
     assert response.status_code == 200
     statement = response.json()
@@ -168,20 +170,20 @@ def test_metadata_is_a_capability_statement(quirky: Client) -> None:
     assert "not for production" in statement["rest"][0]["documentation"]
 
 
-def test_an_encoded_dollar_is_the_same_operation(quirky: Client) -> None:
+def test_an_encoded_dollar_is_the_same_operation(quirky: SandboxClient) -> None:
     path = "/fhir/ViewDefinition/%24run?_format=ndjson"
     assert post(quirky, parameters(NAMES, [PATIENT]), path=path).status_code == 200
 
 
-def test_requests_at_the_same_time_get_their_own_rows(quirky: Client) -> None:
+def test_requests_at_the_same_time_get_their_own_rows(quirky: SandboxClient) -> None:
     answers: dict[int, str] = {}
 
-    def ask(number: int) -> None:
+    def request_rows(number: int) -> None:
         patients = [{**PATIENT, "id": f"{number}-{each}"} for each in range(200)]
-        with Client(str(quirky.base_url)) as client:
+        with SandboxClient(str(quirky.base_url)) as client:
             answers[number] = post(client, parameters(NAMES, patients)).text
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=request_rows, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,8 +11,8 @@ import pytest
 
 from deployments.sandbox.data import DATA
 from deployments.sandbox.flattening.problem import RequestError, ResourceError, ViewError
-from deployments.sandbox.flattening.run import kept_views, read_request, run
-from deployments.sandbox.flattening.view import View
+from deployments.sandbox.flattening.run import cached_view_compiler, read_request, run
+from deployments.sandbox.flattening.view import CompiledView
 from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
 from tests.bench.bench_sandbox_flattening import body, library_alone, observations, rate
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
@@ -167,7 +167,7 @@ def test_rows_come_in_the_order_of_the_resources_in_parts_that_end_with_a_line()
     ]
     definition = view({"column": [column("id"), column("family", "name.family")]})
     request = read_request(parameters(definition, patients))
-    parts = list(run(View.of(request.view), request, null_columns=False))
+    parts = list(run(CompiledView.of(request.view), request, null_columns=False))
     assert len(parts) > 1
     assert all(part.endswith(b"}\n") for part in parts)
     assert [json.loads(line)["id"] for line in b"".join(parts).splitlines()] == [str(number) for number in range(500)]
@@ -180,7 +180,7 @@ def test_a_resource_that_is_nested_too_deep_is_an_error() -> None:
 
 
 def test_a_view_that_comes_again_is_not_compiled_again() -> None:
-    views = kept_views()
+    views = cached_view_compiler()
     first = json.dumps(one("id")).encode()
     again = views(first)
     assert views(first) is again
@@ -194,7 +194,7 @@ def test_a_view_that_comes_again_is_not_compiled_again() -> None:
 
 def test_eight_columns_a_line_a_resource() -> None:
     request = read_request(parameters(EIGHT_COLUMNS, observations(20)))
-    compiled = View.of(request.view)
+    compiled = CompiledView.of(request.view)
     (answer,) = run(compiled, request, null_columns=False)
     assert answer.count(b"\n") == 20
     assert b'"value":7.50,' in answer

@@ -14,7 +14,7 @@ OTHER: Json = {"resourceType": "Patient", "id": "q", "active": False, "name": [{
 BARE: Json = {"resourceType": "Patient", "id": "r"}
 
 
-def kept(*conditions: str) -> list[str]:
+def matching_ids(*conditions: str) -> list[str]:
     definition = one("id", where=[{"path": each} for each in conditions])
     return [row["x"] for row in rows(definition, PATIENT, OTHER, BARE)]
 
@@ -35,13 +35,13 @@ def kept(*conditions: str) -> list[str]:
     ],
 )
 def test_where_keeps_resources_for_which_every_condition_is_true(conditions: list[str], ids: list[str]) -> None:
-    assert kept(*conditions) == ids
+    assert matching_ids(*conditions) == ids
 
 
 @pytest.mark.parametrize("path", ["name.family", "'text'", "1", "name"])
 def test_where_with_a_result_that_is_no_boolean_is_an_error(path: str) -> None:
     with pytest.raises(ResourceError, match="not a Boolean"):
-        kept(path)
+        matching_ids(path)
 
 
 @pytest.mark.parametrize("kind", ["Observation", "Nonsense", 7, None])

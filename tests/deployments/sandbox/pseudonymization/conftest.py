@@ -16,7 +16,7 @@ from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.pseudonymization.dates import Calendar
-from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
 from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tests.deployments.sandbox import conftest as sandbox
@@ -56,7 +56,7 @@ def labelled(file: bytes, resource: Any) -> Any:
 
 def raw(file: bytes, text: bytes) -> bytes:
     """The text of a resource after the rules."""
-    return encode(Engine(read_rule_file(file), Calendar(lambda: TODAY)).process(read_request(text).resource))
+    return encode(DeIdentifier(read_rule_file(file), Calendar(lambda: TODAY)).process(read_request(text).resource))
 
 
 def labels(resource: Any) -> list[str]:
@@ -70,7 +70,7 @@ def parameters(file: bytes, resource: Any) -> dict[str, Any]:
     return {"resourceType": "Parameters", "parameter": entries}
 
 
-class Client(sandbox.Client):
+class PseudonymizationClient(sandbox.SandboxClient):
     """A client of the service."""
 
     def deidentify(self, body: Any, kind: str = JSON) -> httpx.Response:
@@ -78,17 +78,17 @@ class Client(sandbox.Client):
         return self.post("/fhir/$de-identify", content=content, headers={"content-type": kind})
 
 
-Start = Callable[..., Client]
+Start = Callable[..., PseudonymizationClient]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    with starting(pseudonymization_service, PseudonymizationOptions, Client) as begin:
+    with starting(pseudonymization_service, PseudonymizationOptions, PseudonymizationClient) as begin:
         yield begin
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Client]:
+def service() -> Iterator[PseudonymizationClient]:
     """A service with the demo's rules of its own, the same for all tests of a module."""
-    with serve_in_thread(pseudonymization_service()) as served, Client(served.url) as client:
+    with serve_in_thread(pseudonymization_service()) as served, PseudonymizationClient(served.url) as client:
         yield client

@@ -14,7 +14,7 @@ import pytest
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.options import read_settings
 from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions, pseudonymization_service
-from tests.deployments.sandbox.pseudonymization.conftest import Client, Start, parameters, rule, rules
+from tests.deployments.sandbox.pseudonymization.conftest import PseudonymizationClient, Start, parameters, rule, rules
 
 PATIENT = {"resourceType": "Patient", "id": "p", "name": [{"family": "Canary"}], "birthDate": "1990-01-02"}
 RESOURCE = b'{"name":"resource","resource":{"resourceType":"Patient"}}'
@@ -32,7 +32,7 @@ def refused(answer: httpx.Response, status: int) -> str:
     return str(issue["diagnostics"])
 
 
-def test_a_resource_comes_back_after_the_service_s_own_rules(service: Client) -> None:
+def test_a_resource_comes_back_after_the_service_s_own_rules(service: PseudonymizationClient) -> None:
     answer = service.deidentify(PATIENT)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/fhir+json")
@@ -40,25 +40,25 @@ def test_a_resource_comes_back_after_the_service_s_own_rules(service: Client) ->
     assert "Canary" not in answer.text
 
 
-def test_a_bundle_comes_back_as_a_bundle(service: Client) -> None:
+def test_a_bundle_comes_back_as_a_bundle(service: PseudonymizationClient) -> None:
     entries = [{"resource": PATIENT, "request": {"method": "PUT", "url": "Patient/p"}}] * 3
     done = service.deidentify({"resourceType": "Bundle", "id": "b", "type": "transaction", "entry": entries}).json()
     assert (done["resourceType"], done["type"], len(done["entry"])) == ("Bundle", "transaction", 3)
     assert len({entry["resource"]["id"] for entry in done["entry"]}) == 1
 
 
-def test_a_config_replaces_the_service_s_own_rules_for_that_request(service: Client) -> None:
+def test_a_config_replaces_the_service_s_own_rules_for_that_request(service: PseudonymizationClient) -> None:
     done = service.deidentify(parameters(KEEP, PATIENT)).json()
     assert done == PATIENT
     assert "name" not in service.deidentify(PATIENT).json()
 
 
-def test_parameters_without_a_config_are_under_the_service_s_own_rules(service: Client) -> None:
+def test_parameters_without_a_config_are_under_the_service_s_own_rules(service: PseudonymizationClient) -> None:
     body = {"resourceType": "Parameters", "parameter": [{"name": "resource", "resource": PATIENT}]}
     assert service.deidentify(body).json() == service.deidentify(PATIENT).json()
 
 
-def test_numbers_keep_their_spelling(service: Client) -> None:
+def test_numbers_keep_their_spelling(service: PseudonymizationClient) -> None:
     body = b'{"resourceType":"Observation","status":"final","valueQuantity":{"value":1.50,"extension":[]}}'
     assert b'"value":1.50' in service.deidentify(body).content
 
@@ -66,11 +66,11 @@ def test_numbers_keep_their_spelling(service: Client) -> None:
 @pytest.mark.parametrize(
     "config", [b"", b"{", b"*** this is no rule file ***: [", b"- a", b"fhirPathRules: 1", rules(rule("a", "encrypt"))]
 )
-def test_a_config_that_cannot_be_used_is_400(service: Client, config: bytes) -> None:
+def test_a_config_that_cannot_be_used_is_400(service: PseudonymizationClient, config: bytes) -> None:
     assert refused(service.deidentify(parameters(config, PATIENT)), 400).startswith("Failed to parse")
 
 
-def test_a_config_whose_rule_uses_unknown_fhirpath_is_400_and_names_the_rule(service: Client) -> None:
+def test_a_config_whose_rule_uses_unknown_fhirpath_is_400_and_names_the_rule(service: PseudonymizationClient) -> None:
     file = rules(rule("Patient.id", "keep"), rule("Patient.name.first()", "redact"))
     assert "fhirPathRules.1" in refused(service.deidentify(parameters(file, PATIENT)), 400)
 
@@ -85,7 +85,7 @@ def test_a_config_whose_rule_uses_unknown_fhirpath_is_400_and_names_the_rule(ser
         {"valueString": base64.b64encode(KEEP).decode()},
     ],
 )
-def test_a_config_that_is_no_attachment_is_400(service: Client, config: dict[str, Any]) -> None:
+def test_a_config_that_is_no_attachment_is_400(service: PseudonymizationClient, config: dict[str, Any]) -> None:
     entries = [{"name": "config"} | config, {"name": "resource", "resource": PATIENT}]
     refused(service.deidentify({"resourceType": "Parameters", "parameter": entries}), 400)
 
@@ -109,7 +109,7 @@ def test_a_config_that_is_no_attachment_is_400(service: Client, config: dict[str
         b'{"resourceType":"Parameters","parameter":[{"name":"settings"},%s]}' % RESOURCE,
     ],
 )
-def test_a_body_that_is_neither_resource_nor_parameters_is_400(service: Client, body: bytes) -> None:
+def test_a_body_that_is_neither_resource_nor_parameters_is_400(service: PseudonymizationClient, body: bytes) -> None:
     assert "Canary" not in refused(service.deidentify(body), 400)
 
 
@@ -123,14 +123,16 @@ def test_the_body_limit_is_thirty_million_bytes() -> None:
     assert MAX_BODY == PseudonymizationOptions().max_body == 30_000_000
 
 
-def test_a_value_that_cannot_be_handled_is_500_with_the_value_in_its_diagnostics(service: Client) -> None:
+def test_a_value_that_cannot_be_handled_is_500_with_the_value_in_its_diagnostics(
+    service: PseudonymizationClient,
+) -> None:
     resource = PATIENT | {"birthDate": "1990-02-30"}
     diagnostics = refused(service.deidentify(parameters(SHIFT, resource)), 500)
     assert "1990-02-30" in diagnostics
     assert "At: " in diagnostics
 
 
-def test_nothing_of_a_payload_is_logged(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_of_a_payload_is_logged(service: PseudonymizationClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         service.deidentify(parameters(SHIFT, PATIENT | {"birthDate": "1990-02-30"}))
         service.deidentify(parameters(b"cryptoHashKey: CanaryKey", PATIENT))
@@ -163,7 +165,7 @@ def test_without_usable_rules_of_its_own_the_service_does_not_start(tmp_path: Pa
         pseudonymization_service(PseudonymizationOptions(rules=path)).open()
 
 
-def test_metadata_names_the_operation_and_no_version(service: Client) -> None:
+def test_metadata_names_the_operation_and_no_version(service: PseudonymizationClient) -> None:
     statement = service.get("/fhir/metadata").json()
     assert statement["resourceType"] == "CapabilityStatement"
     assert statement["rest"][0]["operation"][0]["name"] == "de-identify"
@@ -178,7 +180,7 @@ def test_ids_stay_consistent_across_requests_and_services(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_requests_at_the_same_time_do_not_disturb_each_other(service: Client) -> None:
+def test_requests_at_the_same_time_do_not_disturb_each_other(service: PseudonymizationClient) -> None:
     files = [rules(rule("Resource.id", "cryptoHash"), cryptoHashKey=f"key {number}") for number in range(12)]
 
     def identity(file: bytes) -> str:
@@ -190,7 +192,7 @@ def test_requests_at_the_same_time_do_not_disturb_each_other(service: Client) ->
     assert len(set(alone)) == len(files)
 
 
-def test_a_client_that_leaves_early_disturbs_nobody(service: Client) -> None:
+def test_a_client_that_leaves_early_disturbs_nobody(service: PseudonymizationClient) -> None:
     def cut() -> Any:
         yield b'{"resourceType":'
         raise RuntimeError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deployments.sandbox.pseudonymization.dates import Calendar, DateShift
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError
-from deployments.sandbox.pseudonymization.rulefile import Parameters
+from deployments.sandbox.pseudonymization.rulefile import RuleParameters
 from tests.deployments.sandbox.pseudonymization.conftest import KEYS, apply, labelled, labels, rule, rules
 
 REDACT = rule("Patient.birthDate", "redact")
@@ -71,7 +71,7 @@ def recorded(text: str, file: bytes = ONE_DAY) -> Any:
 
 
 def offset(seed: str, key: str = KEYS["dateShiftKey"]) -> int:
-    return DateShift(Parameters(), key, Calendar()).offset(seed)
+    return DateShift(RuleParameters(), key, Calendar()).offset(seed)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
-from tests.deployments.sandbox.extraction.conftest import Client as Extraction
-from tests.deployments.sandbox.pseudonymization.conftest import Client, parameters
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient as Extraction
+from tests.deployments.sandbox.pseudonymization.conftest import PseudonymizationClient, parameters
 from tests.tools.demo_data.patient import PEOPLE
 
 RULES = ANONYMIZATION_RULES.read_bytes()
@@ -32,7 +32,7 @@ LINES = [line for path in sorted(DATA.glob("*.ndjson")) for line in path.read_by
 @pytest.fixture(scope="module")
 def done() -> list[bytes]:
     """The bundled data after the rules."""
-    engine = Engine(read_rule_file(RULES))
+    engine = DeIdentifier(read_rule_file(RULES))
     return [encode(engine.process(decode_raw(line))) for line in LINES]
 
 
@@ -148,7 +148,7 @@ def test_numbers_keep_their_spelling(done: list[bytes]) -> None:
 
 
 def test_provenances_still_route_every_resource_to_its_groups(extracted: list[bytes]) -> None:
-    engine = Engine(read_rule_file(RULES))
+    engine = DeIdentifier(read_rule_file(RULES))
     routed = 0
     for line in extracted:
         before, after = json.loads(line), engine.process(decode_raw(line))
@@ -183,14 +183,16 @@ def test_a_fhir_server_that_checks_references_takes_it(done: list[bytes]) -> Non
     assert counts == Counter(found["resourceType"] for found in resources(LINES))
 
 
-def test_the_service_does_the_same_with_the_file_in_the_request(service: Client, done: list[bytes]) -> None:
+def test_the_service_does_the_same_with_the_file_in_the_request(
+    service: PseudonymizationClient, done: list[bytes]
+) -> None:
     for line, expected in list(zip(LINES, done, strict=True))[:3]:
         assert service.deidentify(parameters(RULES, json.loads(line))).json() == json.loads(expected)
         assert service.deidentify(line).content == expected
 
 
 def test_a_bundle_in_two_halves_gives_the_same_entries(done: list[bytes]) -> None:
-    engine = Engine(read_rule_file(RULES))
+    engine = DeIdentifier(read_rule_file(RULES))
     whole = json.loads(LINES[1])
     middle = len(whole["entry"]) // 2
     halves = [whole | {"entry": entries} for entries in (whole["entry"][:middle], whole["entry"][middle:])]
@@ -206,7 +208,7 @@ def test_the_file_says_that_it_is_for_the_demo_only() -> None:
 
 @pytest.mark.campaign
 def test_a_core_does_five_megabytes_a_second() -> None:
-    engine = Engine(read_rule_file(RULES))
+    engine = DeIdentifier(read_rule_file(RULES))
     rates = []
     for _ in range(5):
         begun = time.process_time()

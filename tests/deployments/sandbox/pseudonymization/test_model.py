@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.sandbox.pseudonymization.model import Kind, child, is_a
+from deployments.sandbox.pseudonymization.model import ElementKind, child, is_a
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_elements_that_are_defined_elsewhere() -> None:
 def test_resources_are_not_elements_of_their_surroundings(path: str, key: str) -> None:
     element = child(path, key)
     assert element is not None
-    assert element.kind is Kind.RESOURCE
+    assert element.kind is ElementKind.RESOURCE
 
 
 @pytest.mark.parametrize(("path", "key"), [("Patient", "wombat"), ("Observation", "value"), ("Patient", "valueString")])

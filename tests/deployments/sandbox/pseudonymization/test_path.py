@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.sandbox.pseudonymization.path import ByType, Member, OfType, RulePath, read_path
+from deployments.sandbox.pseudonymization.path import ByTypeStep, MemberStep, OfTypeStep, RulePath, read_path
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 
 
 def test_a_path_names_its_resource_type_first() -> None:
-    assert read_path("Patient.name.family") == RulePath("Patient", ((Member("name"), Member("family")),))
-    assert read_path("nodesByType('HumanName').use") == RulePath(None, ((ByType("HumanName"), Member("use")),))
+    assert read_path("Patient.name.family") == RulePath("Patient", ((MemberStep("name"), MemberStep("family")),))
+    assert read_path("nodesByType('HumanName').use") == RulePath(None, ((ByTypeStep("HumanName"), MemberStep("use")),))
     assert read_path("Patient") == RulePath("Patient", ((),))
 
 
 def test_types_narrow_a_path() -> None:
-    chain = (Member("condition"), Member("onset"), OfType("Age"))
+    chain = (MemberStep("condition"), MemberStep("onset"), OfTypeStep("Age"))
     assert read_path("FamilyMemberHistory.condition.onset as Age").chains == (chain,)
     assert read_path("FamilyMemberHistory.condition.onset.ofType(Age)").chains == (chain,)
     assert read_path("FamilyMemberHistory.condition.onset.ofType(FHIR.Age)").chains == (chain,)
@@ -23,13 +23,13 @@ def test_types_narrow_a_path() -> None:
 
 def test_alternatives_are_chains_of_their_own() -> None:
     assert read_path("Patient.(name | contact.name).family").chains == (
-        (Member("name"), Member("family")),
-        (Member("contact"), Member("name"), Member("family")),
+        (MemberStep("name"), MemberStep("family")),
+        (MemberStep("contact"), MemberStep("name"), MemberStep("family")),
     )
 
 
 def test_names_in_backticks() -> None:
-    assert read_path("Coverage.`class`.value").chains == ((Member("class"), Member("value")),)
+    assert read_path("Coverage.`class`.value").chains == ((MemberStep("class"), MemberStep("value")),)
 
 
 @pytest.mark.parametrize(

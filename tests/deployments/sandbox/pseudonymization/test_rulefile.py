@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 from deployments.sandbox.pseudonymization.rulefile import MethodName, read_rule_file
 from tests.deployments.sandbox.pseudonymization.conftest import rule, rules
@@ -12,7 +12,7 @@ from tests.deployments.sandbox.pseudonymization.conftest import rule, rules
 
 def refusal(content: bytes) -> str:
     with pytest.raises(RuleFileError) as refused:
-        Engine(read_rule_file(content))
+        DeIdentifier(read_rule_file(content))
     return str(refused.value)
 
 
@@ -48,11 +48,11 @@ def test_method_names_are_case_insensitive() -> None:
 
 
 def test_a_file_may_do_without_parameters_and_version() -> None:
-    assert Engine(read_rule_file(b"fhirPathRules: [{path: Patient.name, method: redact}]"))
+    assert DeIdentifier(read_rule_file(b"fhirPathRules: [{path: Patient.name, method: redact}]"))
 
 
 def test_settings_of_a_rule_that_nobody_knows_are_left_alone() -> None:
-    assert Engine(read_rule_file(rules(rule("Patient.name", "redact", comment="why"))))
+    assert DeIdentifier(read_rule_file(rules(rule("Patient.name", "redact", comment="why"))))
 
 
 @pytest.mark.parametrize(

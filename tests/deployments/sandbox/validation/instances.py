@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from deployments.sandbox.common.definitions.schema import Content, Definition, Property, load_schema
+from deployments.sandbox.common.definitions.schema import Definition, ElementContent, Property, load_schema
 
 Json = dict[str, Any]
 SCHEMA = load_schema()
@@ -40,9 +40,11 @@ def instance(name: str, chance: random.Random, depth: int = 2) -> Json:
     taken = _closed_choices(definition, chance)
     for key, found in definition.properties.items():
         is_required = any(key == keys[0] for keys in definition.required.values())
-        if found.content is Content.RESOURCE_TYPE:
+        if found.content is ElementContent.RESOURCE_TYPE:
             made[key] = name
-        elif key.startswith("_") or found.content is Content.RESOURCE or key in ("extension", "modifierExtension"):
+        elif (
+            key.startswith("_") or found.content is ElementContent.RESOURCE or key in ("extension", "modifierExtension")
+        ):
             continue
         elif is_required or (key not in taken and chance.random() < 0.3 and (depth or _is_simple(found))):
             made[key] = _value(found, chance, depth)
@@ -61,14 +63,14 @@ def _closed_choices(definition: Definition, chance: random.Random) -> set[str]:
 
 
 def _is_simple(found: Property) -> bool:
-    return found.content is Content.PRIMITIVE
+    return found.content is ElementContent.PRIMITIVE
 
 
 def _value(found: Property, chance: random.Random, depth: int) -> Any:
     value: Any
     if found.codes is not None:
         value = chance.choice(sorted(found.codes))
-    elif found.content is Content.PRIMITIVE:
+    elif found.content is ElementContent.PRIMITIVE:
         value = VALUES[found.type]
     elif found.concepts is not None:
         system, code = chance.choice(sorted(found.concepts))

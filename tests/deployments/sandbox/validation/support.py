@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from deployments.sandbox.common.definitions.schema import load_schema
-from deployments.sandbox.validation.engine import Validator
+from deployments.sandbox.validation.engine import ResourceValidator
 from deployments.sandbox.validation.issue import operation_outcome
 
 Json = dict[str, Any]
-VALIDATOR = Validator(load_schema())
+VALIDATOR = ResourceValidator(load_schema())
 
 PATIENT: Json = {"resourceType": "Patient", "id": "p1", "gender": "female", "birthDate": "1970-01-31"}
 OBSERVATION: Json = {

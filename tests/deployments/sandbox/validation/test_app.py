@@ -13,7 +13,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.deployments.sandbox.conftest import Client, Start, starting
+from tests.deployments.sandbox.conftest import SandboxClient, Start, starting
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, message
 
 FHIR = "application/fhir+json"
@@ -26,7 +26,7 @@ def begin() -> Iterator[Start]:
 
 
 @pytest.fixture
-def service(begin: Start) -> Client:
+def service(begin: Start) -> SandboxClient:
     return begin()
 
 
@@ -43,7 +43,7 @@ def issues_of(response: httpx.Response) -> list[Json]:
     return listed
 
 
-def test_a_valid_bundle_is_answered_with_200_and_two_notes(service: Client) -> None:
+def test_a_valid_bundle_is_answered_with_200_and_two_notes(service: SandboxClient) -> None:
     response = post(service, bundle(PATIENT, OBSERVATION))
     assert response.status_code == 200
     found = issues_of(response)
@@ -53,7 +53,7 @@ def test_a_valid_bundle_is_answered_with_200_and_two_notes(service: Client) -> N
     ]
 
 
-def test_an_invalid_bundle_is_answered_with_200_too(service: Client) -> None:
+def test_an_invalid_bundle_is_answered_with_200_too(service: SandboxClient) -> None:
     response = post(service, bundle(PATIENT, OBSERVATION | {"status": "done"}))
     assert response.status_code == 200
     first = issues_of(response)[0]
@@ -61,33 +61,33 @@ def test_an_invalid_bundle_is_answered_with_200_too(service: Client) -> None:
     assert first["expression"] == ["Bundle.entry[1].resource.ofType(Observation).status"]
 
 
-def test_a_single_resource_is_validated_as_it_is(service: Client) -> None:
+def test_a_single_resource_is_validated_as_it_is(service: SandboxClient) -> None:
     (found, _) = issues_of(post(service, PATIENT | {"gender": "f"}))
     assert found["expression"] == ["Patient.gender"]
 
 
 @pytest.mark.parametrize("body", [bundle(PATIENT), PATIENT, PATIENT | {"gender": "f"}, {"resourceType": "Nothing"}])
-def test_every_answer_names_what_was_not_checked(service: Client, body: Json) -> None:
+def test_every_answer_names_what_was_not_checked(service: SandboxClient, body: Json) -> None:
     last = issues_of(post(service, body))[-1]
     assert (last["severity"], message(last)) == ("information", "Not_Checked")
     for part in ("meta.profile", "terminology beyond", "references resolve", "ctm-1, rng-2, txt-1, txt-2", "dom-6"):
         assert part in last["diagnostics"]
 
 
-def test_profiles_that_are_claimed_are_counted_as_not_checked(service: Client) -> None:
+def test_profiles_that_are_claimed_are_counted_as_not_checked(service: SandboxClient) -> None:
     claims = PATIENT | {"meta": {"profile": ["http://example.org/StructureDefinition/x"]}}
     last = issues_of(post(service, bundle(claims, claims, OBSERVATION)))[-1]
     assert last["diagnostics"].endswith("2 of 4 resources name a profile.")
 
 
 @pytest.mark.parametrize("spelled", ["1.50", "1E2", "-0.0", "100", "1e-7", "12345678901234567890.123456789"])
-def test_decimals_are_accepted_however_they_are_spelled(service: Client, spelled: str) -> None:
+def test_decimals_are_accepted_however_they_are_spelled(service: SandboxClient, spelled: str) -> None:
     body = json.dumps(OBSERVATION | {"valueQuantity": {"value": "NUMBER"}}).replace('"NUMBER"', spelled)
     assert [message(each) for each in issues_of(post(service, body.encode()))] == ["All_OK", "Not_Checked"]
 
 
 @pytest.mark.parametrize("spelled", ["1.0", "1E2", "1.5"])
-def test_an_integer_with_a_point_or_an_exponent_is_refused(service: Client, spelled: str) -> None:
+def test_an_integer_with_a_point_or_an_exponent_is_refused(service: SandboxClient, spelled: str) -> None:
     body = json.dumps(OBSERVATION | {"valueInteger": "NUMBER"}).replace('"NUMBER"', spelled)
     assert message(issues_of(post(service, body.encode()))[0]) == "Value_Format"
 
@@ -109,32 +109,32 @@ def test_an_integer_with_a_point_or_an_exponent_is_refused(service: Client, spel
         b'{"resourceType":7}',
     ],
 )
-def test_what_is_no_json_or_no_resource_is_400(service: Client, body: bytes) -> None:
+def test_what_is_no_json_or_no_resource_is_400(service: SandboxClient, body: bytes) -> None:
     response = post(service, body)
     assert response.status_code == 400
     assert [each["severity"] for each in issues_of(response)] == ["error"]
 
 
 @pytest.mark.parametrize("path", ["/validateResource", "/$validate", "/fhir/$validate", "/validateResource/"])
-def test_it_validates_at_its_paths(service: Client, path: str) -> None:
+def test_it_validates_at_its_paths(service: SandboxClient, path: str) -> None:
     assert post(service, PATIENT, path).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/metadata", "/fhir/metadata"])
-def test_the_capability_statement_is_valid_itself(service: Client, path: str) -> None:
+def test_the_capability_statement_is_valid_itself(service: SandboxClient, path: str) -> None:
     response = service.get(path)
     assert response.status_code == 200
     assert response.json()["fhirVersion"] == "4.0.1"
     assert message(issues_of(post(service, response.content))[0]) == "All_OK"
 
 
-def test_an_answer_is_a_valid_operation_outcome_itself(service: Client) -> None:
+def test_an_answer_is_a_valid_operation_outcome_itself(service: SandboxClient) -> None:
     answer = post(service, bundle(PATIENT | {"gender": "f"}, {"resourceType": "X"})).content
     assert message(issues_of(post(service, answer))[0]) == "All_OK"
 
 
 @pytest.mark.parametrize("entries", [5, "x", {}, None, [None], [{"resource": 5}], []])
-def test_entries_that_are_none_are_findings(service: Client, entries: Any) -> None:
+def test_entries_that_are_none_are_findings(service: SandboxClient, entries: Any) -> None:
     response = post(service, bundle() | {"entry": entries})
     assert response.status_code == 200
     assert issues_of(response)[0]["severity"] == "error"
@@ -167,7 +167,7 @@ class Counting:
 def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected: int, patience: float) -> None:
     frame = validation_service(ValidationOptions(serial=serial))
     counting = Counting(3, patience)
-    with serve_in_thread(frame) as served, Client(served.url) as client:
+    with serve_in_thread(frame) as served, SandboxClient(served.url) as client:
         frame._inner._validator = counting  # type: ignore[attr-defined]
         threads = [threading.Thread(target=post, args=(client, PATIENT)) for _ in range(3)]
         for each in threads:
@@ -179,7 +179,7 @@ def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected:
 
 def test_a_defect_is_500_and_neither_answer_nor_log_quotes_data(caplog: pytest.LogCaptureFixture) -> None:
     frame = validation_service()
-    with serve_in_thread(frame) as served, Client(served.url) as client, caplog.at_level(logging.DEBUG):
+    with serve_in_thread(frame) as served, SandboxClient(served.url) as client, caplog.at_level(logging.DEBUG):
         frame._inner._validator = Counting(1, 0)  # type: ignore[attr-defined]
         response = post(client, PATIENT)
     assert response.status_code == 500
@@ -188,7 +188,7 @@ def test_a_defect_is_500_and_neither_answer_nor_log_quotes_data(caplog: pytest.L
     assert "LookupError in test_app.py" in caplog.text
 
 
-def test_no_request_leaves_data_in_the_log(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_request_leaves_data_in_the_log(service: SandboxClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         post(service, PATIENT | {"gender": "Secret"})
         post(service, b'{"resourceType":"Secret')

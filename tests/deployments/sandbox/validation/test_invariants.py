@@ -16,7 +16,13 @@ from fhirpathpy.models import models
 
 from deployments.sandbox.common.definitions.schema import Definition, Invariant, load_schema
 from deployments.sandbox.common.fhirpath import EvaluationError, element
-from deployments.sandbox.validation.invariants import Scope, compile_condition, holds, mended, not_evaluable
+from deployments.sandbox.validation.invariants import (
+    EvaluationScope,
+    adapted_to_library,
+    compile_condition,
+    holds,
+    not_evaluable,
+)
 from tests.deployments.sandbox.validation.instances import instance
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, findings, issues, message
 
@@ -230,13 +236,13 @@ def test_rng_2_is_left_out_because_the_library_compares_no_quantities() -> None:
     low, high = {"value": 1, "system": UCUM, "code": "g"}, {"value": 2, "system": UCUM, "code": "g"}
     element = {"low": low, "high": high}
     with pytest.raises(EvaluationError):
-        holds(INVARIANTS["rng-2"], Scope(element, "Range", element, element))
+        holds(INVARIANTS["rng-2"], EvaluationScope(element, "Range", element, element))
 
 
 def test_every_other_invariant_can_be_compiled() -> None:
     for name in INVARIANTS.keys() - set(not_evaluable(tuple(INVARIANTS.values()))):
         element: Json = {}
-        holds(INVARIANTS[name], Scope(element, "Element", element, element))
+        holds(INVARIANTS[name], EvaluationScope(element, "Element", element, element))
 
 
 def test_an_invariant_that_fails_to_evaluate_is_a_note_and_not_passed_in_silence() -> None:
@@ -252,7 +258,7 @@ def test_an_invariant_that_fails_to_evaluate_is_a_note_and_not_passed_in_silence
 def test_the_error_of_an_evaluation_quotes_nothing() -> None:
     element = {"reference": ["#Secret", "#Other"]}
     with pytest.raises(EvaluationError) as caught:
-        holds(INVARIANTS["ref-1"], Scope(element, "Reference", element, element))
+        holds(INVARIANTS["ref-1"], EvaluationScope(element, "Reference", element, element))
     assert "Secret" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -273,7 +279,7 @@ def _has_value(items: list[Any]) -> list[bool]:
     return [sum(not isinstance(each, dict | list) for each in items) == 1]
 
 
-def whole(expression: str, scope: Scope) -> bool | None:
+def whole(expression: str, scope: EvaluationScope) -> bool | None:
     """What the library alone makes of an expression."""
     apply: Any = fhirpathpy.apply_parsed_path
     known = {"resource": scope.resource, "rootResource": scope.root}
@@ -303,11 +309,11 @@ def test_the_shortcuts_before_the_library_change_no_result() -> None:
     compared = 0
     for invariant, definition in owners():
         chance = random.Random(invariant.name)
-        expression = mended(invariant.expression)
+        expression = adapted_to_library(invariant.expression)
         short = compile_condition(expression)
         for depth in (0, 1, 1, 1):
             element = instance(definition.name, chance, depth)
-            scope = Scope(element, definition.path, element, element)
+            scope = EvaluationScope(element, definition.path, element, element)
             try:
                 expected = whole(expression, scope)
             except Exception:
@@ -346,5 +352,5 @@ def test_operators_follow_the_three_valued_logic_of_fhirpath(expression: str, ex
     for a in truth:
         for b in truth:
             element = {key: value for key, value in (("a", a), ("b", b)) if value is not None}
-            found.append(compiled.decide(Scope(element, "Element", element, element)))
+            found.append(compiled.decide(EvaluationScope(element, "Element", element, element)))
     assert found == expected

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft6Validator
 
-from deployments.sandbox.common.definitions.schema import DEFINITIONS, Content, load_schema
+from deployments.sandbox.common.definitions.schema import DEFINITIONS, ElementContent, load_schema
 from tests.conftest import examples
 from tests.deployments.sandbox.validation.instances import VALUES, instance
 from tests.deployments.sandbox.validation.support import findings, issues, message
@@ -37,9 +37,9 @@ def test_it_knows_the_146_resource_types_of_r4() -> None:
 def test_every_property_has_a_type_that_is_known() -> None:
     for definition in SCHEMA.definitions.values():
         for key, found in definition.properties.items():
-            if found.content is Content.PRIMITIVE:
+            if found.content is ElementContent.PRIMITIVE:
                 assert found.type in VALUES, (definition.name, key)
-            if found.content is Content.COMPLEX:
+            if found.content is ElementContent.COMPLEX:
                 assert found.type in SCHEMA.definitions, (definition.name, key)
 
 

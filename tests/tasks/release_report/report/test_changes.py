@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import ReleaseReport
@@ -508,7 +508,7 @@ def test_the_sandboxs_service_with_the_demos_rules_and_with_more_is_honest(
     """No stop of these sections. Two of these Bundles, 154 and 181, draw a shift of no days."""
     document = yaml.safe_load(ANONYMIZATION_RULES.read_text())
     document["fhirPathRules"][:0] = [{"path": path, "method": method} for path, method in more]
-    engine = Engine(read_rule_file(yaml.safe_dump(document, sort_keys=False).encode()))
+    engine = DeIdentifier(read_rule_file(yaml.safe_dump(document, sort_keys=False).encode()))
     imported = people(60)
     leaving = []
     for number, resources in enumerate(imported):

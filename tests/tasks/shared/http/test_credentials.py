@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from config import AuthConfig
-from deployments.sandbox.common.oauth import Fault, IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.oauth import IssuerFault, IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http.client import ServiceClient
@@ -295,8 +295,8 @@ def test_a_refused_client_is_a_terminal_error_that_names_the_block_and_no_secret
 def test_an_issuer_in_trouble_is_tried_again() -> None:
     sleeps = Sleeps()
     with issuing() as (issuer, url), guarded(issuer) as server:
-        issuer.discovery_faults = [Fault(503)]
-        issuer.faults = [Fault(502), Fault(429, headers={"Retry-After": "7"})]
+        issuer.discovery_faults = [IssuerFault(503)]
+        issuer.faults = [IssuerFault(502), IssuerFault(429, headers={"Retry-After": "7"})]
         with client(auth=oauth(url), credentials_origin=server.url, sleep=sleeps) as http:
             assert call(http, server.url) == 200
     assert sleeps == [1.0, 1.0, 7.0]
@@ -305,7 +305,7 @@ def test_an_issuer_in_trouble_is_tried_again() -> None:
 @pytest.mark.parametrize("retry", [True, False])
 def test_an_issuer_that_stays_in_trouble_is_transient_after_one_budget_of_attempts(retry: bool) -> None:
     with issuing() as (issuer, url), loopback([Reply()]) as server:
-        issuer.faults = [Fault(503)] * 20
+        issuer.faults = [IssuerFault(503)] * 20
         with client("send", auth=oauth(url), credentials_origin=server.url, attempts=3) as http:
             with pytest.raises(ServiceBusyError) as caught:
                 http.send("GET", server.url, operation="read", retry=retry)
