@@ -127,8 +127,21 @@ def _after_tables(steps: tuple[str | None, ...]) -> Iterator[Finding]:
         tables = name if has_role(name, Role.FLATTEN) else tables
 
 
+def _tables_before_direct_load(facts: RuleFacts) -> Iterator[Finding]:
+    """Warn of a wait between ``flattening`` and a direct load: the reviewer may take the tables for the sent data."""
+    if facts.sends_as is not SendMode.DIRECT_RESOURCE_LOAD:
+        return
+    roles = [STEPS[step].role for step in facts.steps or () if step is not None]
+    until_send = roles[: roles.index(Role.SEND)]
+    if Role.FLATTEN in until_send and Role.WAIT in until_send[until_send.index(Role.FLATTEN) :]:
+        message = "the tables of flattening are not sent: direct_resource_load sends its NDJSON input"
+        hint = "use s3_upload or transfer_load to send tables"
+        yield Finding("tables-not-sent", _STEPS, message, hint, level="warning")
+
+
 # --- keys that an enabled step needs --------------------------------------------------------------------------
 
+_MODE = "services.send.send_as"
 _S3 = tuple(f"services.send.s3.{name}" for name in ("bucket", "region", "access_key_id", "secret_access_key"))
 _TRANSFER = tuple(f"services.send.transfer.{name}_identifier" for name in ("project", "organization"))
 _REQUIRED_BY_MODE: dict[SendMode, tuple[str, ...]] = {
@@ -153,8 +166,17 @@ def _required(facts: RuleFacts) -> Iterator[Finding]:
 def _missing(facts: RuleFacts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
     for key in keys:
         if key not in facts.present and facts.known(key):
-            hint = f"set it in the file, or set {env_name(key)}"
+            hint = (_implied_mode(facts) if key == _MODE else "") or f"set it in the file, or set {env_name(key)}"
             yield Finding("required-key", key, about(key, f"is required by {needed_by}"), hint)
+
+
+def _implied_mode(facts: RuleFacts) -> str:
+    """Return a hint that names the mode which the other keys of ``services.send`` belong to, or ``""``."""
+    for mode, keys in _REQUIRED_BY_MODE.items():
+        given = [key for key in keys if key in facts.present and key != "services.send.url"]
+        if given:
+            return f"set it to {mode}, the mode that {given[0]} is for"
+    return ""
 
 
 # --- auth blocks (document 1, "Authentication") ---------------------------------------------------------------
@@ -296,6 +318,7 @@ def _plain_http_away(url: str) -> bool:
 
 RULES: tuple[Rule, ...] = (
     _steps,
+    _tables_before_direct_load,
     _required,
     _auth,
     _ignored_in_s3,

@@ -89,6 +89,20 @@ def test_a_file_of_the_peer_tool_is_accepted_with_a_warning_for_each_older_name(
 TODAY = "pipeline: {enabled_steps: [extractor]}\nservices: {extractor: {base_url: 'http://a.example%s'}}\n"
 
 
+@pytest.mark.parametrize(
+    ("keys", "mode", "key"),
+    [
+        ("server_url: http://h, project_identifier: P", "transfer_load", "services.send.transfer.project_identifier"),
+        ("s3: {bucket: b}", "s3_upload", "services.send.s3.bucket"),
+    ],
+)
+def test_a_missing_mode_is_an_error_that_names_the_mode_of_the_other_keys(
+    errors: Errors, keys: str, mode: str, key: str
+) -> None:
+    found = errors(f"services: {{send: {{{keys}}}}}\npipeline: {{enabled_steps: [local_import, send]}}\n")
+    assert found["required-key", "services.send.send_as"].hint == f"set it to {mode}, the mode that {key} is for"
+
+
 def test_in_a_file_with_names_of_today_a_url_with_fhir_is_an_error(errors: Errors) -> None:
     assert set(errors(TODAY % "/fhir")) == {("url-ends-in-fhir", "services.extractor.base_url")}
 

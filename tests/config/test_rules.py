@@ -72,6 +72,26 @@ def test_a_step_that_cannot_read_the_tables_before_it_is_warned_of(steps: str, a
     assert found == {(f"{STEPS}[{index}]", "warning") for index in at}
 
 
+@pytest.mark.parametrize(
+    ("steps", "mode", "warned"),
+    [
+        ("local_import, flattening, wait, send", "direct_resource_load", True),
+        ("local_import, flattening, wait, send", "s3_upload", False),
+        ("local_import, flattening, wait, send", "transfer_load", False),
+        ("local_import, flattening, wait", "direct_resource_load", False),
+        ("local_import, wait, flattening, send", "direct_resource_load", False),
+        ("local_import, wait, send, flattening", "direct_resource_load", False),
+    ],
+)
+def test_a_wait_in_front_of_a_direct_load_that_sends_no_tables_is_warned_of(
+    steps: str, mode: str, warned: bool
+) -> None:
+    config = PipelineConfig.model_validate({"services": {"send": {"send_as": mode}}})
+    facts = RuleFacts(config, frozenset(), frozenset(), tuple(steps.split(", ")))
+    found = [(f.key, f.level) for f in check(facts) if f.reference == "tables-not-sent"]
+    assert found == ([(STEPS, "warning")] if warned else [])
+
+
 def test_steps_must_be_given(errors: Errors) -> None:
     assert set(errors("jobs_dir: x")) == {("steps-missing", STEPS)}
 
