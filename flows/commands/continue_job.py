@@ -39,7 +39,7 @@ from flows.job.which import exact
 from flows.jobs_dir import load
 from flows.output import account, complain, one_line, say, say_json
 from flows.shell import about
-from tasks.shared.errors import InputError, SluiceError, TerminalError, shown
+from tasks.shared.errors import GateError, InputError, SluiceError, TerminalError, shown
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID, 
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
     waits goes on waiting. What is ``said`` is kept with the decision. With a ``question`` to the project it waits, too.
+    An ``approve`` that decides nothing, because the wait began under an earlier version, ends with that of a gate.
     """
+    undone = 0
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             account(f"job {record.id}", aside=asked.as_json)  # the one that was meant, before anything is decided
@@ -90,15 +92,17 @@ def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID, 
             code = check_open_steps(record, inputs, reset=record.reset)
             if code:
                 return code
-            if undecided is not None and not release(
-                session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
-            ):
-                return report(session, record.id, as_json=asked.as_json)
+            if undecided is not None:
+                asks = to_ask is not None
+                released = release(session, record, inputs, undecided, said, ask_first=asks, err=asked.as_json)
+                if released == "open":
+                    return report(session, record.id, as_json=asked.as_json)
+                undone = GateError.exit_code if released == "upgraded" and decision else 0
         set_parameters(session.api, record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
-            return leave_to_worker(session, record, as_json=asked.as_json)
-        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+            return leave_to_worker(session, record, as_json=asked.as_json) or undone
+        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json) or undone
 
 
 def refuse_ended(record: JobRecord, decision: str | None) -> None:

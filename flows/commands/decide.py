@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -124,34 +125,38 @@ def _text(words: str) -> str:
     return words.encode(errors="replace").decode()
 
 
+Released = Literal["decided", "again", "upgraded", "open"]
+"""What became of a release: it is kept; the files or the report changed, or the wait began under an earlier version, so
+that the job waits once more; or nobody decided.
+"""
+
+
 def release(
     session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
-) -> bool:
-    """Keep a release of what waits, with the release report shown before; whether the job goes on: to wait once more,
-    where there is nothing that a decision could be about.
-    """
+) -> Released:
+    """Keep a release of what waits, with the release report shown before, and return what became of it."""
     if waiting.position not in record.seen:
         say(
             f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
             "keep what there was to see; it waits again, and shows it", err=err,
         )  # fmt: skip
-        return True
+        return "upgraded"
     place = JobDirectory.of(session.jobs_dir, record.id).path
     files = at_decision(place, record, waiting)
     config = inputs.load().config
     why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
     if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
         make_again(session, record, place, why, err=err)
-        return True
+        return "upgraded" if why == rules.WITHOUT_REPORT else "again"
     if not ask_first:
         show_report(waiting, said.despite, err=err)
     elif (answer := ask(waiting, config, said, err=err)) is not None:
         said = answer
     else:
         still_waiting(record.id, waiting, err=err)
-        return False
+        return "open"
     keep(session, record, decision_of(True, said, files=files, shown=waiting.report, questions=waiting.questions))
-    return True
+    return "decided"
 
 
 def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
