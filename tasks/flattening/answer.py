@@ -1,4 +1,4 @@
-"""Whether the rows of an answer are those of its resources (document 3 §5, "What must agree").
+"""Check that the rows of an answer belong to its resources (document 3 §5, "What must agree").
 
 What a view promises follows from what it does: without ``forEach`` and ``where`` a row for each resource, with
 ``forEachOrNull`` at least one, with the others any number. Compared are ids, the view's column ``id`` (its path is
@@ -24,7 +24,7 @@ LONGEST_ROW: Final = 64 << 20
 
 
 class Promise(Enum):
-    """How many rows of a resource a view gives."""
+    """The number of rows that a view gives for a resource."""
 
     ONE = "one"
     AT_LEAST_ONE = "at least one"
@@ -33,14 +33,14 @@ class Promise(Enum):
 
 @dataclass(frozen=True)
 class RowRule:
-    """What must agree in the answers about one view; ``column`` is the place of its ids."""
+    """The rule for the answers about one view; ``column`` is the index of the column with the ids."""
 
     promise: Promise
     column: int | None
 
     @classmethod
     def of(cls, view: GroupView) -> Self:
-        """That of a view."""
+        """Return the rule of a view."""
         clauses = list(_clauses(view.definition))
         if view.definition.get("where") or any("forEach" in clause for clause in clauses):
             promise = Promise.ANY
@@ -77,7 +77,7 @@ class RowAgreement:
         self._foreign = 0
 
     def check_ids(self, ids: Sequence[Any]) -> bool:
-        """The ids of some rows, as they were decoded; whether all may still be right."""
+        """Count the decoded ids of some rows; return whether all of them can still be right."""
         self._rows += len(ids)
         if self._rule.column is not None:
             texts = [one for one in ids if type(one) is str]
@@ -140,7 +140,7 @@ class AnswerWriter:
             raise NoRowError(self.rows.count + 1, bytes(self._rest[: 1 << 20]))
 
     def end(self) -> None:
-        """The answer is complete: its last row may lack a line end."""
+        """Finish the answer, whose last row may lack a line end."""
         if self._rest:
             block, self._rest = bytes(self._rest), bytearray()
             self._read(block)

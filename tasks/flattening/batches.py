@@ -34,17 +34,17 @@ class RequestBatch:
 
     @property
     def resources(self) -> int:
-        """How many there are."""
+        """The number of resources."""
         return len(self.ids)
 
 
 def share(budget: int, groups: int) -> int:
-    """Bytes of one group, of a budget in bytes for all of them."""
+    """Return the bytes for one group, of a budget in bytes for all of them."""
     return max(1, budget // max(1, groups))
 
 
 def head(definition: Mapping[str, Any]) -> bytes:
-    """How every request with this view begins. Keys keep their order: ``resourceType`` comes first."""
+    """Return the beginning of every request with this view, with ``resourceType`` as its first key."""
     return b'{"resourceType":"Parameters","parameter":[{"name":"viewDefinition","resource":%b}' % msgspec.json.encode(
         definition
     )
@@ -69,7 +69,7 @@ class Packer:
 
     @property
     def makes(self) -> bool:
-        """Whether the batch that is packed now will be made; one that an earlier run has done is only counted."""
+        """Return whether the current batch is built; a batch of an earlier run is only counted."""
         return self._text is not None
 
     def add(self, identifier: str, raw: bytes | msgspec.Raw) -> list[RequestBatch]:
@@ -91,7 +91,7 @@ class Packer:
         return full
 
     def end(self) -> list[RequestBatch]:
-        """What was taken in since the last batch, if anything was."""
+        """Return the resources collected since the last batch, if any, as a batch."""
         if not self._count:
             return []
         made: list[RequestBatch] = []

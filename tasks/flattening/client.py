@@ -167,7 +167,7 @@ class Flattener:
             self._give_back(connection)
 
     def _cancelled(self, watched: Watched) -> SluiceError | Stopped:
-        """Why a request was stopped: the watchdog, the run, or a request of another group that failed."""
+        """Return the reason why a request was stopped: the watchdog, the run, or a failed request of another group."""
         if watched.silent:
             return NetworkError(
                 "flattening-silent",
@@ -206,7 +206,7 @@ class Flattener:
         )
 
     def _check(self, response: httpx.Response) -> None:
-        """Whether the body can be rows; of one that cannot, the beginning is kept."""
+        """Raise an error unless the body can contain rows; its beginning is kept."""
         encoding = response.headers.get("content-encoding", "").strip().lower()
         what = unlike_rows(response.status_code, response.headers)
         if what is None and encoding not in _PLAIN:
@@ -223,7 +223,7 @@ class Flattener:
         ).made_from(Answer(response.status_code, response.headers, next(response.iter_raw(), b"")))
 
     def _final(self, error: SluiceError, where: str) -> SluiceError:
-        """The error as the user sees it: with the place, and with where the answer is."""
+        """Add the place and the file with the answer to an error."""
         answer = answer_of(error)
         if error.status == 500:
             error = RefusedError(

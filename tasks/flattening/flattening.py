@@ -88,7 +88,7 @@ def flatten(
     bounds: FlatteningBounds | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> StepReport:
-    """The same with the views of the groups."""
+    """Flatten with the given views of the groups."""
     url = context.config.services.flattening.service_url
     if url is None:
         raise InputError(
@@ -110,7 +110,7 @@ def flatten(
 
 
 def _refuse_names(made: Sequence[GroupView]) -> None:
-    """A key of a row is compared as it is spelled, so a column must not need escapes in JSON."""
+    """Refuse column names that need escapes in JSON, because keys of rows are compared as they are spelled."""
     for view in made:
         if any(char in '"\\' or char < " " for column in view.columns for char in column.name):
             raise InputError(
@@ -216,7 +216,7 @@ class _FlatteningRun:
             self.context.meter.add(resources=len(deliveries))
 
     def _one(self, batch: RequestBatch) -> None:
-        """A batch to the service, and its rows into the table. In one of the threads."""
+        """Send a batch and write its rows to the table, in a thread of the pool."""
         writer = AnswerWriter(self._tables[batch.place], self.rules[batch.place], batch.ids)
         name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
@@ -224,7 +224,7 @@ class _FlatteningRun:
         self.context.meter.hand_in(batch.resources)
 
     def _checked(self, facts: RoutingFacts) -> RoutingFacts:
-        """Everything was read: did anything reach a group?"""
+        """Raise an error if no resource was assigned to a group."""
         unrouted = sum(facts.unrouted.values())
         if unrouted and unrouted == facts.resources:
             raise DataError(
@@ -238,6 +238,6 @@ class _FlatteningRun:
 
 
 def _submit(workers: Workers[RequestBatch, None], batches: Iterable[RequestBatch]) -> None:
-    """The rows of a group are in the order of its batches, so only groups are worked on in parallel."""
+    """Submit the batches; the batches of a group run in order, and groups run in parallel."""
     for batch in batches:
         workers.submit(batch, keys=frozenset((batch.place,)), weight=len(batch.body))

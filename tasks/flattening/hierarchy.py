@@ -1,4 +1,4 @@
-"""Which element of a lookup table belongs below which (document 3 §5): the checks of ``children`` and ``parent``.
+"""Check the hierarchy of the elements of a lookup table: ``children`` and ``parent`` (document 3 §5).
 
 An element belongs below the one whose ``children`` name it. Where none does, its own ``parent`` counts, so that a
 context is not lost. Errors: ``lookup-multiple-parents``, ``lookup-child-cycle``. Warnings: ``unresolved-child``,
@@ -21,7 +21,7 @@ Relations = Mapping[str, tuple[Sequence[str], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """What one element's place contradicts. ``reference`` has the word of document 3 §5."""
+    """A contradiction about the place of an element; ``reference`` is the word of document 3 §5."""
 
     element: str
     reference: str
@@ -96,7 +96,7 @@ class Hierarchy:
 
 
 def is_prefix(parent: str, child: str) -> bool:
-    """Whether an element id goes on from another one, at the border of a part or of a slice."""
+    """Return whether an element id continues another one at the border of a part or a slice."""
     return child.startswith(parent) and child[len(parent) : len(parent) + 1] in {".", ":", "/"}
 
 

@@ -71,7 +71,7 @@ class _Repeating(dict[str, Any]):
 
 
 def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]]:
-    """The lookup file, everything that is wrong with it, and what is odd about it. No lookup when anything is wrong.
+    """Return the lookup file, or ``None`` if it has errors, with its errors and its warnings.
 
     Raises nothing for what may stand in the file, nor when it cannot be read: that is a finding as well.
     """
@@ -97,7 +97,7 @@ def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]
 
 
 def load_lookup(path: Path) -> tuple[Lookup, list[str]]:
-    """The lookup file, and what is odd about it. Raises ``InputError``: its first finding."""
+    """Return the lookup file and its warnings. Raises ``InputError`` with the first error."""
     lookup, findings, warnings = read_lookup(path)
     for finding in findings:
         raise finding
@@ -182,7 +182,7 @@ def _repeated(part: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
 
 
 def _step(key: int | str) -> str:
-    """The part of a JSON path for a key: ``[0]``, ``.elements``, ``["Patient.name"]``."""
+    """Return the part of a JSON path for a key: ``[0]``, ``.elements``, ``["Patient.name"]``."""
     plain = isinstance(key, str) and _PLAIN_KEY.match(key)
     return f".{key}" if plain else f"[{json.dumps(key, ensure_ascii=False)}]"
 
@@ -212,12 +212,12 @@ def _translated(error: ValidationError) -> Iterator[tuple[_Place, str, str | Non
 
 
 def _required(place: _Place) -> bool:
-    """Whether a key stands at ``place``, and no entry of a list or of ``elements``."""
+    """Return whether ``place`` is a key, and not an entry of a list or of ``elements``."""
     return isinstance(place[-1], str) and place[:-1] != ("elements",)
 
 
 def _relations(entry: Any) -> Relations:
-    """What the elements of a table say about each other, as far as it has a form at all."""
+    """Read the relations between the elements of a table, as far as its structure permits."""
     elements = entry.get("elements") if isinstance(entry, dict) else None
     found = {}
     for name, element in elements.items() if isinstance(elements, dict) else ():

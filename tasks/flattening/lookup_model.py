@@ -158,7 +158,7 @@ class LookupElement(_LookupPart):
 
 
 class LookupTable(_LookupPart):
-    """What a profile's elements become, by their ids; ``url`` is the profile's canonical URL."""
+    """The columns for the elements of a profile, by element id; ``url`` is the canonical URL of the profile."""
 
     url: _Text
     resource_type: Annotated[_Text, AfterValidator(_check_type)]

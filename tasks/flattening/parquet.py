@@ -59,14 +59,14 @@ class _MisfitError(Exception):
 
 @dataclass(frozen=True)
 class ParquetFacts:
-    """What is known of a finished file: its size in bytes, and the columns that had to become text."""
+    """The size in bytes of a finished file, and its columns that became text."""
 
     bytes: int
     as_text: tuple[str, ...]
 
 
 def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
-    """What hinders the formats that are wanted, before a job exists and before the step begins."""
+    """Return the reasons why the configured formats cannot be written (checked before a job and before the step)."""
     if OutputFormat.PARQUET not in settings.formats:
         return []
     try:
@@ -127,7 +127,7 @@ def write_parquet(
 
 
 def parquet_type(column: ViewColumn) -> str:
-    """The name of pyarrow's type for a column."""
+    """Return the name of pyarrow's type for a column."""
     kind = (column.type or "").rpartition("/")[2]
     return "string" if column.collection else _TYPES.get(kind, "string")
 

@@ -40,12 +40,12 @@ _BODY: Final = json.dumps(
 
 
 def endpoint(url: str) -> str:
-    """The operation of the service at ``url``, its root."""
+    """Return the URL of the operation for the root URL of the service."""
     return f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
 
 
 def metadata(url: str) -> str:
-    """What a service that is alive answers."""
+    """Return the URL of the metadata, which a running service serves."""
     return f"{url.rstrip('/')}/fhir/metadata"
 
 
@@ -64,7 +64,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def is_ndjson(headers: Mapping[str, str]) -> bool:
-    """Whether an answer can be rows by its ``Content-Type``. *Quirk:* the deployed service gives none."""
+    """Return whether the ``Content-Type`` permits rows. *Quirk:* the deployed service sends none."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return not kind or _NDJSON.fullmatch(kind) is not None
 

@@ -1,4 +1,4 @@
-"""What R4 says of the elements that paths of a lookup file name: which have a choice of types, which are concepts.
+"""Elements of R4 with a choice of types or with a concept as type, to check the paths of a lookup file.
 
 Real runners refuse a path that ends at a bare choice, and a code over a CodeableConcept (document 3 §5). The table
 ``r4_paths.json`` is made of the published definitions by ``tests/tasks/flattening/test_r4_paths.py``.
@@ -35,7 +35,7 @@ def elements() -> dict[str, Elements]:
 
 
 def oddities(resource_type: str | None, clause: SelectClause, context: str = "") -> Iterator[tuple[str, str]]:
-    """What is odd about the paths of a clause, each as a reference and a sentence.
+    """Yield a reference and a sentence for each doubtful path of a clause.
 
     ``context`` is the path of what the clauses around it iterate over. Where that is a choice nothing more is odd.
     """
@@ -70,7 +70,7 @@ def _choice(path: str, typed: str) -> tuple[str, str]:
 
 
 def _typed(resource_type: str | None, context: str, path: str, kind: str | None) -> str:
-    """The spelling of a path with the type of its first choice; ``kind`` is the type of its column."""
+    """Return a path with the type of its first choice; ``kind`` is the type of its column."""
     at = 0
     while (step := _STEP.match(path, at)) is not None:
         at = step.end()

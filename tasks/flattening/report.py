@@ -1,4 +1,4 @@
-"""What the step reports: the table of groups, and what a person should know (document 3 §5; ``4-product.md`` §5)."""
+"""Build the report of the step: the table of groups and the warnings (document 3 §5; ``4-product.md`` §5)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def result(
     *,
     k: int,
 ) -> StepReport:
-    """The result of a finished step that read ``files``. ``details["groups"]`` is a flat object for each group.
+    """Return the result of a finished step that read ``files``. ``details["groups"]`` is a flat object for each group.
 
     ``k`` is that of the rules of publication, for the warnings.
     """
@@ -53,7 +53,7 @@ def result(
 
 
 def by_type(what: str, counts: Mapping[str, int], k: int) -> str:
-    """A sentence about resources of a part of the data; the log has their types (R1: a type may be one patient's)."""
+    """Return a sentence about some of the resources; only the log has their types (R1: a type may be one patient's)."""
     log.info("flattening: %s, by type: %s", what, ", ".join(f"{kind} {n:,}" for kind, n in sorted(counts.items())))
     return f"{what}: {people(sum(counts.values()), k)} (their types are in the log)"
 

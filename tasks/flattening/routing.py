@@ -1,4 +1,4 @@
-"""Which resource goes to which attribute groups (document 3 §5, "Routing").
+"""Assign resources to attribute groups (document 3 §5, "Routing").
 
 A resource belongs to the groups whose Provenance names it, each (resource, group) once in a job. The line of a patient
 holds its own Provenances, so it is routed by itself. ``core.ndjson`` is routed by all Provenances of that file; a line
@@ -48,9 +48,9 @@ Delivery = tuple[int, str, bytes | msgspec.Raw]
 
 
 class RoutingFacts(msgspec.Struct):
-    """What routing found. ``bytes`` is the size of the content; resources are counted without the Provenances that
-    name groups. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type, ``repeated`` what a
-    group had already. ``fallback`` says that there was no Provenance."""
+    """Counts of the routing. ``bytes`` is the size of the content; Provenances that name groups are not counted as
+    resources. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type, ``repeated`` are
+    resources that a group has already. ``fallback`` is set if there was no Provenance."""
 
     lines: int = 0
     bytes: int = 0
@@ -77,11 +77,11 @@ class Groups:
             self._by_profile.setdefault((kind, group.reference), []).append(place)
 
     def places(self, ids: Iterable[str]) -> list[int]:
-        """The places of the groups with these ids, as far as the CRTDL has them."""
+        """Return the indexes of the groups with these ids, as far as the CRTDL contains them."""
         return [self._by_id[group] for group in ids if group in self._by_id]
 
     def without_provenance(self, resource: Resource) -> Sequence[int]:
-        """The places of a resource that no Provenance can name."""
+        """Return the indexes of the groups of a resource that has no Provenance."""
         profiles = profiles_of(resource.raw, strict=True)
         found = [place for profile in profiles for place in self._by_profile.get((resource.type, profile), ())]
         if found:
@@ -121,7 +121,7 @@ class Router:
         self._named_by_all: bool | None = None
 
     def deliveries(self) -> Iterator[list[Delivery]]:
-        """What every line, or a part of a long one, gives to groups, in the order of the input."""
+        """Yield the resources of each line, or part of a long line, with their groups, in the order of the input."""
         for path in self._files:
             before = self.facts.bytes
             ordinals = 0
@@ -150,7 +150,7 @@ class Router:
     def _resources(
         self, line: bytes, path: Path, number: int, first: int
     ) -> tuple[Sequence[Resource], list[Grouping], int]:
-        """The resources of a line, what its Provenances say, and the ordinal after the last one."""
+        """Return the resources of a line, the groupings of its Provenances, and the next ordinal."""
         part = cut(line, file=path.name, number=number, first=first)
         for rejected in part.rejected:
             raise rejected.error()
@@ -176,7 +176,7 @@ class Router:
         return first
 
     def _by_line(self, own: Iterable[Grouping]) -> Lookup:
-        """How the resources of a line are routed, by its own Provenances if it has some."""
+        """Return the routing of the resources of a line, by its own Provenances if it has any."""
         named: dict[str, list[int]] = {}
         empty = True
         for found in own:
@@ -259,7 +259,7 @@ def _without_provenances(resources: Iterable[Resource]) -> tuple[list[Resource],
 
 
 def _groupings(line: bytes, path: Path, number: int) -> list[Grouping]:
-    """What the Provenances of a line say. What is wrong with it is found when it is routed."""
+    """Read the Provenances of a line; errors are found when the line is routed."""
     if MARK not in line:
         return []
     return _without_provenances(cut(line, file=path.name, number=number).resources)[1]
@@ -282,7 +282,7 @@ _decoder = msgspec.json.Decoder(_ProvenancePart)
 
 
 def grouping(raw: bytes | msgspec.Raw) -> Grouping | None:
-    """What this Provenance says of groups; ``None`` when it is about something else, or not what FHIR says."""
+    """Read the groups of a Provenance; ``None`` if it is about something else or is not valid FHIR."""
     try:
         part = _decoder.decode(raw)
     except UNREADABLE:

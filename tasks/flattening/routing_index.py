@@ -1,4 +1,4 @@
-"""Which resources belong to which groups, and which were met already: on disk, since a large job has too many.
+"""Store the groups of resources and the resources already met, on disk, because a large job has too many for memory.
 
 A private SQLite file in the step's directory, made anew by every run and removed at its end; nothing in it must outlive
 a crash. Resources are known by a digest of their ``Type/id``.
@@ -59,7 +59,7 @@ class RoutingIndex:
             raise
 
     def new(self, resources: Sequence[tuple[str, int]]) -> list[bool]:
-        """Whether each of these resources (``Type/id``, place of a group) is met for the first time in that group.
+        """Return for each resource (``Type/id``, index of a group) whether it is new in that group.
 
         Many are looked up in one statement: SQLite lets go of the interpreter's lock for each.
         """
@@ -100,7 +100,7 @@ class RoutingIndex:
             self._database.executemany("INSERT OR IGNORE INTO target VALUES (?, ?, ?)", rows)
 
     def places(self, scope: RoutingScope, keys: Sequence[str]) -> list[list[int]]:
-        """The groups of each of these resources, in their order."""
+        """Return the groups of each of these resources, in order."""
         result: list[list[int]] = []
         for first in range(0, len(keys), _TOGETHER):
             digests = [_digest(key) for key in keys[first : first + _TOGETHER]]

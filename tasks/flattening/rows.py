@@ -47,7 +47,7 @@ class NoRowError(Exception):
 
 
 class Shape:
-    """What the rows of one view look like. ``columns`` are the names, in the order of the cells."""
+    """The columns of the rows of one view, in the order of the cells."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -83,7 +83,7 @@ class RowReader:
         self._empty = set(range(len(shape.columns)))
 
     def read(self, block: bytes) -> bytes:
-        """The CSV of whole lines. Raises ``NoRowError``."""
+        """Convert whole lines to CSV. Raises ``NoRowError``."""
         rows = self._rows(block)
         self.count += len(rows)
         if self._empty:
@@ -154,7 +154,7 @@ class RowReader:
         return rows
 
     def _no_row(self, block: bytes) -> NoRowError:
-        """The first line that is no row; there is one."""
+        """Return the error about the first line that is not a row."""
         number, line = self.count + 1, block
         for number, line in enumerate(_lines(block), self.count + 1):  # noqa: B007 - the last one, if not another
             try:
@@ -165,7 +165,7 @@ class RowReader:
 
 
 def header(columns: Sequence[str]) -> bytes:
-    """The first line of a table."""
+    """Return the first line of a table."""
     return _csv([columns], careful=True)
 
 
@@ -174,12 +174,12 @@ def _lines(block: bytes) -> list[bytes]:
 
 
 def _quotes_in(text: bytes) -> int:
-    """How many quotes there are that begin or end a text; with those inside of one where that is not certain."""
+    """Return the number of quotes that begin or end a text, plus quotes inside a text where this is not certain."""
     return text.count(b'"') - (0 if b"\\\\" in text else text.count(b'\\"'))
 
 
 def _quotes_of(cells: Sequence[Any], texts: int) -> int:
-    """How many of them it takes to spell these cells, of which so many are text: two for each key and each text.
+    """Return the number of quotes needed for these cells, ``texts`` of them text: two for each key and each text.
 
     A key that stands twice takes more; so does what is nested, or no column.
     """

@@ -17,12 +17,12 @@ from tasks.shared.step import CheckContext, Given, Step, same_as_input
 
 
 def needs(_given: Given) -> Collection[str]:
-    """The groups of the query, whatever was imported."""
+    """Return the groups of the query, whatever was imported."""
     return ("crtdl",)
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """The lookup file, whether the query has anything to do with it, and what the formats take."""
+    """Yield the errors of the lookup file, of its relation to the query, and of the output formats."""
     lookup, findings, _ = _read(context)
     yield from findings
     made = _made(context, lookup)
@@ -32,7 +32,7 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
-    """What is odd about the lookup file, by itself and for the query."""
+    """Yield the warnings about the lookup file, alone and with the query."""
     lookup, _, odd = _read(context)
     yield from odd
     made = _made(context, lookup)
@@ -40,7 +40,7 @@ def warnings(context: CheckContext) -> Iterator[str]:
 
 
 def _read(context: CheckContext) -> tuple[Lookup | None, Sequence[SluiceError], Sequence[str]]:
-    """The lookup file, if it can be used, what is wrong with it, and what is odd about it."""
+    """Return the lookup file if it is usable, its errors, and its warnings."""
     path = context.config.services.flattening.lookup_path
     if path is None:
         return None, (), ()
@@ -49,9 +49,8 @@ def _read(context: CheckContext) -> tuple[Lookup | None, Sequence[SluiceError], 
 
 
 def _made(context: CheckContext, lookup: Lookup | None) -> tuple[Sequence[GroupView], Sequence[str]] | None:
-    """The views of the query's groups, and what is odd about them; ``None`` where query or lookup file is of no use,
-    which is a finding of its own.
-    """
+    """Return the views of the query's groups and their warnings; ``None`` if the query or the lookup file is unusable,
+    which is a separate finding."""
     query = context.given.crtdl
     if lookup is None or query is None:
         return None

@@ -143,15 +143,15 @@ class Tables:
         return self._all[place]
 
     def account(self, place: int) -> Account:
-        """What is known of a table."""
+        """Return the recorded facts about a table."""
         return self._accounts[place]
 
     def done(self, place: int) -> int:
-        """How many batches of a group are in its table."""
+        """Return how many batches of a group are in its table."""
         return self._accounts[place].counts["batches"]
 
     def record_batch(self, batch: RequestBatch, rows: RowReader, with_rows: int) -> None:
-        """The rows of a batch, of so many resources, are written: force them to the disk, and record it."""
+        """Force the rows of a batch to the disk and record them."""
         table, account = self._all[batch.place], self._accounts[batch.place]
         added = table.sync()
         counts = {f"filled {column}": 1 for column in rows.filled if not account.counts[f"filled {column}"]}
@@ -169,7 +169,7 @@ class Tables:
             )
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """All batches are done: record it, and give the tables their names. ``facts`` are about the input."""
+        """Record that all batches are done, and give the tables their final names. ``facts`` are about the input."""
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
         for table in unfinished:
             table.sync()
@@ -185,7 +185,7 @@ class Tables:
             table.close()
 
     def size(self, place: int) -> int:
-        """Bytes of a table, as far as they are recorded."""
+        """Return the recorded size of a table in bytes."""
         return len(self._all[place].header) + self._accounts[place].counts["bytes"]
 
     def _clear_directory(self) -> None:
@@ -218,7 +218,7 @@ class Tables:
         publish(*made, *((table.partial, table.path) for table in tables))
 
     def _finish_the_end(self) -> bool:
-        """Whether everything is done; a run that was killed just before its renames is finished here."""
+        """Return whether everything is done; complete the renames of a run that was killed just before them."""
         left: list[CsvTable] = []
         for place, (table, account) in enumerate(zip(self._all, self._accounts, strict=True)):
             if account.complete is None:
@@ -254,7 +254,7 @@ class Tables:
 
 
 def terms(views: Sequence[GroupView], files: Iterable[Path], url: str, share: int) -> str:
-    """What decides about the batches and their rows, as a digest."""
+    """Return a digest of everything that determines the batches and their rows."""
     try:
         # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
         known = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
@@ -282,7 +282,7 @@ def _remove_others(directory: Path, expected: set[str], endings: tuple[str, ...]
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """A name of a file, without an ending, for every name: the same list, the same names.
+    """Return a file name without extension for each name; equal lists give equal results.
 
     Letters of all scripts, digits, blanks and ``.-_()`` stay, everything else becomes ``_``. No two are equal in
     whatever case: a name that is taken gets ``-2``, ``-3`` …

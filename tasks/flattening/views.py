@@ -57,7 +57,7 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class GroupView:
-    """What one attribute group becomes.
+    """The view of one attribute group.
 
     ``definition`` is the ViewDefinition as it is sent; ``columns`` are those of its rows, in their order.
     """
@@ -71,7 +71,7 @@ class GroupView:
 
 
 def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[GroupView, ...], tuple[str, ...]]:
-    """The view of every group that has a table, in the order of the CRTDL, and what the user should know about them.
+    """Return the view of every group that has a table, in the order of the CRTDL, and the warnings.
 
     Nothing is raised: a group without a table gets no view, an attribute without an entry no column, and a warning
     names it.
@@ -90,7 +90,7 @@ def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[GroupView, ...], tuple[st
 
 
 def no_views() -> InputError:
-    """No group has a view: there would be no table."""
+    """Return the error that no group has a view, so that there would be no table."""
     return InputError(
         "flattening-no-views", "flattening: no attribute group of the CRTDL has a table in the lookup file",
         context="services.flattening.lookup_path",
@@ -116,13 +116,13 @@ def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[st
 
 
 def view_name(name: str) -> str:
-    """A name of a ViewDefinition, ``[A-Za-z][A-Za-z0-9_]*``, that recalls the name of a group."""
+    """Return a name for a ViewDefinition, ``[A-Za-z][A-Za-z0-9_]*``, that resembles the name of a group."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
     return (plain if plain[:1].isalpha() else f"group_{plain}".rstrip("_"))[:LONGEST_NAME]
 
 
 def _select(group: AttributeGroup, table: LookupTable) -> tuple[SelectClause, list[str]]:
-    """All select clauses of a view, below one that holds nothing of its own; and what it lacks."""
+    """Return the select clauses of a view, below an empty one, and the attributes without an entry."""
     warnings: list[str] = []
     requested: list[str] = []
     for attribute in group.attributes:
@@ -152,14 +152,14 @@ def _select(group: AttributeGroup, table: LookupTable) -> tuple[SelectClause, li
 
 
 def _ancestors(table: LookupTable, name: str) -> Iterator[str]:
-    """The ids of the elements above one, the nearest first."""
+    """Yield the ids of the ancestors of an element, the nearest first."""
     while (parent := table.elements[name].parent) is not None:
         yield parent
         name = parent
 
 
 def _whole(table: LookupTable, name: str) -> SelectClause:
-    """An element's clause with everything below it; the lookup table's own stays as it is."""
+    """Return a copy of an element's clause with everything below it."""
     element = table.elements[name]
     clause = element.definition.model_copy(deep=True)
     for child in element.children:
@@ -170,7 +170,8 @@ def _whole(table: LookupTable, name: str) -> SelectClause:
 def _context(
     select: SelectClause, table: LookupTable, ancestors: list[str], contexts: dict[str, SelectClause]
 ) -> SelectClause:
-    """The clause in which an element's paths hold: what its ancestors iterate over, without their other columns.
+    """Return the clause in which the paths of an element apply: the iterations of its ancestors, without their other
+    columns.
 
     Attributes below one ancestor share its clause. Two clauses would multiply their rows, and put the code of one
     coding beside the display of another.

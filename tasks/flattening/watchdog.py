@@ -1,4 +1,4 @@
-"""Whether the service is still there while a request runs (document 3 §5).
+"""Watch whether the service is alive while a request runs (document 3 §5).
 
 A flattening request is silent for minutes while the service works, and just as silent when the service is gone. So
 every 30 s ``/fhir/metadata`` is asked for; three failures in a row cancel what runs. An answer is a sign of life unless
@@ -67,7 +67,7 @@ class Watchdog:
                     self._watched.remove(watched)
 
     def check_service(self) -> None:
-        """One round: ask, and cancel what must be."""
+        """Check the service once, and cancel the requests that must end."""
         with self._lock:
             before = list(self._watched)
         if not before:

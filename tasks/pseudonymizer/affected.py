@@ -1,5 +1,5 @@
-"""What was found is counted by path under the names that begin here, and put into words: of how many different
-patients, as far as that may be published (document 5, rules 1 and 3)."""
+"""Count findings by path and put the numbers of different patients into words, as far as they may be published
+(document 5, rules 1 and 3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Affected:
         self._lock = threading.Lock()
 
     def add(self, owners: Mapping[str, set[int]]) -> None:
-        """The patients of whom something was found in a request, by path."""
+        """Add the patients of a request with findings, by path."""
         with self._lock:
             for path, patients in owners.items():
                 self._counted[path] += len(patients)
@@ -43,13 +43,13 @@ class Affected:
 
 
 def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:
-    """Of counts among others: how many patients have something at a path, in the order of the paths."""
+    """Return the number of patients with a finding at each path, in the order of the paths."""
     head = KEPT if kept else FOUND
     return {key.removeprefix(head): counts[key] for key in sorted(counts) if key.startswith(head) and counts[key]}
 
 
 def worded(counts: Mapping[str, int], say: Callable[[str, int], str], *, kept: bool = False) -> dict[str, str]:
-    """The first paths, and of how many patients in words; ``say`` words how many are counted under a key."""
+    """Return the first paths with their number of patients in words; ``say`` words the count under a key."""
     paths, head = paths_of(counts, kept=kept), KEPT if kept else FOUND
     said = {path: f"{say(head + path, count)} patients" for path, count in [*paths.items()][:_SHOWN]}
     more = len(paths) - len(said)

@@ -1,4 +1,4 @@
-"""Whether an answer agrees with what was sent (document 3 §4, "What must agree in every answer").
+"""Check that an answer agrees with its request (document 3 §4, "What must agree in every answer").
 
 An answer is taken only when it is JSON, says so, is a resource of the type that was sent without a key that stands
 twice, and, for a Bundle, has as many entries, with resources of the same types in the same order; fewer only when the
@@ -68,7 +68,7 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What answers must agree with. Thread-safe.
+    """The rules that all answers must agree with. Thread-safe.
 
     ``removes`` says that entries may disappear, ``removed_types`` of which types alone; ``identities`` what the answers
     before made of ids.

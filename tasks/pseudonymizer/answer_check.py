@@ -1,4 +1,4 @@
-"""What the step reads of a resource: its type, its id, and of a Bundle the addresses of its entries.
+"""Read the type and id of a resource, and the ``fullUrl`` of the entries of a Bundle.
 
 ``tasks/shared/fhir/entries.py`` reads the Bundle. One that it can read in one pass, members included, also gives the
 members of its resources, and no key stands twice in it. Of any other Bundle the members are read part by part.
@@ -60,7 +60,7 @@ class _AnswerResource(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def may_hold_persons(self) -> bool:
-        """Whether it is a person, or may have one inside."""
+        """Return whether the resource is a person or can contain one."""
         return self.resource_type in HOLDERS or bool(self.contained)
 
 
@@ -116,7 +116,7 @@ class ResourceSummary:
 
     @property
     def is_bundle(self) -> bool:
-        """Whether it has entries that count."""
+        """Return whether the resource has entries that count."""
         return self.type == "Bundle"
 
     @cached_property

@@ -101,7 +101,7 @@ class Slots:
 
 
 def endpoint(url: str | None) -> str:
-    """The operation of the service at ``url``, its root."""
+    """Return the URL of the operation for the root URL of the service."""
     return f"{(url or '').rstrip('/')}/fhir/$de-identify"
 
 
@@ -113,13 +113,13 @@ def hide(rules: AnonymizationRules | None) -> None:
 
 
 def body(config: bytes | None, resource: bytes) -> bytes:
-    """A request: the resource, with the anonymization file ``config`` where there is one."""
+    """Build a request with the resource, and with the anonymization file ``config`` if there is one."""
     before, after = _around(config)
     return before + resource + after
 
 
 def _around(config: bytes | None) -> tuple[bytes, bytes]:
-    """What stands before and after the resource."""
+    """Return the bytes before and after the resource in a request."""
     if config is None:
         return b"", b""
     before = (

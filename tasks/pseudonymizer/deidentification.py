@@ -1,4 +1,4 @@
-"""What a worker does with a chunk: send it, check what comes back, halve it when it is too large for the service.
+"""Process a chunk in a worker: send it, check the answer, and halve it if it is too large for the service.
 
 ``agreement.py`` decides which answers are taken. Every error names file, line and type.
 """
@@ -79,7 +79,7 @@ class Deidentification:
     def _texts(
         self, given: ResourceSummary, chunk: RequestChunk, first: int, counts: Counts, numbers: PersonNumbers | None
     ) -> list[tuple[bytes, int]]:
-        """What comes back for a resource, with its entries: one text, or several when it had to be halved."""
+        """Return the answer for a resource with its number of entries, as several texts if the request was halved."""
         text = given.text
         divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
@@ -111,7 +111,7 @@ class Deidentification:
     def _check(
         self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: PersonNumbers | None
     ) -> tuple[bytes, int]:
-        """The resource that came back, as one line, and how many entries it has."""
+        """Return the received resource as one line, with its number of entries."""
         try:
             received, left = self._agreement.check(answer, given, numbers)
         except WrongAnswerError as wrong:

@@ -47,7 +47,7 @@ Pair = tuple[Target, Target]
 
 
 class IdentityVerdict(Enum):
-    """Whether an answer agrees with the map. ``UNSURE``: not as its references were paired."""
+    """The result of comparing an answer with the map. ``UNSURE``: references may be paired wrongly."""
 
     AGREES = "agrees"
     UNSURE = "unsure"
@@ -79,7 +79,7 @@ class _WrongError(Exception):
 
 
 class IdentityMap:
-    """What original ids became, and what new ids were. Thread-safe.
+    """The map from original ids to new ids and back. Thread-safe.
 
     ``path`` is the file that keeps it over a crash; without one nothing is kept. ``write`` before what follows from the
     answers so far is recorded. ``most`` is for tests.
@@ -146,8 +146,8 @@ class IdentityMap:
             self._file.write(memoryview(rows).cast("B"))
 
     def contradicts(self) -> bool:
-        """Whether something in the file contradicts something else there: what was too much for memory is compared at
-        the end, in as many rounds as memory needs."""
+        """Return whether the file contradicts itself. Ids that did not fit in memory are compared at the end, in as
+        many rounds as memory requires."""
         self.write()
         if not self._forgot or self._file is None:
             return False
@@ -224,7 +224,7 @@ class IdentityMap:
     def _narrow(
         self, fresh: dict[int, int], choices: Iterable[tuple[frozenset[int], int, bool]]
     ) -> dict[int, frozenset[int]]:
-        """Of new ids whose originals are some of several: which those can still be."""
+        """Return the possible originals of each new id that has several candidates."""
         narrowed: dict[int, frozenset[int]] = {}
         for originals, new, is_reference in choices:
             known, here = self._find(fresh, new ^ _INVERSE)
@@ -250,7 +250,7 @@ class IdentityMap:
             raise _WrongError(id=False, here=here)
 
     def _find(self, fresh: dict[int, int], key: int) -> tuple[int | None, bool]:
-        """What a key leads to, and whether that is of this answer."""
+        """Return the id that a key leads to, and whether it is from the current answer."""
         if (value := fresh.get(key)) is not None:
             return value, True
         if (value := self._now.get(key)) is None and (value := self._before.get(key)) is not None:
@@ -287,7 +287,7 @@ class IdentityMap:
             return file.read(_KEY)
 
     def _recorded(self) -> Iterator[array[int]]:
-        """The rows of the file, each a key and what it leads to, some at once."""
+        """Yield blocks of rows of the file, each a key and the id it leads to."""
         if self._file is None:
             return
         with storage_errors(self._file.path), open_private(self._file.path) as file:
@@ -301,7 +301,7 @@ def _is_type(kind: str) -> bool:
 
 
 def _opened(path: Path) -> OutFile:
-    """The file, to go on behind its last whole row; anew when there is none of ours."""
+    """Open the file after its last whole row, or create it."""
     size = max(0, size_of(path))
     keep = size - (size - _KEY) % _ROW
     return OutFile(path, keep if size > _KEY and can_continue(path, keep) else 0)

@@ -71,7 +71,7 @@ class Outputs:
                 self._look_up(source)
 
     def open(self, source: OutputSource) -> ResumableWriter:
-        """The writer for a file, from where it stands."""
+        """Return the writer for a file at its current position."""
         if source.writer is None:
             source.writer = ResumableWriter(
                 self._directory, source.base, self._compression, every=self._cut_every, resume=_position(source.kept)
@@ -85,7 +85,7 @@ class Outputs:
         source.kept = source.counts.copy()
 
     def finish(self, source: OutputSource) -> None:
-        """All lines of the file are written: record it and give it its final name."""
+        """Record a file as complete and give it its final name."""
         writer = self.open(source)
         _set_position(source.counts, writer.finish())
         # Recorded before the rename: what has its final name under these terms is known to be finished.
@@ -104,7 +104,8 @@ class Outputs:
         source.kept = Counter()
 
     def close_early(self, current: OutputSource | None) -> None:
-        """The step ends early. ``current`` is the file whose last line is whole: it goes on right there later."""
+        """Close all files before the end of the step. ``current`` is the file whose last line is complete, so that it
+        continues there."""
         for source in self.sources:
             if source.writer is not None:
                 writer, source.writer = source.writer, None
@@ -114,7 +115,7 @@ class Outputs:
                         self.record_position(source, position)
 
     def total(self) -> Counts:
-        """The counts of all files."""
+        """Return the counts of all files."""
         total: Counts = Counter()
         for source in self.sources:
             total.update(source.counts)
@@ -142,7 +143,7 @@ class Outputs:
         source.after = source.counts["number"]
 
     def _is_finished(self, facts: dict[str, Any]) -> bool:
-        """Whether a file is there as it was recorded; one that was killed just before its rename gets it now."""
+        """Return whether a file exists as recorded; complete the rename of a run that was killed just before it."""
         final = self._directory / str(facts["name"])
         stored = int(facts["counts"]["stored"])
         if final.is_file():

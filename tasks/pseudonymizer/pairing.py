@@ -1,4 +1,4 @@
-"""Which id, and which reference, of an answer is the one that was sent: what the map of identities compares.
+"""Pair the ids and references of an answer with those of the request, for the map of identities.
 
 Resources are paired by where they stand. References are paired by their order in the text, which costs nothing; where
 that leaves a doubt (a rule took one away, or the service writes elements in another order) by their paths.
@@ -96,7 +96,7 @@ def paired_resources(given: ResourceSummary, received: ResourceSummary) -> Resou
 
 
 def paired_urls(given: ResourceSummary, received: ResourceSummary) -> Iterator[tuple[str, str]]:
-    """The addresses of entries (``fullUrl``) that were changed, and not into that of the resource's new id."""
+    """Yield each changed ``fullUrl`` that does not match the new id of its resource."""
     if given.full_urls == received.full_urls or not len(given.full_urls) == len(received.full_urls) == len(
         received.ids
     ):
@@ -154,7 +154,7 @@ def by_text(sent: ResourceSummary, received: ResourceSummary, urls: Collection[t
 
 
 def _has_escapes(resource: ResourceSummary) -> bool:
-    """Whether a text may have references that were not found, because some writers escape each slash."""
+    """Return whether a text can contain references that were not found, because some writers escape each slash."""
     text = resource.text
     # One byte is found ten times as fast as several, and most texts have none.
     if b"\\" not in text:
@@ -211,14 +211,14 @@ def by_path(
 
 
 class _Candidates:
-    """What a reference of an answer can name that was not sent at its path: what the request holds, by kind."""
+    """The targets in the request, by kind, that a reference at a new path can refer to."""
 
     def __init__(self, outline: ResourceSummary, trees: Sequence[Any]) -> None:
         self._outline = outline
         self._trees = trees
 
     def of(self, kind: str) -> set[Target]:
-        """Those of a kind."""
+        """Return the candidates of a kind."""
         return {target for target in self._targets if target.kind == kind}
 
     @cached_property
@@ -255,7 +255,7 @@ def _pair(old: str, new: str) -> Pair | None:
 
 
 def _trees(resource: ResourceSummary) -> list[Any]:
-    """Of each resource, a Bundle's own elements first, the references and what leads to them."""
+    """Return the references of each resource with their paths; the elements of a Bundle itself come first."""
     return [_tree(members) for _, members in resource.all_members()]
 
 
@@ -265,7 +265,7 @@ def _tree(members: Members) -> Any:
 
 
 def _unread(text: bytes, trees: Sequence[Any]) -> int:
-    """How many references of a text are not in its resources."""
+    """Return the number of references of a text that are not in its resources."""
     return len(_STRING.findall(text)) - sum(1 for _ in _texts(trees))
 
 

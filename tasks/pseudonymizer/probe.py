@@ -101,7 +101,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def _reads_rules(answer: Answer) -> SluiceError | None:
-    """A service that does not read the rules would answer 200 under its own, and nothing would tell."""
+    """Return an error if the service ignored the rules, because it would answer 200 with its own rules."""
     if answer.status == _REFUSED:
         return None
     return WrongServiceError(
@@ -143,7 +143,7 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
 
 
 def _unchanged(entry: Any, sent: Any) -> bool:
-    """Whether the texts are as they were: what is added beside them changes nothing."""
+    """Return whether the texts are unchanged; additional elements do not matter."""
     return all(_values(entry["resource"], place) == _values(sent, place) for place in _IDENTIFYING)
 
 

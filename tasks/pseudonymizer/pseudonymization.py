@@ -167,7 +167,7 @@ class _PseudonymizerRun:
             )
 
     def _rest(self, left: list[OutputSource]) -> None:
-        """The files that are not finished."""
+        """Process the files that are not finished."""
         if not left:
             return
         core = [source for source in left if source.base.lower() == CORE]
@@ -216,7 +216,7 @@ class _PseudonymizerRun:
                     self._write_result(source, result)
 
     def _items(self, sources: Iterable[OutputSource]) -> Iterator[tuple[OutputSource, RequestChunk | None]]:
-        """The chunks of the files, and a ``None`` behind the last one of each."""
+        """Yield the chunks of the files, with a ``None`` after the last chunk of each."""
         threshold = self._settings.bundle_split_threshold_mb * _MIB
         for source in sources:
             largest = self._context.config.limits.largest_resource

@@ -88,7 +88,7 @@ class Residuals:
     def owners(
         self, sent: ResourceSummary, received: ResourceSummary, elsewhere: PersonNumbers | None = None
     ) -> dict[str, set[int]]:
-        """Who has an identifier left that one of the persons in what was ``sent`` had, by path: hashes of patients.
+        """Return the persons whose original identifiers are unchanged, by path, as hashes of patients.
 
         Where a Bundle has no Patient they are those of the persons themselves. What was ``received`` is read to its
         end, one resource at a time. The keys are those of ``paths_of``. ``elsewhere`` are the numbers in the Bundle of
@@ -172,11 +172,12 @@ class PersonNumbers:
         return owner
 
     def of(self, value: str) -> Mapping[int, set[str]]:
-        """The systems with which a value was sent, by whose it is; nothing when it was none of these persons."""
+        """Return the systems with which a value was sent, by its owner; empty if it belongs to none of these persons."""
         return self._systems.get(value, _NOBODY)
 
     def count_in(self, text: bytes) -> float:
-        """How often the numbers may be in a text: never 0 when one is; infinity where escapes leave it open."""
+        """Return how often the identifiers can occur in a text: at least 1 if one occurs, infinity if escapes leave it
+        open."""
         if not self._systems:
             return 0
         # One byte is found ten times as fast as several, and most texts have none.
@@ -200,7 +201,7 @@ class PersonNumbers:
 
 
 def numbers_in(entries: Iterable[bytes]) -> PersonNumbers:
-    """The numbers of the persons in the entries of a Bundle, which are read one by one."""
+    """Return the identifiers of the persons in the entries of a Bundle, which are read one by one."""
     numbers = PersonNumbers(_HELD)
     for entry in entries:
         if _PERSON.search(entry):
@@ -214,7 +215,7 @@ def numbers_in(entries: Iterable[bytes]) -> PersonNumbers:
 
 
 class _Originals:
-    """What identifies the persons of a request, each value with whose it is; and the numbers of its whole Bundle."""
+    """The identifying values of the persons of a request with their owners, and the identifiers of the whole Bundle."""
 
     def __init__(self, sent: ResourceSummary, elsewhere: PersonNumbers | None) -> None:
         own = PersonNumbers()
@@ -236,11 +237,11 @@ class _Originals:
         return bool(self.values) or any(self._numbers)
 
     def count_in(self, text: bytes) -> float:
-        """How often numbers of theirs may be in a text."""
+        """Return how often identifiers of these persons can occur in a text."""
         return sum(numbers.count_in(text) for numbers in self._numbers)
 
     def of(self, identifier: Mapping[str, Any]) -> Mapping[int, set[str]]:
-        """The systems with which the value of an identifier was sent, by whose it is."""
+        """Return the systems with which the value of an identifier was sent, by its owner."""
         value = identifier.get("value")
         if not isinstance(value, str):
             return _NOBODY
@@ -281,7 +282,7 @@ def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
 
 
 def _unquoted(text: bytes) -> str:
-    """A JSON string as a text; nothing where it cannot be read: then nobody reads the answer."""
+    """Return a JSON string as text, or an empty text if it is invalid, in which case the answer is unreadable too."""
     if b"\\" not in text:
         return text[1:-1].decode()
     try:
@@ -291,7 +292,8 @@ def _unquoted(text: bytes) -> str:
 
 
 def _spellings(value: str) -> set[bytes]:
-    """How services write a text in JSON: as it is, in ASCII, with hexadecimal digits of either case, and slashes."""
+    """Return the forms in which services write a text in JSON: unchanged, in ASCII, with hexadecimal digits of either
+    case, and with escaped slashes."""
     plain, ascii_ = json.dumps(value, ensure_ascii=False), json.dumps(value)
     upper = re.sub(r"\\u[0-9a-f]{4}", lambda found: "\\u" + found[0][2:].upper(), ascii_)
     texts = {plain, ascii_, upper}
@@ -299,7 +301,7 @@ def _spellings(value: str) -> set[bytes]:
 
 
 def _persons(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every person in a resource: its path, and itself."""
+    """Yield the path and the value of each person in a resource."""
     if not isinstance(value, dict) or depth > _DEEP:
         return
     if isinstance(kind := value.get("resourceType"), str) and kind in PERSONS:
@@ -315,26 +317,26 @@ def _persons(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[
 
 
 def _identifies(kind: str, name: str) -> bool:
-    """Whether an element must be read also where no number of a person stands anywhere."""
+    """Return whether an element must be read even if the text contains no identifier of a person."""
     if name in ("resourceType", "contained") or kind in _ENVELOPES:
         return True
     return kind in PERSONS and name in _READ
 
 
 def _identifying(person: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:
-    """The texts that identify a person, by place."""
+    """Yield the texts that identify a person, by place."""
     for element in person.keys() & _INSIDE.keys():
         for place, keys in _INSIDE[element]:
             yield place, _texts(person[element], keys)
 
 
 def _texts(value: Any, keys: Sequence[str]) -> Iterator[str]:
-    """The texts at a path; blank ones identify nobody."""
+    """Yield the texts at a path, except blank ones."""
     return (one for one in values_at(value, keys) if isinstance(one, str) and one.strip())
 
 
 def values_at(value: Any, keys: Sequence[str]) -> Iterator[Any]:
-    """The values at a path, through lists; ``None`` where there is none."""
+    """Yield the values at a path, through lists; ``None`` for a missing value."""
     if isinstance(value, list):
         for one in value:
             yield from values_at(one, keys)
@@ -345,7 +347,7 @@ def values_at(value: Any, keys: Sequence[str]) -> Iterator[Any]:
 
 
 def _identifiers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every identifier in a value, whatever FHIR calls it there: its path, and itself."""
+    """Yield the path and the value of each Identifier, whatever the name of its element."""
     if isinstance(value, list):
         for one in value:
             yield from _identifiers(one, path)
@@ -361,5 +363,5 @@ def _identifiers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[
 
 
 def _segment(name: Any) -> str:
-    """A name that FHIR could have; others may be data."""
+    """Return a name that FHIR could have, or a placeholder, because other names may be data."""
     return name if isinstance(name, str) and _NAME.fullmatch(name) else "…"

@@ -91,14 +91,14 @@ def read_rules(path: Path) -> AnonymizationRules:
 
 
 def _removes_resources(rule: Any) -> bool:
-    """Whether entries may be fewer by a rule: one that removes an element of a type leaves the resource."""
+    """Return whether a rule can remove entries; a rule that removes an element of a type keeps the resource."""
     if not isinstance(rule, Mapping) or str(rule.get("method")).lower() != "remove":
         return False
     return not _ELEMENT.match(str(rule.get("path", "")))
 
 
 def usable_rules(path: Path | None) -> AnonymizationRules | None:
-    """The anonymization file; ``None`` where there is none, or one with findings of its own (``step.py``)."""
+    """Return the anonymization file, or ``None`` if there is none or it has errors (``step.py``)."""
     if path is None or list(file_findings("", path)):
         return None
     with suppress(SluiceError):
@@ -126,7 +126,7 @@ def _not_rules(path: Path, what: str) -> InputError:
 
 
 def _methods(rules: Iterable[Any]) -> Iterator[str]:
-    """The methods of all rules, in lower case: the service reads them in any."""
+    """Yield the methods of all rules in lower case, because the service ignores case."""
     for rule in rules:
         if isinstance(rule, Mapping) and isinstance(rule.get("method"), str):
             yield rule["method"].strip().lower()

@@ -1,4 +1,4 @@
-"""What goes into one request: a line, or a part of a Bundle that is too large, which becomes one line again
+"""Split lines into requests: a line, or a part of a Bundle that is too large, whose answers are joined to one line
 (document 3 §4, "Split" and "Reassembly").
 
 Only Bundles whose line is larger than the threshold are split, greedily and in the order of their entries. Every chunk
@@ -46,7 +46,7 @@ class RequestChunk:
 
     @property
     def split(self) -> bool:
-        """Whether it is not the whole line."""
+        """Return whether the chunk is only a part of the line."""
         return self.part > 0 or not self.last
 
     @property
@@ -58,7 +58,7 @@ class RequestChunk:
 def chunks(
     path: Path, *, threshold: int, spool: Path, after: int = 0, largest: int = LARGEST_RESOURCE
 ) -> Iterator[RequestChunk]:
-    """The lines of a file behind line number ``after``, as chunks of at most ``threshold`` bytes.
+    """Yield the lines after line number ``after`` as chunks of at most ``threshold`` bytes.
 
     Larger are only a resource that is no Bundle, and a single entry. Memory: one chunk; a longer line is kept in a
     file in the directory ``spool``.
@@ -126,7 +126,7 @@ def piece_of(text: bytes, entries: int) -> BundlePiece:
 
 
 class SplitOutput(Protocol):
-    """Where the line goes."""
+    """The destination of a joined line."""
 
     def write(self, data: bytes | memoryview) -> None:
         """Append a piece of a line."""
@@ -145,7 +145,7 @@ class Reassembly:
         """Whether the pieces came back with different Bundle ids, so one input id with several pseudonyms."""
 
     def add(self, piece: BundlePiece) -> None:
-        """The next piece."""
+        """Write the next piece."""
         if not self._begun:
             self._begun = True
             self._id = piece.envelope.id
@@ -161,7 +161,7 @@ class Reassembly:
         self._output.write(piece.inside)
 
     def end(self) -> None:
-        """All pieces were added: close the Bundle."""
+        """Close the Bundle after the last piece."""
         if self._after is not None:
             self._output.write(self._after)
         elif self._empty is not None:

@@ -14,7 +14,7 @@ from tasks.shared.step import CheckContext, Given, Step, same_as_input
 
 
 def rules_unused(_given: Given) -> InputError:
-    """A finding, not a warning: whoever gives rules must not find out later that the data went out as it was."""
+    """Return an error rather than a warning, so that data cannot be sent without the given rules unnoticed."""
     return InputError(
         "anonymization-config-unused",
         "--anonymization-config is for the step pseudonymizer, which is not enabled, and no other step reads it",
@@ -23,7 +23,7 @@ def rules_unused(_given: Given) -> InputError:
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """The rules for anonymization."""
+    """Yield the errors of the anonymization file."""
     path = context.config.services.pseudonymizer.anonymization_config
     if path is None:
         return
@@ -37,7 +37,7 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
-    """What is doubtful about the rules."""
+    """Yield the warnings about the anonymization file."""
     rules = usable_rules(context.config.services.pseudonymizer.anonymization_config)
     yield from rules.warnings if rules is not None else ()
 

@@ -23,7 +23,7 @@ ENVELOPE: Final = len(HEAD) + len(TAIL)
 
 
 class ResourcePlace(NamedTuple):
-    """Where a resource stands: line from 1, index in the line's Bundle if it is one, type, and ``Type/id``.
+    """The place of a resource: line from 1, index in the line's Bundle if any, type, and ``Type/id``.
 
     ``key`` may identify a person: for private files, never for logs. ``raw`` is the resource, blank where it could not
     be read.
@@ -57,11 +57,11 @@ class ValidationChunk:
     """Bytes of the file's content up to the end of this chunk."""
 
     def __len__(self) -> int:
-        """How many entries the Bundle has."""
+        """Return the number of entries of the Bundle."""
         return len(self.lines)
 
     def place(self, entry: int) -> ResourcePlace | None:
-        """Where the entry of the Bundle came from; ``None`` when the Bundle has no such entry."""
+        """Return the place of an entry of the Bundle; ``None`` if there is no such entry."""
         if not 0 <= entry < len(self):
             return None
         raw = memoryview(self.body)[self.resources[entry] : self._end(entry) - 1]

@@ -46,12 +46,12 @@ class ChunkOutcome:
     span: tuple[int, int]
 
     def issues(self) -> list[ValidationIssue]:
-        """The issues, read anew: they need more memory than their text."""
+        """Return the issues, parsed again to save memory."""
         return read_outcome(self.line)
 
 
 def endpoint(url: str) -> str:
-    """Where to post: the URL as given when it names the operation, else ``{url}/validateResource``."""
+    """Return the URL to post to: ``url`` if it names the operation, else ``{url}/validateResource``."""
     return url if url.endswith(("/validateResource", "/$validate")) else f"{url}/validateResource"
 
 
@@ -66,7 +66,7 @@ class ValidationClient:
         self._lock = threading.Lock()
 
     def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
-        """What there is to say about a chunk, as the lines of the report.
+        """Validate a chunk and return the outcomes for the report.
 
         One outcome, or more when the service takes or gives only smaller pieces; after them one of ours for what
         could not be sent. Raises what ``ServiceClient.send`` raises, with file and lines in the context, and
@@ -91,7 +91,7 @@ class ValidationClient:
                 yield outcome
 
     def _request(self, chunk: ValidationChunk) -> ChunkOutcome | None:
-        """One request; ``None`` when the chunk must be halved."""
+        """Send one request; return ``None`` if the chunk must be halved."""
         try:
             answer = self._client.send(
                 "POST",
@@ -140,12 +140,12 @@ class ValidationClient:
 
 
 def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:
-    """An error that keeps the answer it is about."""
+    """Return an error that keeps the answer it is about."""
     return RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status).made_from(answer)
 
 
 def unusable_outcome(items: tuple[UnusableItem, ...]) -> ChunkOutcome:
-    """An OperationOutcome of ours about what could not be sent, as if it had been a Bundle of its own."""
+    """Return our own OperationOutcome about items that cannot be sent, in the form of an answer to a Bundle."""
     issues = [
         {
             "severity": "error",

@@ -1,4 +1,4 @@
-"""What the service found: the issues of an OperationOutcome, their places, and counts of them (document 3 §6).
+"""Read the issues of an OperationOutcome with their places, and count them (document 3 §6).
 
 An issue of severity ``error`` or ``fatal`` is a finding. Counts are keyed by severity, resource type and codes and hold
 nothing else: the texts of issues quote data, so they go into private files only.
@@ -57,7 +57,7 @@ class ValidationIssue:
 
     @property
     def is_finding(self) -> bool:
-        """Whether it counts for the gate."""
+        """Return whether the issue counts for the gate."""
         return self.severity in FINDINGS
 
     @property
@@ -101,7 +101,7 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def read_outcome(body: bytes) -> list[ValidationIssue]:
-    """The issues of an OperationOutcome; none when it has none. Raises ``NotAnOutcomeError``."""
+    """Return the issues of an OperationOutcome. Raises ``NotAnOutcomeError``."""
     return [_read(issue) for issue in _issues(body)]
 
 
@@ -183,14 +183,14 @@ def _read(issue: _OutcomeIssue) -> ValidationIssue:
 
 
 def _number(match: re.Match[str]) -> int:
-    """That of the entry, from 0."""
+    """Return the index of the entry, from 0."""
     digits = match[1] or match[2]
     number = int(digits) - (match[1] is None) if len(digits) <= 18 else _NOWHERE
     return number if number >= 0 else _NOWHERE
 
 
 def _places(issue: _OutcomeIssue) -> Iterable[str]:
-    """The expressions; the older ``location`` says the same in XPath or as line and column, or is all there is."""
+    """Yield the expressions of an issue, or the older ``location`` if there are none."""
     expressions = [place for place in issue.expression or () if place]
     locations = [place for place in issue.location or () if place]
     if any(map(_ENTRY.search, expressions)) or not locations:

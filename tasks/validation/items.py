@@ -1,11 +1,11 @@
-"""What of a line is validated: its resources as they stand, with the ``fullUrl`` under which they are sent.
+"""Split lines into the resources to validate, unchanged, each with the ``fullUrl`` under which it is sent.
 
 Document 3 §6. Bundles that are envelopes (collection, searchset, transaction, batch) are taken apart; any other Bundle,
 a document or a history, is one resource, and whether it is a good one the service says. A resource's bytes are never
 touched. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve; the entry's
 ``request`` is not sent.
 
-What cannot be sent at all (no JSON, no ``resourceType``, a key that hides another one) is ``Unusable``: a finding of
+What cannot be sent at all (no JSON, no ``resourceType``, a key that hides another one) is ``UnusableItem``: a finding of
 ours, as a person expects of a validation, and no reason to leave the other resources unvalidated.
 """
 
@@ -74,7 +74,7 @@ class UnusableItem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message(self) -> str:
-        """What is wrong, for a person."""
+        """The reason in words."""
         return REASONS[self.reference]
 
 
@@ -82,9 +82,9 @@ Item = ItemEntry | UnusableItem
 
 
 @dataclass(slots=True)
-class FileFacts:
-    """What reading a file found. ``bytes`` is the size of its content, ``skipped`` counts Bundle entries that carry no
-    resource: a DELETE, the outcome of a search."""
+class ValidationFacts:
+    """Counts of a file that was read. ``bytes`` is the size of its content, ``skipped`` the number of Bundle entries
+    without a resource, such as a DELETE or the outcome of a search."""
 
     lines: int = 0
     bytes: int = 0
@@ -97,11 +97,11 @@ class ItemReader:
 
     def __init__(self, file: str) -> None:
         self._base = base_name(file)
-        self.facts = FileFacts()
+        self.facts = ValidationFacts()
 
     def groups(self, lines: Iterable[tuple[int, bytes | LongLine]]) -> Iterator[list[Item]]:
-        """The items of every line, in order. Those of one line belong together; a long line, which is never in memory
-        as a whole, gives each of its items alone."""
+        """Yield the items of every line, in order, as one list per line; a long line, which never fits in memory, gives
+        lists of one item."""
         facts = self.facts
         for number, line in lines:
             facts.lines += 1
@@ -177,8 +177,8 @@ def key_of(raw: bytes | memoryview) -> tuple[str, str]:
 
 
 def shown_profiles(raw: bytes | memoryview) -> str:
-    """The first profiles that a resource claims in ``meta.profile``: each once, sorted, a space between them; for
-    private files only. Blank when it claims none."""
+    """Return the first profiles of ``meta.profile``, sorted, without repetition and separated by spaces, or a blank
+    text; for private files only."""
     urls = {url[:_LONGEST_PROFILE] for url in profiles_of(raw)[:_MOST_PROFILES]}
     # A URL has no white space; what has some may not look like two.
     return " ".join(sorted(_SPACE.sub("%20", url) for url in urls if url))

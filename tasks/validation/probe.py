@@ -1,5 +1,5 @@
-"""Where the validation service is, and the made-up resource that goes to it before anything else (document 3 §6): it is
-wrong, and a service that finds nothing there is not validating."""
+"""Check the validation service with a synthetic resource before anything else (document 3 §6). The resource is invalid,
+so a service without findings does not validate."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.chunks import ValidationChunk
 from tasks.validation.client import ChunkOutcome
 from tasks.validation.findings import OTHER, Tally, ValidationIssue
-from tasks.validation.items import FileFacts, shown_profiles
+from tasks.validation.items import ValidationFacts, shown_profiles
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"
@@ -76,11 +76,11 @@ class Reports:
             self._remove_strangers()
 
     def report(self, name: str) -> Path:
-        """Where the report of a data file is."""
+        """Return the path of the report of a data file."""
         return self.directory / f"{self.names[name]}{SUFFIX}"
 
     def fragment(self, name: str) -> Path:
-        """Where the rows of a data file are."""
+        """Return the path of the CSV rows of a data file."""
         return self.state / f"{self.names[name]}.csv"
 
     def _remove_strangers(self) -> None:
@@ -130,8 +130,8 @@ class FileReport:
         if time.monotonic() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
             self._write()
 
-    def finish(self, facts: FileFacts) -> None:
-        """The file was read to its end, and everything was answered. Raises ``ReconciliationError`` if it was not."""
+    def finish(self, facts: ValidationFacts) -> None:
+        """Finish a file that was read and answered completely. Raises ``ReconciliationError`` if it was not."""
         self._write()
         if len(self.account.done) != facts.resources:
             raise ReconciliationError(
@@ -204,7 +204,7 @@ class FileReport:
 
 
 class _Pending:
-    """What was answered and is not written yet, from item ``start`` up to ``stop`` of the file."""
+    """The answers that are not written yet, from item ``start`` up to ``stop`` of the file."""
 
     def __init__(self, start: int) -> None:
         self.start = self.stop = start
@@ -231,7 +231,7 @@ def _identity(path: Path) -> str:
 
 
 def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
-    """A tally as the ledger keeps it: numbers under names. ``before`` are the counts that were kept already."""
+    """Return a tally in the form of the ledger: numbers under names. ``before`` are counts that the ledger already has."""
     counts = Counter({"issues": tally.issues, "findings": tally.findings, "resources": tally.resources})
     counts.update({f"severity {severity}": count for severity, count in tally.severities.items()})
     for what, found in (("type", tally.types), ("code", tally.codes)):
@@ -246,7 +246,7 @@ def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
 
 
 def rows(file: str, outcome: ChunkOutcome, issues: Iterable[ValidationIssue]) -> bytes:
-    """The issues of one outcome as lines of CSV: one for each entry that an issue names.
+    """Return the issues of one outcome as CSV, with one line for each entry that an issue names.
 
     An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.
     """

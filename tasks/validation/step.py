@@ -15,7 +15,7 @@ from tasks.validation.validation import REPORTS, run
 
 
 def gate(context: StepContext, report: StepReport) -> GateError | None:
-    """Why the pipeline stops behind this validation step, by what it reported."""
+    """Return the error that stops the pipeline after this validation step, if the report requires it."""
     details = report.details
     findings: int = details["findings"]
     if not findings or not context.config.services.validation.fail_on_error:

@@ -28,7 +28,7 @@ from tasks.validation import probe
 from tasks.validation.chunks import ValidationChunk, pack
 from tasks.validation.client import ChunkOutcome, ValidationClient
 from tasks.validation.findings import OTHER, SEVERITIES
-from tasks.validation.items import FileFacts, ItemReader
+from tasks.validation.items import ItemReader, ValidationFacts
 from tasks.validation.report import FileReport, Reports, assemble
 
 REPORTS: Final = "validation"
@@ -72,7 +72,7 @@ class _End:
     """A file was read to its end."""
 
     report: FileReport
-    facts: FileFacts
+    facts: ValidationFacts
 
     def __len__(self) -> int:
         return 0
@@ -148,7 +148,7 @@ class _Validation:
         for path in self._files:
             report = self._reports[path.name] = FileReport(places, ledger, path)
             if report.complete:
-                facts = FileFacts(**report.account.complete or {})
+                facts = ValidationFacts(**report.account.complete or {})
                 self._progress.add(files=1, resources=facts.resources)
                 self._progress.within(path, facts.bytes, whole=True)
                 continue
@@ -193,7 +193,7 @@ class _Validation:
             log.info("validation: %s has findings (%s)", report.path.name, people(findings, k))
 
     def _result(self) -> StepReport:
-        facts, k = FileFacts(), self._context.config.report.k
+        facts, k = ValidationFacts(), self._context.config.report.k
         counts: Counter[str] = Counter()
         for report in self._reports.values():
             known = report.account.complete or {}
@@ -227,7 +227,7 @@ class _Validation:
 
 
 def _largest(counts: Counter[str], prefix: str) -> list[tuple[str, int]]:
-    """The counts under a prefix, the largest first."""
+    """Return the counts under a prefix, the largest first."""
     found = [(name.removeprefix(prefix), count) for name, count in counts.items() if name.startswith(prefix)]
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))
 
