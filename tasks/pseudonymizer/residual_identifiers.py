@@ -172,7 +172,7 @@ class PersonNumbers:
         return owner
 
     def of(self, value: str) -> Mapping[int, set[str]]:
-        """Return the systems with which a value was sent, by its owner; empty if it belongs to none of these persons."""
+        """Return the systems with which a value was sent, by its owner; empty if it belongs to none of them."""
         return self._systems.get(value, _NOBODY)
 
     def count_in(self, text: bytes) -> float:

@@ -5,8 +5,8 @@ a document or a history, is one resource, and whether it is a good one the servi
 touched. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve; the entry's
 ``request`` is not sent.
 
-What cannot be sent at all (no JSON, no ``resourceType``, a key that hides another one) is ``UnusableItem``: a finding of
-ours, as a person expects of a validation, and no reason to leave the other resources unvalidated.
+An item that cannot be sent (invalid JSON, no ``resourceType``, a repeated key) is an ``UnusableItem``: a finding of our
+own, which does not prevent the validation of the other resources.
 """
 
 from __future__ import annotations

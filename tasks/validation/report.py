@@ -231,7 +231,7 @@ def _identity(path: Path) -> str:
 
 
 def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
-    """Return a tally in the form of the ledger: numbers under names. ``before`` are counts that the ledger already has."""
+    """Return a tally in the form of the ledger: numbers under names. ``before`` are counts already in the ledger."""
     counts = Counter({"issues": tally.issues, "findings": tally.findings, "resources": tally.resources})
     counts.update({f"severity {severity}": count for severity, count in tally.severities.items()})
     for what, found in (("type", tally.types), ("code", tally.codes)):
