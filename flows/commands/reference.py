@@ -42,7 +42,7 @@ a list, `--json`) is printed as ever, and the exit code is the same.
 | `2` | the command line, the configuration or the input cannot be used; before a start, no job exists |
 | `3` | a step failed for now, or a service cannot be reached: the same command may succeed later |
 | `4` | the job is being run by another process |
-| `5` | a gate: validation found errors, the release report has a stop, or the first `--approve` after an upgrade decided nothing |
+| `5` | a gate: validation found errors, the release report has a stop, or `--approve` decided nothing |
 | `130` | stopped by Ctrl-C (SIGINT) |
 | `143` | stopped by SIGTERM |
 
