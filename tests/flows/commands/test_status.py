@@ -57,10 +57,11 @@ def test_a_command_is_printed_with_what_makes_it_run_and_none_where_none_does(tm
 
 
 def test_where_a_job_stands_is_said_before_its_first_step_and_behind_its_last() -> None:
-    record = JobRecord(id=JOB, name="x", state=JobState.FAILED)
+    record = JobRecord(id=JOB, name="x", state=JobState.INTERRUPTED)
     steps = [StepReport(position=1, name="validation", state=state) for state in ("failed", "completed")]
     shown = [record.model_copy(update={"steps": (step,)}).at for step in steps]
     assert [record.at, *shown] == [" before its first step", " at validation", " behind validation"]
+    assert record.model_copy(update={"state": JobState.FAILED}).at == ""
 
 
 def test_the_extraction_of_a_job_is_said_as_the_commands_on_it_take_it() -> None:

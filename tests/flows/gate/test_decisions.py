@@ -196,7 +196,7 @@ def test_the_destinations_behind_a_wait_are_named_without_credentials() -> None:
 )  # fmt: skip
 def test_what_is_no_full_answer_decides_nothing(answer: Any) -> None:
     class Answers:
-        def run_input(self, job: str, key: str) -> Any:
+        def request(self, method: str, path: str) -> Any:
             return answer
 
     assert form_answer(Answers(), "job", "key") is None  # type: ignore[arg-type]

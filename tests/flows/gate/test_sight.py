@@ -274,7 +274,10 @@ def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(releas
 def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
     waits.approve()
     given = {"decision": answer, "by": "Bo"} if answer else None
-    waits.job.api.run_input = lambda _job, _form: given  # type: ignore[method-assign]
+    ask = waits.job.api.request
+    waits.job.api.request = lambda method, path, body=None: (  # type: ignore[method-assign]
+        given if "/input/" in path else ask(method, path, body)
+    )
     ended = waits.ended()
     assert (ended is not None) == (answer == "reject")
     kept = waits.job.record().approvals[3]
