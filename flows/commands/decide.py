@@ -13,7 +13,7 @@ import click
 
 from config import PipelineConfig
 from flows.gate import rules
-from flows.gate.decisions import keep
+from flows.gate.decisions import save_decision
 from flows.gate.sight import Sight, at_decision, found_now, report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -155,7 +155,9 @@ def release(
     else:
         still_waiting(record.id, waiting, err=err)
         return "open"
-    keep(session, record, decision_of(True, said, files=files, shown=waiting.report, questions=waiting.questions))
+    save_decision(
+        session, record, decision_of(True, said, files=files, shown=waiting.report, questions=waiting.questions)
+    )
     return "decided"
 
 

@@ -149,7 +149,7 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
     return record.model_copy(update={"state": JobState.CANCELLED, "error": error})
 
 
-def keep(session: Session, record: JobRecord, decision: Approval) -> None:
+def save_decision(session: Session, record: JobRecord, decision: Approval) -> None:
     """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on.
 
     Somebody may have decided since the record was read; the first decision counts. Where two people must release, the
@@ -214,7 +214,7 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
 
 def reject(session: Session, record: JobRecord, decision: Approval) -> None:
     """Keep the rejection and end the job as cancelled."""
-    keep(session, record, decision)
+    save_decision(session, record, decision)
     end_rejected(session, record.id, decision, record.waiting.step if record.waiting else None)
 
 

@@ -51,7 +51,7 @@ MOST = 50
 
 
 @dataclass(frozen=True)
-class Leaving:
+class ReportedFiles:
     """What a report is about: files ``found`` below a directory of the job, and the digest of all that it covers.
 
     ``inside``: a step of the hospital processes them first.
@@ -77,7 +77,7 @@ def before_waiting(wait: CurrentWait) -> None:
         return
     leaving = wait.sources.leaving(position)
     place = sight.read(wait.there)
-    what = Leaving(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
+    what = ReportedFiles(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
     if shown is not None:
         corrected = place == sight.directory
         why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
@@ -118,7 +118,7 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
         return None
     if any(declared(name).asks and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
         return None
-    what = _leaving(job, source)
+    what = _reported_files(job, source)
     shown = job.record().shown.get(position)
     why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config)
     if shown is None or why is not None:
@@ -163,9 +163,9 @@ def at_the_end(job: Job, source: Source | None) -> None:
         job.presenter.reported(none_made, job.directory.path)
         return
     try:
-        what = _leaving(job, source)
+        what = _reported_files(job, source)
     except SluiceError as error:
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_said(problem_of(job, error)))})
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_error_line(problem_of(job, error)))})
         return
     publish(job, None, _shown(job, None, what))
     if any(declared(name).delivers for name in job.step_names):
@@ -173,10 +173,10 @@ def at_the_end(job: Job, source: Source | None) -> None:
             released(job)
 
 
-def _leaving(job: Job, source: Source) -> Leaving:
+def _reported_files(job: Job, source: Source) -> ReportedFiles:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
     found = _inventory(job, source)
-    return Leaving(source.path, found, found.digest)
+    return ReportedFiles(source.path, found, found.digest)
 
 
 def _inventory(job: Job, source: Source) -> Inventory:
@@ -185,7 +185,7 @@ def _inventory(job: Job, source: Source) -> Inventory:
     return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
 
 
-def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
+def _shown(job: Job, step: int | None, what: ReportedFiles) -> Shown:
     """Make the report, as a Prefect task, watched: it may read for minutes, and a cancel reaches it.
 
     Raises:
@@ -210,7 +210,7 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
         why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
         logger.error("the release report is missing: %s", why.render())
         outcome = Shown(
-            missing=_said(problem_of(job, why)),
+            missing=_error_line(problem_of(job, why)),
             inside=what.inside,
             seen=what.seen,
             settings=rules.settings_digest(job.config, inside=what.inside),
@@ -220,7 +220,7 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
     return outcome
 
 
-def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
+def _made(job: Job, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
     meter.say("reads what leaves, and what came in")
     facts = facts_of(job, step, what.place, what.found)
     if what.inside:
@@ -317,10 +317,10 @@ def _copy_tried(missed: str) -> Iterator[None]:
     try:
         yield
     except SluiceError as error:
-        logger.warning("the copy of the release report %s: %s", missed, _said(error))
+        logger.warning("the copy of the release report %s: %s", missed, _error_line(error))
 
 
-def _said(error: SluiceError | Problem) -> str:
+def _error_line(error: SluiceError | Problem) -> str:
     """Why there is no report, on one line."""
     where = f" ({error.context.splitlines()[0]})" if error.context else ""
     return f"{error.message}{where}"
