@@ -14,7 +14,7 @@ import click
 from config import PipelineConfig
 from flows.gate import rules
 from flows.gate.decisions import save_decision
-from flows.gate.sight import Sight, at_decision, found_now, report_lines, to_be_read, where_to_look
+from flows.gate.sight import ReviewedFiles, digest_at_decision, digest_now, report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, RecordWriter, now
@@ -142,7 +142,7 @@ def release(
         )  # fmt: skip
         return "upgraded"
     place = JobDirectory.of(session.jobs_dir, record.id).path
-    files = at_decision(place, record, waiting)
+    files = digest_at_decision(place, record, waiting)
     config = inputs.load().config
     why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
     if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
@@ -178,7 +178,7 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand
     position = waiting.position
     if position not in record.seen or waiting.refused:
         return None  # of an earlier version, or the run says why the answer in the form is not taken
-    files, corrected = found_now(job, record, waiting)
+    files, corrected = digest_now(job, record, waiting)
     why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
     if why is not None or files == record.seen[position]:
         return why
@@ -200,6 +200,6 @@ def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err:
 def complain_of_corrections(job: Path, waiting: Waiting) -> None:
     """Print on stderr why the corrected files could not be used as they are."""
     try:
-        Sight.of(job, waiting).check()
+        ReviewedFiles.of(job, waiting).check()
     except DataError as error:
         say(error.render(), err=True)

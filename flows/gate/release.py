@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flows.engine.api import link_in_ui
 from flows.engine.server.proof import REPORTS_PATH
 from flows.gate import rules
-from flows.gate.release_facts import delivery_of, facts_of, released
+from flows.gate.release_facts import delivery_of, facts_of, record_release
 from flows.job.job import Job
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
@@ -170,7 +170,7 @@ def at_the_end(job: Job, source: Source | None) -> None:
     publish(job, None, _shown(job, None, what))
     if any(declared(name).delivers for name in job.step_names):
         with best_effort("that this job released data"):
-            released(job)
+            record_release(job)
 
 
 def _reported_files(job: Job, source: Source) -> ReportedFiles:

@@ -26,7 +26,7 @@ from tasks.release_report.measure.delivery import Delivery
 from tasks.release_report.measure.tables import PARQUET
 from tasks.release_report.page import files
 from tasks.release_report.report.document import Decided, ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Facts, destination_of
+from tasks.release_report.report.facts import Corrected, Destination, ReportFacts, destination_of
 from tasks.release_report.report.query import read_query
 from tasks.release_report.report.step_files import read_rules
 from tasks.shared.errors import SluiceError
@@ -42,7 +42,7 @@ _AHEAD: Final = timedelta(hours=14)
 """How far the most eastern clock is ahead: what it calls today is not in the future."""
 
 
-def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> Facts:
+def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> ReportFacts:
     """Return what the report at ``step``, or at the end of the job, is made of beside the data: the files ``there``
     below ``place`` leave.
 
@@ -54,8 +54,8 @@ def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> Facts
     given = Path(job.inputs.crtdl) if job.inputs.crtdl else None
     where = destination_of(job.config)
     if where is not None:
-        where = replace(where, first_time=not _known(job, _host(where)))
-    return Facts(
+        where = replace(where, first_time=not _is_known_host(job, _host(where)))
+    return ReportFacts(
         job=job.id,
         project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
         made=now(),
@@ -150,7 +150,7 @@ def _asked_patients(inputs: JobInputs) -> int | None:
 # --- what was released before ---------------------------------------------------------------------------------
 
 
-def released(job: Job) -> None:
+def record_release(job: Job) -> None:
     """Remember that this job's data have left. What cannot be written is as if it was the first time."""
     where = destination_of(job.config)
     if where is None:
@@ -178,7 +178,7 @@ def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
         return None
 
 
-def _known(job: Job, key: str) -> bool:
+def _is_known_host(job: Job, key: str) -> bool:
     return _pointer(job, key).is_file()
 
 

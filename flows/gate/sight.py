@@ -43,7 +43,7 @@ OTHER_FILES = "the files are not those that it was for"
 
 
 @dataclass(frozen=True)
-class Sight:
+class ReviewedFiles:
     """What there is to be seen at the wait at ``position``.
 
     What it looks at, the directory for corrections, what leaves (with a direct load behind flattening not what it looks
@@ -59,7 +59,7 @@ class Sight:
     reader: str = NEXT
 
     @classmethod
-    def of(cls, job_dir: Path, waiting: Waiting) -> Sight:
+    def of(cls, job_dir: Path, waiting: Waiting) -> ReviewedFiles:
         """Where the record says that a job waits."""
         looked_at, directory = job_dir / Path(waiting.looked_at).name, job_dir / Path(waiting.directory).name
         leaves = job_dir / Path(waiting.leaves).name if waiting.leaves else None
@@ -99,18 +99,18 @@ class Sight:
             "wait directory",
         )
 
-    def take(self, known: Known | None, stop: Stop) -> Inventory:
+    def list_files(self, known: Known | None, stop: Stop) -> Inventory:
         """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
         return take_inventory(self.job_dir, self._folders, stop=stop, known=known)
 
-    def keep(self, inventory: Inventory) -> str:
+    def save_seen(self, inventory: Inventory) -> str:
         """Keep what was seen, for the words about what changed since; its digest. Raises ``StorageError``."""
-        inventory.save(self._kept)
+        inventory.save(self._seen_path)
         return inventory.digest
 
-    def kept(self, digest: str) -> Inventory | None:
+    def seen_files(self, digest: str) -> Inventory | None:
         """What was seen under this digest, if it is still known."""
-        return load(self._kept, digest)
+        return load(self._seen_path, digest)
 
     def shown(self, waiting: Waiting, there: Inventory, files: tuple[str, ...], words: Words) -> Waiting:
         """The wait with what would be read if it went on now, for a person: its ``files`` as the release report prints
@@ -135,21 +135,21 @@ class Sight:
         return [self.looked_at, self.directory, *([self.leaves] if self.leaves else [])]
 
     @property
-    def _kept(self) -> Path:
+    def _seen_path(self) -> Path:
         return self.job_dir / ".results" / f"{self.position}-seen.ndjson"
 
 
-def no_longer(approval: Approval, sight: Sight, now: Inventory) -> tuple[str, ...]:
+def changes_since_approval(approval: Approval, sight: ReviewedFiles, now: Inventory) -> tuple[str, ...]:
     """Why an approval does not cover what is there now, a line each for a person; nothing when it does."""
     if approval.files == now.digest:
         return ()
     if not approval.files:
         return (OF_AN_EARLIER_VERSION,)
-    before = sight.kept(approval.files)
+    before = sight.seen_files(approval.files)
     return tuple(differences(before, now)) if before is not None else (OTHER_FILES,)
 
 
-def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
+def digest_at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     """The digest of what is there at this moment, for an approval that is about to be given.
 
     Raises:
@@ -157,28 +157,28 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
             decided.
         StorageError: something cannot be read.
     """
-    sight = Sight.of(job_dir, waiting)
+    sight = ReviewedFiles.of(job_dir, waiting)
     sight.check()
     there = _found_now(sight, record)
     sight.as_left(there, record.steps)
-    return sight.keep(there)
+    return sight.save_seen(there)
 
 
-def found_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str, bool]:
+def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str, bool]:
     """The digest of what is there at this moment, and whether corrected files would be read. Keeps nothing.
 
     Raises ``StorageError``.
     """
-    sight = Sight.of(job_dir, waiting)
+    sight = ReviewedFiles.of(job_dir, waiting)
     there = _found_now(sight, record)
     return there.digest, sight.read(there) == sight.directory
 
 
-def _found_now(sight: Sight, record: JobRecord) -> Inventory:
+def _found_now(sight: ReviewedFiles, record: JobRecord) -> Inventory:
     if (size := sight.bytes) > _WORTH_A_WORD:
         account(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
-    before = sight.kept(record.seen.get(sight.position, ""))
-    return sight.take(before.hash_of if before is not None else None, Stop())
+    before = sight.seen_files(record.seen.get(sight.position, ""))
+    return sight.list_files(before.hash_of if before is not None else None, Stop())
 
 
 def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> bool:
@@ -195,7 +195,7 @@ def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> b
     return False
 
 
-def told(waiting: Waiting) -> list[str]:
+def wait_lines(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
     lines = ["  it waits again, for a decision on what is there now:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
@@ -209,7 +209,7 @@ def told(waiting: Waiting) -> list[str]:
 
 def where_to_look(waiting: Waiting) -> list[str]:
     """What somebody who decides looks at, and where corrections go."""
-    return [f"  look at {waiting.looked_at}", correction_words(waiting), *told(waiting)]
+    return [f"  look at {waiting.looked_at}", correction_words(waiting), *wait_lines(waiting)]
 
 
 def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from flows.engine import runs
 from flows.gate import release, rules
 from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
-from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
+from flows.gate.sight import NEXT, ReviewedFiles, changes_since_approval, without_file_names
 from flows.job.job import Job
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
@@ -41,7 +41,7 @@ class CurrentWait:
         self.job = job
         self.position = position
         self.sources = sources
-        self.sight: Sight | None = None
+        self.sight: ReviewedFiles | None = None
         self.there = Inventory(())
         self.again: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
@@ -69,12 +69,12 @@ class CurrentWait:
             if complete and not self._asks_again():
                 return
             if not complete:
-                self.look()
+                self.read_files()
             self.decide()
             if self.approval is None:
                 release.before_waiting(self)
 
-    def look(self) -> None:
+    def read_files(self) -> None:
         """Read which files the reviewer can see now.
 
         Raises:
@@ -86,16 +86,16 @@ class CurrentWait:
             return
         position, record = self.position, self.job.record()
         leaving, delivery = self.sources.leaving(position), self.sources.delivery(position)
-        self.sight = Sight(
+        self.sight = ReviewedFiles(
             self.job.directory.path, position, source.path, wait_directory(source.path),
             leaving.path if leaving is not None else None, self.sources.corrections(position),
             delivery.name if delivery is not None else NEXT,
         )  # fmt: skip
         approval = record.approvals.get(position)
-        before = self.sight.kept(approval.files if approval and approval.files else record.seen.get(position, ""))
+        before = self.sight.seen_files(approval.files if approval and approval.files else record.seen.get(position, ""))
         if before is None and source.recorded is not None:
             before = source.recorded.load()
-        self.there = self.sight.take(before.hash_of if before is not None else None, self.job.stop)
+        self.there = self.sight.list_files(before.hash_of if before is not None else None, self.job.stop)
 
     def decide(self) -> None:
         """Look for a person's decision.
@@ -160,7 +160,9 @@ class CurrentWait:
             return False
         self.sight.check()
         shown, first = record.shown.get(self.position), record.reviews.get(self.position)
-        why = no_longer(approval, self.sight, self.there) or rules.other_report(approval, first, shown, job.config)
+        why = changes_since_approval(approval, self.sight, self.there) or rules.other_report(
+            approval, first, shown, job.config
+        )
         if not why and (gone := rules.gone(job.directory.path, self.position, shown, job.config)) is not None:
             why = (gone,)
         if not why:
@@ -175,7 +177,7 @@ class CurrentWait:
         first = record.reviews.get(self.position)
         if self.sight is None or first is None or self.position in record.approvals:
             return
-        why = no_longer(first, self.sight, self.there)
+        why = changes_since_approval(first, self.sight, self.there)
         if job.config.report.enabled and not why:
             shown = record.shown.get(self.position)
             outdated = rules.outdated(shown, self.there.digest, job.config)
@@ -199,10 +201,10 @@ class CurrentWait:
         job, position, approval = self.job, self.position, self.approval
         if self.sources.newest is None or approval is None or not approval.files:
             return False  # decided under a version that kept no hashes
-        self.look()
+        self.read_files()
         if self.sight is None:
             return False
-        if not (why := no_longer(approval, self.sight, self.there)):
+        if not (why := changes_since_approval(approval, self.sight, self.there)):
             # Also when a send has begun: the approval is for the destination that the report names, and for no other.
             shown = job.record().shown.get(position)
             why = rules.other_settings(shown, job.config) if self.sources.delivery(position) else ()
@@ -309,7 +311,7 @@ class CurrentWait:
         job.steps[position] = job.steps[position].model_copy(update={"directory": directory.name})
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
         labels: dict[str, Any] = {f"form__{position}": form}
-        labels[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
+        labels[f"seen__{position}"] = self.sight.save_seen(self.there) if self.sight else None
         leave_step(job, position, "waiting", waiting=waiting, **labels)
         make_directory(directory)
         job.journal.tell(Wait(state="asked"))

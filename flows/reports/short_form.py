@@ -18,7 +18,7 @@ from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible
-from tasks.release_report.report.document import Finding, Level, ReleaseReport
+from tasks.release_report.report.document import Level, ReleaseReport, ReportFinding
 from tasks.shared.publication import Count
 from tasks.shared.report import Shown
 
@@ -138,7 +138,7 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
         yield from (words.decision(decision, lambda text: literal(_cut(one_line(text), letters))), "")
 
 
-def _said(words: Words, finding: Finding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
+def _said(words: Words, finding: ReportFinding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
     """A finding in one line; ``data`` shows a path or a name, ``ours`` the words around it."""
     affects = f" ({words.patients(finding.patients)})" if finding.patients is not None else ""
     return f"{joined(words.finding(finding), data, ours)}{affects}"

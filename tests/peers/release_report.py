@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tasks.release_report.measure.measured import MeasuredFile
-from tasks.release_report.report.document import Decided, Fact, Finding, ReleaseReport, Section, Table, Tiles, Value
+from tasks.release_report.report.document import (
+    Decided,
+    Fact,
+    ReleaseReport,
+    ReportFinding,
+    ReportSection,
+    Table,
+    Tiles,
+    Value,
+)
 from tasks.shared.publication import HIDDEN, Count, count
 
 JOB: Final = "0b2c4a5e-1111-4222-8333-444455556666"
@@ -42,25 +51,25 @@ def about(patients: int) -> Count:
 def rich(**changes: Any) -> ReleaseReport:
     """67 patients with three reasons to stop, and something in each section."""
     findings = (
-        Finding(
+        ReportFinding(
             level="stop", code="original-left", about=MAIDEN, section=7, patients=Count(word="all"),
             values={"kind": "@kind-name"},
         ),
-        Finding(
+        ReportFinding(
             level="stop", code="identifying-left", about="Patient.telecom.value", section=7, patients=FEW,
             values={"kind": "@kind-telecom"},
         ),
-        Finding(level="stop", code="unencrypted", about="fhir.research.example", section=2),
-        Finding(level="look", code="terms-missing", section=3, values={"terms": "@term-legal_basis"}),
-        Finding(
+        ReportFinding(level="stop", code="unencrypted", about="fhir.research.example", section=2),
+        ReportFinding(level="look", code="terms-missing", section=3, values={"terms": "@term-legal_basis"}),
+        ReportFinding(
             level="look", code="told-apart", section=8, patients=about(15), values={"by": "@by-birth-sex-region"},
         ),
-        Finding(
+        ReportFinding(
             level="look", code="free-text", about="DiagnosticReport.conclusion", section=7, patients=about(40),
             values={"kind": "@kind-text"},
         ),
-        Finding(level="note", code="removed-by-rules", section=9, values={"attributes": 4}),
-        Finding(level="note", code="validation-silent", section=13),
+        ReportFinding(level="note", code="removed-by-rules", section=9, values={"attributes": 4}),
+        ReportFinding(level="note", code="validation-silent", section=13),
     )  # fmt: skip
     document: dict[str, Any] = {
         "job": JOB, "project": "heart-study", "step": 3, "made": "2026-11-23T05:40:12+00:00", "language": "en", "k": 5,
@@ -70,7 +79,7 @@ def rich(**changes: Any) -> ReleaseReport:
     return ReleaseReport(**(document | changes))
 
 
-def tiles(patients: Count | int, findings: tuple[Finding, ...]) -> Tiles:
+def tiles(patients: Count | int, findings: tuple[ReportFinding, ...]) -> Tiles:
     """Section 0."""
     levels = [one.level for one in findings]
     return Tiles(
@@ -99,11 +108,11 @@ def hostile(**changes: Any) -> ReleaseReport:
     """Each text of the document is what a page must never run, load, or lay out."""
     texts = HOSTILE
     findings = tuple(
-        Finding(level=level, code=code, about=text, section=7, patients=FEW, values={"kind": text})
+        ReportFinding(level=level, code=code, about=text, section=7, patients=FEW, values={"kind": text})
         for level in ("stop", "look", "note") for text in texts for code in ("original-left", text)
     )  # fmt: skip
     sections = tuple(
-        Section(
+        ReportSection(
             number=n, name=name, said=texts, facts=tuple(Fact(name=text, value=text) for text in texts),
             tables=tuple(Table(name=text, columns=(text, "patients"), rows=((text, text),)) for text in texts),
         ) for n, name in enumerate(SECTIONS, start=2)
@@ -122,14 +131,14 @@ def huge(rows: int = 300, letters: int = 300, **changes: Any) -> ReleaseReport:
     """Very many findings and rows in each section, each text long."""
     text = "ä<&" * (letters // 3)
     findings = tuple(
-        Finding(level=level, code="original-left", about=f"{n}{text}", section=7, patients=FEW)
+        ReportFinding(level=level, code="original-left", about=f"{n}{text}", section=7, patients=FEW)
         for level in ("stop", "look", "note") for n in range(rows)
     )  # fmt: skip
     row: tuple[Value, ...] = (text, about(40), text, 7, text)
     table = Table(name=text, columns=("path", "patients", "kind", "bytes", text), rows=(row,) * rows, bars="patients")
     facts = tuple(Fact(name=text, value=text) for _ in range(rows))
     sections = tuple(
-        Section(number=n, name=name, said=(text,) * rows, facts=facts, tables=(table,) * 8)
+        ReportSection(number=n, name=name, said=(text,) * rows, facts=facts, tables=(table,) * 8)
         for n, name in enumerate(SECTIONS, start=2)
     )
     return rich(findings=findings, tiles=tiles(67, findings), sections=sections, **changes)
@@ -143,15 +152,15 @@ def files(number: int = 3) -> tuple[MeasuredFile, ...]:
     )
 
 
-def _sections() -> tuple[Section, ...]:
+def _sections() -> tuple[ReportSection, ...]:
     return tuple(_SECTION[name](n, name) for n, name in enumerate(SECTIONS, start=2))
 
 
-def _leaving(n: int, name: str) -> Section:
+def _leaving(n: int, name: str) -> ReportSection:
     rows = tuple(
         (one.name, one.bytes * 9000, one.content * 9000, one.lines, one.resources, one.sha256) for one in files()
     )
-    return Section(
+    return ReportSection(
         number=n, name=name,
         facts=(
             Fact(name="mode", value="direct_resource_load"), Fact(name="host", value="fhir.research.example"),
@@ -162,8 +171,8 @@ def _leaving(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _query(n: int, name: str) -> Section:
-    return Section(
+def _query(n: int, name: str) -> ReportSection:
+    return ReportSection(
         number=n, name=name,
         facts=(
             Fact(name="title", value="Heart failure, first diagnosis"), Fact(name="query_sha256", value="c0" * 32),
@@ -186,7 +195,7 @@ def _query(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _flow(n: int, name: str) -> Section:
+def _flow(n: int, name: str) -> ReportSection:
     rows = (
         ("asked-for", about(80), None),
         ("extracted", 67, None),
@@ -194,18 +203,18 @@ def _flow(n: int, name: str) -> Section:
         ("leaving", 67, "@as-imported"),
     )
     shown = tuple((f"@{step}", patients, reason) for step, patients, reason in rows)
-    return Section(
+    return ReportSection(
         number=n,
         name=name,
         tables=(Table(name="flow", columns=("step", "patients", "reason"), rows=shown, bars="patients"),),
     )
 
 
-def _consent(n: int, name: str) -> Section:
-    return Section(number=n, name=name, said=("consent-not-checked",))
+def _consent(n: int, name: str) -> ReportSection:
+    return ReportSection(number=n, name=name, said=("consent-not-checked",))
 
 
-def _types(n: int, name: str) -> Section:
+def _types(n: int, name: str) -> ReportSection:
     rows = tuple(
         (kind, resources, about(patients))
         for kind, resources, patients in (
@@ -214,10 +223,10 @@ def _types(n: int, name: str) -> Section:
         )
     )  # fmt: skip
     table = Table(name="types", columns=("type", "resources", "patients"), rows=rows, bars="patients", withheld=True)
-    return Section(number=n, name=name, tables=(table,))
+    return ReportSection(number=n, name=name, tables=(table,))
 
 
-def _identifying(n: int, name: str) -> Section:
+def _identifying(n: int, name: str) -> ReportSection:
     rows = (
         (MAIDEN, "@kind-name", Count(word="all"), Count(word="all"), Count(word="all"), "@stop"),
         ("Patient.telecom.value", "@kind-telecom", Count(word="all"), FEW, NONE, "@stop"),
@@ -225,7 +234,7 @@ def _identifying(n: int, name: str) -> Section:
     )
     columns = ("path", "kind", "patients_before", "patients", "original", "level")
     removed = (("Patient.photo", "@kind-photo", about(35)), ("Patient.name.family", "@kind-name", Count(word="all")))
-    return Section(
+    return ReportSection(
         number=n, name=name,
         facts=(
             Fact(name="rules_file", value="rules.yaml"), Fact(name="rules_sha256", value="ab" * 32),
@@ -240,7 +249,7 @@ def _identifying(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _apart(n: int, name: str) -> Section:
+def _apart(n: int, name: str) -> ReportSection:
     rows = (
         ("@as-it-is", about(15), about(20), about(20), about(10), "38 %", "100 %"),
         ("@years-5", about(5), about(15), about(20), about(25), "21 %", "100 %"),
@@ -248,7 +257,7 @@ def _apart(n: int, name: str) -> Section:
         ("@without-region", NONE, FEW, about(10), about(50), HIDDEN, HIDDEN),
     )
     columns = ("classes", "alone", "with_few", "with_some", "with_many", "mean_risk", "highest_risk")
-    return Section(
+    return ReportSection(
         number=n, name=name, said=("outside-knowledge",),
         facts=(
             Fact(name="quasi_identifiers", value="Patient.birthDate, Patient.gender, Patient.address.postalCode"),
@@ -258,7 +267,7 @@ def _apart(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _completeness(n: int, name: str) -> Section:
+def _completeness(n: int, name: str) -> ReportSection:
     some: tuple[tuple[Value, ...], ...] = (
         ("Patients", "Patient.photo", "@optional", about(35), NONE, "@removed"),
         ("Conditions", "Condition.onsetDateTime", "@optional", about(60), about(45), "@thinned"),
@@ -268,7 +277,7 @@ def _completeness(n: int, name: str) -> Section:
         for n in range(12)
     )
     columns = ("group", "attribute", "required", "before", "after", "state")
-    return Section(
+    return ReportSection(
         number=n, name=name,
         tables=(
             Table(name="incomplete", columns=columns, rows=some),
@@ -277,7 +286,7 @@ def _completeness(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _content(n: int, name: str) -> Section:
+def _content(n: int, name: str) -> ReportSection:
     rows = tuple(
         (code, display, about(patients), f"{100 * patients // 67} %")
         for code, display, patients in (
@@ -287,7 +296,7 @@ def _content(n: int, name: str) -> Section:
     codes = ("code", "display", "patients", "share")
     columns = ("code", "unit", "patients", "quartile_1", "median", "quartile_3")
     numbers = (("8867-4 Heart rate", "/min", about(65), "61", "72", "84"),)
-    return Section(
+    return ReportSection(
         number=n, name=name,
         tables=(
             Table(name="codes", columns=codes, rows=rows, bars="share", withheld=True),
@@ -296,47 +305,47 @@ def _content(n: int, name: str) -> Section:
     )  # fmt: skip
 
 
-def _time(n: int, name: str) -> Section:
+def _time(n: int, name: str) -> ReportSection:
     years = range(2008, 2026)
     rows = tuple(
         (str(year), about(year - 2000), about(2 * (year - 2000)), FEW if year < 2012 else about(20)) for year in years
     )
-    return Section(
+    return ReportSection(
         number=n,
         name=name,
         tables=(Table(name="over_time", columns=("year", "Condition", "Observation", "Procedure"), rows=rows),),
     )
 
 
-def _references(n: int, name: str) -> Section:
+def _references(n: int, name: str) -> ReportSection:
     facts = (
         Fact(name="patients_inside", value=Count(word="all")), Fact(name="patients_dangling", value=about(10)),
     )  # fmt: skip
-    return Section(number=n, name=name, facts=facts)
+    return ReportSection(number=n, name=name, facts=facts)
 
 
-def _validation(n: int, name: str) -> Section:
-    return Section(number=n, name=name, said=("validation-silent",))
+def _validation(n: int, name: str) -> ReportSection:
+    return ReportSection(number=n, name=name, said=("validation-silent",))
 
 
-def _unchecked(n: int, name: str) -> Section:
-    return Section(
+def _unchecked(n: int, name: str) -> ReportSection:
+    return ReportSection(
         number=n, name=name, said=("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations")
     )
 
 
-def _warnings(n: int, name: str) -> Section:
-    return Section(
+def _warnings(n: int, name: str) -> ReportSection:
+    return ReportSection(
         number=n, name=name, tables=(Table(name="steps", columns=("step", "retries"), rows=(("pseudonymizer", 2),)),)
     )
 
 
-def _compared(n: int, name: str) -> Section:
-    return Section(number=n, name=name, said=("first-of-query",))
+def _compared(n: int, name: str) -> ReportSection:
+    return ReportSection(number=n, name=name, said=("first-of-query",))
 
 
-def _plain(n: int, name: str) -> Section:
-    return Section(number=n, name=name)
+def _plain(n: int, name: str) -> ReportSection:
+    return ReportSection(number=n, name=name)
 
 
 _SECTION: Final = dict(

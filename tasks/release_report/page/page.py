@@ -23,7 +23,16 @@ from markupsafe import Markup
 
 from tasks.release_report.page.figures import bars, chart_of
 from tasks.release_report.page.words import Words, visible
-from tasks.release_report.report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value, sha256
+from tasks.release_report.report.document import (
+    LEVELS,
+    Level,
+    ReleaseReport,
+    ReportFinding,
+    ReportSection,
+    Table,
+    Value,
+    sha256,
+)
 from tasks.shared.publication import HIDDEN, Count
 
 LARGEST: Final = 150_000
@@ -58,7 +67,7 @@ _UNCHECKED: Final = 14
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """How much of a long document the page shows: rows and columns of a table, letters of a text, findings of a level,
     and tables, facts and sentences of a section.
     """
@@ -71,12 +80,12 @@ class Limits:
 
 
 _LIMITS: Final = (
-    Limits(rows=200, columns=40, letters=400, findings=200, parts=100),
-    Limits(rows=60, columns=20, letters=300, findings=100, parts=60),
-    Limits(rows=20, columns=12, letters=200, findings=50, parts=30),
-    Limits(rows=8, columns=12, letters=120, findings=25, parts=10),
-    Limits(rows=3, columns=8, letters=60, findings=10, parts=4),
-    Limits(rows=1, columns=4, letters=24, findings=10, parts=2),
+    PageLimits(rows=200, columns=40, letters=400, findings=200, parts=100),
+    PageLimits(rows=60, columns=20, letters=300, findings=100, parts=60),
+    PageLimits(rows=20, columns=12, letters=200, findings=50, parts=30),
+    PageLimits(rows=8, columns=12, letters=120, findings=25, parts=10),
+    PageLimits(rows=3, columns=8, letters=60, findings=10, parts=4),
+    PageLimits(rows=1, columns=4, letters=24, findings=10, parts=2),
 )
 """From generous to what fits whatever the document holds, in signs of four bytes or five letters each."""
 
@@ -102,7 +111,7 @@ def verdict(report: ReleaseReport) -> Level:
     return "look" if report.tiles.looks else "note"
 
 
-def _cells(report: ReleaseReport, limits: Limits) -> int:
+def _cells(report: ReleaseReport, limits: PageLimits) -> int:
     """Return how many cells the tables have within the limits."""
     return sum(
         min(len(table.rows), _rows(table, limits)) * min(len(table.columns), limits.columns)
@@ -110,7 +119,7 @@ def _cells(report: ReleaseReport, limits: Limits) -> int:
     )  # fmt: skip
 
 
-def _rows(table: Table, limits: Limits) -> int:
+def _rows(table: Table, limits: PageLimits) -> int:
     """Return how many rows of a table are shown at most."""
     return min(limits.rows, _FIRST.get(table.name, limits.rows))
 
@@ -130,12 +139,12 @@ def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected",
     return "despite" if report.tiles.stops else "released"
 
 
-def _render(report: ReleaseReport, limits: Limits) -> str:
+def _render(report: ReleaseReport, limits: PageLimits) -> str:
     words = Words.of_report(report, space="\N{NO-BREAK SPACE}")
     sections = {section.number: section for section in report.sections}
     unchecked = next((sections[at].said for at in (1, _UNCHECKED) if at in sections and sections[at].said), ())
-    sections.setdefault(_DECISION, Section(number=_DECISION, name="decision"))
-    sections.setdefault(_RULES, Section(number=_RULES, name="rules"))
+    sections.setdefault(_DECISION, ReportSection(number=_DECISION, name="decision"))
+    sections.setdefault(_RULES, ReportSection(number=_RULES, name="rules"))
 
     def cut(text: str) -> str:
         most = limits.letters
@@ -155,7 +164,7 @@ def _render(report: ReleaseReport, limits: Limits) -> str:
     )  # fmt: skip
 
 
-def _alike(words: Words, findings: Sequence[Finding]) -> Iterator[list[Finding]]:
+def _alike(words: Words, findings: Sequence[ReportFinding]) -> Iterator[list[ReportFinding]]:
     """Yield the findings of each line: those that follow each other and are many of a kind share one."""
     for code, group in groupby(findings, key=lambda one: one.code):
         alike = list(group)
@@ -165,7 +174,7 @@ def _alike(words: Words, findings: Sequence[Finding]) -> Iterator[list[Finding]]
             yield from ([one] for one in alike)
 
 
-def _left_out(limits: Limits, section: Section) -> int:
+def _left_out(limits: PageLimits, section: ReportSection) -> int:
     """Return how many sentences, facts, tables and columns of a section are not shown."""
     most = limits.parts
     return sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables)) + sum(

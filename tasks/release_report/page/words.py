@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tasks.release_report.report.document import Decided, Finding, ReleaseReport, Value
+from tasks.release_report.report.document import Decided, ReleaseReport, ReportFinding, Value
 from tasks.release_report.report.risk import most_of_some
 from tasks.shared.publication import Count
 from tasks.shared.report import Approval
@@ -60,7 +60,7 @@ class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Piece:
+class SentencePiece:
     """A part of a sentence; ``data`` says that it is no word of ours: a path, a host, the name of a file."""
 
     text: str
@@ -104,7 +104,7 @@ class Words:
         """The words for a name as they are before the data leave, or thereafter."""
         return words.get(f"{name}_sent", words.get(name)) if self._sent else words.get(name)
 
-    def knows(self, group: Group, name: str) -> bool:
+    def has_words(self, group: Group, name: str) -> bool:
         """Whether there are words for it."""
         return name in getattr(self._all, group) or name in self._all.words
 
@@ -165,17 +165,17 @@ class Words:
             return f"{at:%d.%m.%Y, %H:%M} UTC"
         return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
-    def finding(self, finding: Finding) -> list[Piece]:
+    def finding(self, finding: ReportFinding) -> list[SentencePiece]:
         """What was found as a sentence; what it is about stands behind it where the sentence has no place for it."""
         words = self._all.findings.get(finding.code)
         say = (words.sent if self._sent else "") or words.say if words else ""
-        pieces = self._pieces(say, finding) if words else [Piece(finding.code, data=True)]
+        pieces = self._pieces(say, finding) if words else [SentencePiece(finding.code, data=True)]
         about = self.value(finding.about)
         if about and (not say or "{about}" not in say):
-            pieces += [Piece(": "), Piece(about, data=not finding.about.startswith("@"))]
+            pieces += [SentencePiece(": "), SentencePiece(about, data=not finding.about.startswith("@"))]
         return pieces
 
-    def advice(self, finding: Finding) -> list[Piece]:
+    def advice(self, finding: ReportFinding) -> list[SentencePiece]:
         """What to do about a finding; empty when nothing is said about that."""
         words = self._all.findings.get(finding.code)
         return self._pieces(words.do, finding) if words and words.do else []
@@ -200,20 +200,20 @@ class Words:
         words = self._all.findings.get(code)
         return self._filled(words.many, {"n": self.number(n)}) if words else ""
 
-    def _pieces(self, sentence: str, finding: Finding) -> list[Piece]:
-        about = Piece(self.value(finding.about), data=not finding.about.startswith("@"))
+    def _pieces(self, sentence: str, finding: ReportFinding) -> list[SentencePiece]:
+        about = SentencePiece(self.value(finding.about), data=not finding.about.startswith("@"))
         values = {
-            name: Piece(self.value(value, name), data=isinstance(value, str) and not value.startswith("@"))
+            name: SentencePiece(self.value(value, name), data=isinstance(value, str) and not value.startswith("@"))
             for name, value in finding.values.items()
         }
-        values |= {"about": about, "k": Piece(self.number(self.k))}
+        values |= {"about": about, "k": SentencePiece(self.number(self.k))}
         if finding.patients is not None:
-            values["patients"] = Piece(self.patients(finding.patients))
+            values["patients"] = SentencePiece(self.patients(finding.patients))
         pieces, end = [], 0
         for place in _PLACE.finditer(sentence):
-            pieces += [Piece(sentence[end : place.start()]), values.get(place[1], Piece(place[0]))]
+            pieces += [SentencePiece(sentence[end : place.start()]), values.get(place[1], SentencePiece(place[0]))]
             end = place.end()
-        return [piece for piece in (*pieces, Piece(sentence[end:])) if piece.text]
+        return [piece for piece in (*pieces, SentencePiece(sentence[end:])) if piece.text]
 
     def _filled(self, text: str, values: dict[str, str]) -> str:
         known = {"k": self.number(self.k), "many": self.number(most_of_some(self.k)), **values}
@@ -238,6 +238,6 @@ def vocabulary(language: str) -> Vocabulary:
     return msgspec.json.decode((Path(__file__).parent / "words" / f"{language}.json").read_bytes(), type=Vocabulary)
 
 
-def joined(pieces: Iterable[Piece], data: Callable[[str], str], words: Callable[[str], str]) -> str:
+def joined(pieces: Iterable[SentencePiece], data: Callable[[str], str], words: Callable[[str], str]) -> str:
     """A sentence in one text: what is data as ``data`` shows it, what is a word of ours as ``words`` does."""
     return "".join(data(piece.text) if piece.data else words(piece.text) for piece in pieces)

@@ -11,8 +11,8 @@ from config.report import Language
 from tasks.release_report.measure.delivery import Measures
 from tasks.release_report.measure.stored import digest_of
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, decisions_for
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.document import Level, ReleaseReport, ReportSection, Tiles, decisions_for
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.outline import SectionRule, section
@@ -50,7 +50,7 @@ class Copies:
     recipient: ReleaseReport
 
 
-def make(facts: Facts, measures: Measures, job: Path, stop: Stop) -> Copies:
+def make(facts: ReportFacts, measures: Measures, job: Path, stop: Stop) -> Copies:
     """Return both copies of the report on what was measured, with what the steps left in the directory of the ``job``.
 
     Raises:
@@ -70,7 +70,7 @@ def make(facts: Facts, measures: Measures, job: Path, stop: Stop) -> Copies:
     return Copies(build(facts, k=k), build(like, k=k, recipient=True))
 
 
-def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
+def build(facts: ReportFacts, *, k: int, recipient: bool = False) -> ReleaseReport:
     """Return the in-house copy, or with ``recipient`` the one that may go with the data (R2: k of 11 at least).
 
     With fewer than ``k`` patients it says only what leaves, where to, the query and the alarms (R6). The same facts
@@ -95,7 +95,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         sections = {number: kept.section(one) for number, one in sections.items()}
     nothing = () if found else ("nothing-found",)
     sections[1] = section(1, "first", (*nothing, *sections[_UNCHECKED].said))
-    sections[2] = section(2, "leaving", leaving.leaving(facts, show, leaving.resources(sections.values())))
+    sections[2] = section(2, "leaving", leaving.delivered_files(facts, show, leaving.resources(sections.values())))
     if not recipient:
         sections[16] = section(16, "compared", review.compared(facts, show, found))
     sections[18] = section(18, "rules", review.rules(facts, show, sections.values()))
@@ -117,7 +117,9 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
     )
 
 
-def _tiles(facts: Facts, show: Disclosure, patients: Count | int, leaves: Section, levels: Counter[Level]) -> Tiles:
+def _tiles(
+    facts: ReportFacts, show: Disclosure, patients: Count | int, leaves: ReportSection, levels: Counter[Level]
+) -> Tiles:
     """Return section 0, with the figures of section 2."""
     files, to = facts.leaving.files, facts.destination
     resources = next(one.value for one in leaves.facts if one.name == "resources")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from tasks.release_report.measure.measured import Dates
 from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Finding, Table
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.document import ReportFinding, Table
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import finding, table
 
 
-def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
+def findings(facts: ReportFacts, show: Disclosure, is_kept: Callable[[str], bool]) -> Iterator[ReportFinding]:
     """Yield what the comparison with ``import/`` found. ``is_kept`` says which paths the configuration keeps."""
     leaving = facts.leaving
     originals = {path for path, at in leaving.paths.items() if at.original > 0}  # stops already
@@ -37,7 +37,7 @@ def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> 
             yield finding("content-changed", about=about)
 
 
-def tables(facts: Facts, show: Disclosure) -> Iterator[Table]:
+def tables(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
     """Yield what became of the dates of each path that ``k`` patients have, and the paths whose contents changed."""
     dated = {path: dates for path, dates in sorted(facts.leaving.dates.items()) if dates.patients >= show.k}
     if any(dates.compared for dates in dated.values()):
@@ -49,7 +49,7 @@ def tables(facts: Facts, show: Disclosure) -> Iterator[Table]:
     yield table("changed", ([about] for about in _changed(facts, show)))
 
 
-def uncompared(facts: Facts) -> Iterator[str]:
+def uncompared(facts: ReportFacts) -> Iterator[str]:
     """Yield the sentences on what could not be compared with ``import/``."""
     if facts.imported is None or facts.leaving.tables:
         return
@@ -69,7 +69,7 @@ def _state(dates: Dates, k: int) -> str:
     return "@days-same" if dates.same == dates.compared else "@days-moved"
 
 
-def _changed(facts: Facts, show: Disclosure) -> list[str]:
+def _changed(facts: ReportFacts, show: Disclosure) -> list[str]:
     """Return the paths with other contents than in ``import/`` that no rule changes, each as it may be shown."""
     found, touched = facts.leaving.changed, _touched(facts)
     sure = facts.rules is not None and touched.complete
@@ -77,12 +77,12 @@ def _changed(facts: Facts, show: Disclosure) -> list[str]:
     return list(dict.fromkeys(show.path(path, found[path]) for path in paths))
 
 
-def _touched(facts: Facts) -> Spoken:
+def _touched(facts: ReportFacts) -> Spoken:
     """Return what the rules change."""
     return Spoken(path for path, method in (facts.rules.paths if facts.rules is not None else ()) if method != "keep")
 
 
-def _is_clinical(facts: Facts, path: str) -> bool:
+def _is_clinical(facts: ReportFacts, path: str) -> bool:
     """Return whether a path has something that pseudonymization rarely changes, before and after: codes, numbers and
     texts, no dates, and nothing of a person. For rules that are not known."""
     at, then = facts.leaving.paths.get(path), facts.imported.paths.get(path) if facts.imported is not None else None
@@ -91,7 +91,7 @@ def _is_clinical(facts: Facts, path: str) -> bool:
     return known and path not in facts.leaving.dates and not identifies
 
 
-def _why_unsure(facts: Facts) -> str:
+def _why_unsure(facts: ReportFacts) -> str:
     """Return the word for why a change may be meant; blank if the rules are known and nobody corrected a file."""
     if facts.corrected:
         return "@changed-by-person"

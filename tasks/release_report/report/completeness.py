@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tasks.release_report.measure.measured import Measured, Path
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.query import element_of
 
 FILLED: Final = "@filled"
@@ -42,7 +42,7 @@ class Completeness:
     nobodys: bool
 
 
-def attributes(facts: Facts) -> Iterator[Completeness]:
+def attributes(facts: ReportFacts) -> Iterator[Completeness]:
     """Yield all attributes of the query; none for tables, whose columns are others."""
     imported, leaving = facts.imported, facts.leaving
     if facts.query is None or leaving.tables:
@@ -73,7 +73,7 @@ def _inside(measured: Measured, element: str) -> list[Path]:
     return [at for path, at in measured.paths.items() if path == element or path.startswith(inside)]
 
 
-def _is_nobodys(facts: Facts, name: str) -> bool:
+def _is_nobodys(facts: ReportFacts, name: str) -> bool:
     """Whether resources of a type are there, or were, and all belong to no patient."""
     both = [facts.leaving, *([facts.imported] if facts.imported is not None else [])]
     counted = [measured.types[name] for measured in both if name in measured.types]

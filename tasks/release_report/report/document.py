@@ -27,13 +27,13 @@ Value = Count | str | int | float | bool | None
 (``@name``)."""
 
 
-class Part(BaseModel):
+class ReportPart(BaseModel):
     """Base of all parts: nothing unknown, nothing changed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Finding(Part):
+class ReportFinding(ReportPart):
     """One line of section 1.
 
     ``code`` names the sentence, ``about`` what it is about (a path, a file, a host), ``section`` where the details
@@ -53,14 +53,14 @@ class Finding(Part):
         return f"{self.code} {self.about}".strip()
 
 
-class Fact(Part):
+class Fact(ReportPart):
     """A value under a name."""
 
     name: str
     value: Value
 
 
-class Table(Part):
+class Table(ReportPart):
     """Rows below columns, each named; ``withheld`` says that there were more, which rules R4 to R8 keep back.
 
     ``rounded`` says that resources and lines in it are, with their total. ``folded`` is shown closed. ``bars`` is
@@ -76,7 +76,7 @@ class Table(Part):
     bars: str | None = None
 
 
-class Section(Part):
+class ReportSection(ReportPart):
     """One of the sections 1 to 18; ``said`` are the names of sentences, such as that nothing was found."""
 
     number: int = Field(ge=1, le=18)
@@ -86,7 +86,7 @@ class Section(Part):
     tables: tuple[Table, ...] = ()
 
 
-class Tiles(Part):
+class Tiles(ReportPart):
     """Section 0."""
 
     patients: Count | int
@@ -101,7 +101,7 @@ class Tiles(Part):
     notes: int
 
 
-class Decided(Part):
+class Decided(ReportPart):
     """One person's decision (section 17), as the record has it. ``files`` and ``report`` are the hashes it is for."""
 
     approved: bool
@@ -134,7 +134,7 @@ def decisions_for(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Dec
     return tuple(one.brief() if recipient else one for one in decisions)
 
 
-class ReleaseReport(Part):
+class ReleaseReport(ReportPart):
     """The whole.
 
     ``step`` is the position of the wait for which it was made, ``None`` at the end of the job. ``recipient``
@@ -152,8 +152,8 @@ class ReleaseReport(Part):
     sent: Literal["decided", "undecided"] | None = None
     k: int
     tiles: Tiles
-    findings: tuple[Finding, ...]
-    sections: tuple[Section, ...]
+    findings: tuple[ReportFinding, ...]
+    sections: tuple[ReportSection, ...]
     decisions: tuple[Decided, ...] = ()
     files: str = ""
     """The digest over what will leave (``Inventory.digest``)."""

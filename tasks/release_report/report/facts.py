@@ -16,7 +16,7 @@ from config.report import ReportConfig
 from tasks.release_report.measure.cells import Cell
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.report.document import Decided, ReleaseReport
-from tasks.release_report.report.query import Query
+from tasks.release_report.report.query import EffectiveQuery
 from tasks.shared.report import StepReport
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Corrected:
 
 
 @dataclass(frozen=True)
-class Rules:
+class AnonymizationRules:
     """The anonymization file: its name, its SHA-256 (hex), and the FHIRPath paths of its rules with their methods."""
 
     name: str
@@ -93,7 +93,7 @@ UNRECORDED: Final = " "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ReportFacts:
     """What ``build`` makes the document of. What is measured and read from the job directory is there from ``make`` on.
 
     ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
@@ -113,8 +113,8 @@ class Facts:
     step: int | None = None
     settings: ReportConfig = field(default_factory=ReportConfig)
     destination: Destination | None = None
-    query: Query | None = None
-    rules: Rules | None = None
+    query: EffectiveQuery | None = None
+    rules: AnonymizationRules | None = None
     kept: tuple[str, ...] = ()
     steps: Sequence[StepReport] = ()
     corrected: Sequence[Corrected] = ()

@@ -17,8 +17,8 @@ from tasks.release_report.measure.numbers import is_text_only
 from tasks.release_report.report import changes
 from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import LEVELS, Finding
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.document import LEVELS, ReportFinding
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import finding
 from tasks.release_report.report.risk import BIRTH, REGION, SEX, below_k, class_sizes
 from tasks.shared.publication import SOME, Count, flow
@@ -38,10 +38,10 @@ _KINDS: Final = (
 )
 
 
-def findings(facts: Facts, show: Disclosure) -> tuple[Finding, ...]:
+def findings(facts: ReportFacts, show: Disclosure) -> tuple[ReportFinding, ...]:
     """All findings, the stops first."""
     found = [
-        *_left(facts, show),
+        *_identifying(facts, show),
         *changes.findings(facts, show, lambda path: is_kept(facts, path, "")),
         *_destination(facts),
         *_terms(facts),
@@ -62,7 +62,7 @@ def kind_word(kind: str) -> str:
     return f"@kind-{kind}" if kind else "@kind-value"
 
 
-def is_kept(facts: Facts, path: str, kind: str) -> bool:
+def is_kept(facts: ReportFacts, path: str, kind: str) -> bool:
     """Whether ``kept_identifiers`` keeps what stands at a path: it, or one above it, or all systems that leave."""
     if any(path == kept or path.startswith((f"{kept}.", f"{kept}(")) for kept in facts.kept):
         return True
@@ -70,7 +70,7 @@ def is_kept(facts: Facts, path: str, kind: str) -> bool:
     return kind == "identifier" and bool(systems) and set(systems) <= set(facts.kept)
 
 
-def code_of_path(facts: Facts, path: str, at: Path) -> str | None:
+def code_of_path(facts: ReportFacts, path: str, at: Path) -> str | None:
     """Return the code of the finding that a path is; ``None`` if it is none (document 5, section 7).
 
     Which identifiers are original can be told only beside ``import/``: without it each is taken for one.
@@ -101,8 +101,8 @@ def code_of_path(facts: Facts, path: str, at: Path) -> str | None:
     return "free-text" if at.kind else None
 
 
-def _left(facts: Facts, show: Disclosure) -> Iterator[Finding]:
-    found: list[tuple[int, int, Finding]] = []
+def _identifying(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
+    found: list[tuple[int, int, ReportFinding]] = []
     beside: Counter[str] = Counter()
     for path, at in (*facts.leaving.paths.items(), *facts.leaving.undefined.items()):
         code = code_of_path(facts, path, at)
@@ -126,7 +126,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("texts-beside-codes", values={"kind": kind_word(kind), "paths": paths})
 
 
-def _one_each(found: list[Finding]) -> Iterator[Finding]:
+def _one_each(found: list[ReportFinding]) -> Iterator[ReportFinding]:
     """Paths that R7 makes alike are said once for each kind: how many they are is not told."""
     seen: set[tuple[str, str, str]] = set()
     for one in found:
@@ -136,7 +136,7 @@ def _one_each(found: list[Finding]) -> Iterator[Finding]:
             yield one
 
 
-def _destination(facts: Facts) -> Iterator[Finding]:
+def _destination(facts: ReportFacts) -> Iterator[ReportFinding]:
     to = facts.destination
     if to is None:
         return
@@ -149,7 +149,7 @@ def _destination(facts: Facts) -> Iterator[Finding]:
         yield finding("first-time", about=to.host)
 
 
-def _references(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _references(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     references = facts.leaving.references
     to = facts.destination.host.casefold() if facts.destination else ""
     foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
@@ -170,7 +170,7 @@ def _references(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("original-ids-referred", patients=show.count(ids.referred))
 
 
-def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _counts(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     """What the steps say and what was measured must agree (section 4)."""
     measured = facts.leaving
     if facts.imported is not None and not measured.tables:
@@ -195,7 +195,7 @@ def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("server-counts-differ")
 
 
-def _terms(facts: Facts) -> Iterator[Finding]:
+def _terms(facts: ReportFacts) -> Iterator[ReportFinding]:
     """Yield what a person must ask for where the configuration and the job leave it open."""
     missing = [name for name in TERMS if not getattr(facts.settings, name)]
     if missing and facts.destination is not None:
@@ -206,7 +206,7 @@ def _terms(facts: Facts) -> Iterator[Finding]:
         yield finding("consent-unchecked")
 
 
-def _lost(facts: Facts, show: Disclosure, patients: int) -> Count:
+def _lost(facts: ReportFacts, show: Disclosure, patients: int) -> Count:
     """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
     if patients < show.k:
         return show.count(patients)
@@ -214,12 +214,12 @@ def _lost(facts: Facts, show: Disclosure, patients: int) -> Count:
     return said if said is not None and said.word == "about" else SOME
 
 
-def _may_lose(facts: Facts) -> bool:
+def _may_lose(facts: ReportFacts) -> bool:
     """Whether patients may be fewer than in ``import/``: by a rule that removes, or by a person's correction."""
     return bool(facts.corrected) or (facts.rules is not None and facts.rules.removes)
 
 
-def _types(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _types(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     if facts.query is None or facts.leaving.tables:
         return
     for name, counted in sorted(facts.leaving.types.items()):
@@ -229,7 +229,7 @@ def _types(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("type-not-asked", about=show.type(name), patients=patients)
 
 
-def _files(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _files(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     for about in sorted({show.file(name) for name in facts.changed}):
         yield finding("file-changed", about=about)
     for about in sorted({show.file(name) for name in facts.leaving.unread}):
@@ -240,7 +240,7 @@ def _files(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("import-unread")
 
 
-def _pseudonymization(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _pseudonymization(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     measured = facts.leaving
     if facts.step_with(Role.PSEUDONYMIZE) is None:
         yield finding("not-pseudonymized")
@@ -250,14 +250,14 @@ def _pseudonymization(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("dates-not-shifted")
     elif measured.shift == "one" and measured.patients > 1:
         yield finding("one-shift")
-    for path in sorted(_telling(facts)):
+    for path in sorted(_paths_revealing_shift(facts)):
         yield finding("shift-told", about=show.path(path))
     removed = sum(one.state == REMOVED for one in attributes(facts))
     if removed:
         yield finding("removed-by-rules", values={"attributes": removed})
 
 
-def _telling(facts: Facts) -> Iterator[str]:
+def _paths_revealing_shift(facts: ReportFacts) -> Iterator[str]:
     """Paths whose dates were the same month for everybody in the hospital, such as the moment of the extraction, and
     are not where each patient has a shift of her own: the difference is that shift (7e).
     """
@@ -271,13 +271,13 @@ def _telling(facts: Facts) -> Iterator[str]:
                 yield path
 
 
-def _apart(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _apart(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     few = below_k(class_sizes(facts), show.k)
     if few:
         yield finding("told-apart", patients=show.count(few), values={"by": _by(facts)})
 
 
-def _by(facts: Facts) -> str:
+def _by(facts: ReportFacts) -> str:
     """The word for what tells them apart: what ``report.quasi_identifiers`` names."""
     counted = facts.settings.quasi_identifiers
     return "@by-" + "-".join(word for element, word in _ELEMENTS.items() if element in counted)
@@ -291,7 +291,7 @@ _EARLIER: Final = ("FamilyMemberHistory.", "Device.manufactureDate")
 """Dates that may lie before the patient's birth: of relatives, of things."""
 
 
-def _content(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+def _content(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     for one in attributes(facts):
         if one.required and one.state in (THINNED, REMOVED):
             yield finding("required-thinned", about=one.ref, values={"group": one.group})
@@ -310,7 +310,7 @@ def _content(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         yield finding("before-birth", about=show.path(path), patients=show.count(patients))
 
 
-def _steps(facts: Facts) -> Iterator[Finding]:
+def _steps(facts: ReportFacts) -> Iterator[ReportFinding]:
     warned = sum(len(step.warnings) for step in facts.steps)
     if warned:
         yield finding("warnings", values={"warnings": warned})

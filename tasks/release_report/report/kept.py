@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tasks.release_report.report.document import Fact, Finding, ReleaseReport, Section, Table, Value
+from tasks.release_report.report.document import Fact, ReleaseReport, ReportFinding, ReportSection, Table, Value
 from tasks.release_report.report.risk import most_of_some
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count
 
@@ -32,7 +32,7 @@ _FIGURES: Final = frozenset({"share", "mean_risk", "highest_risk"})
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFigures:
     """The last report, as far as its figures are kept."""
 
     last: ReleaseReport
@@ -43,7 +43,7 @@ class Kept:
         """Return the number of patients that was printed, where it was rounded."""
         return self.last.tiles.patients if isinstance(self.last.tiles.patients, Count) else None
 
-    def section(self, now: Section) -> Section:
+    def section(self, now: ReportSection) -> ReportSection:
         """Return a section with the figures that were printed last time, or as it is now."""
         then = next((one for one in self.last.sections if one.number == now.number), None)
         if now.number not in _SECTIONS or then is None or self._moved(now, then):
@@ -63,14 +63,14 @@ class Kept:
             }
         )
 
-    def findings(self, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    def findings(self, found: tuple[ReportFinding, ...]) -> tuple[ReportFinding, ...]:
         """Return what was found now, with the figures of last time."""
         before = {one.key: one.patients for one in self.last.findings}
         return tuple(
             one.model_copy(update={"patients": self._alarm(one.patients, before.get(one.key))}) for one in found
         )
 
-    def _facts(self, now: Section, then: Section) -> Iterator[Fact]:
+    def _facts(self, now: ReportSection, then: ReportSection) -> Iterator[Fact]:
         before = {one.name: one for one in then.facts}
         for one in now.facts:
             kept = before.get(one.name)
@@ -80,7 +80,7 @@ class Kept:
             elif not isinstance(one.value, Count) or now.number == _ALARMS:
                 yield one
 
-    def _alarms(self, now: Table, then: Section) -> Table:
+    def _alarms(self, now: Table, then: ReportSection) -> Table:
         """Return a table of alarms with the rows of now, and the figures of last time."""
         before = dict(_rows(then))
         rows = []
@@ -89,7 +89,7 @@ class Kept:
             rows.append(tuple(map(self._alarm, row, then_)))
         return now.model_copy(update={"rows": tuple(rows)})
 
-    def _with_alarms(self, now: Section, then: Section) -> Iterator[Table]:
+    def _with_alarms(self, now: ReportSection, then: ReportSection) -> Iterator[Table]:
         """Yield the tables of the last report in which not every row is an alarm. Rows that are alarms, or were, are
         those of now."""
         names = dict.fromkeys(table.name for section in (then, now) for table in section.tables)
@@ -114,7 +114,7 @@ class Kept:
         known = counts and "none" not in (now.word, then.word)  # type: ignore[union-attr]
         return then if known and not self.far(now, then) else now
 
-    def _moved(self, now: Section, then: Section) -> bool:
+    def _moved(self, now: ReportSection, then: ReportSection) -> bool:
         """Whether any figure moved by ``k``, or one of 2k patients appears or is gone without a reason."""
         one, other = dict(_rows(now)), dict(_rows(then))
         # One patient more moves a class of section 8 into the next band.
@@ -159,25 +159,25 @@ def _is_about(said: Count | int) -> bool:
     return isinstance(said, Count) and said.word == "about"
 
 
-def kept_from(last: ReleaseReport | None, patients: int | Count, k: int) -> Kept | None:
+def kept_from(last: ReleaseReport | None, patients: int | Count, k: int) -> KeptFigures | None:
     """Return the last report whose figures are kept; ``None`` where there is none, or patients moved by ``k``."""
     if last is None or last.k != k:
         return None
     before = last.tiles.patients
     if isinstance(patients, int) and isinstance(before, int):
-        return Kept(last, k) if abs(patients - before) < k and min(patients, before) >= k else None
-    found = Kept(last, k)
+        return KeptFigures(last, k) if abs(patients - before) < k and min(patients, before) >= k else None
+    found = KeptFigures(last, k)
     return found if _is_about(patients) and _is_about(before) and not found.far(patients, before) else None
 
 
-def _with_all(table: Table, now: Section) -> Table:
+def _with_all(table: Table, now: ReportSection) -> Table:
     """Return a table of the last report, in which an exact number of all patients is that of now."""
     fresh = {row[0]: row for one in now.tables if one.name == table.name for row in one.rows}
     rows = [fresh.get(row[0], row) if row[0] == _LEAVING and isinstance(row[1], int) else row for row in table.rows]
     return table.model_copy(update={"rows": tuple(rows)})
 
 
-def _rows(section: Section) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _rows(section: ReportSection) -> Iterator[tuple[tuple[str, ...], Value]]:
     """Return each cell and fact under what it is about."""
     for one in section.facts:
         yield ("", one.name), one.value

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Fact, Finding, Level, Section, Table, Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.document import Fact, Level, ReportFinding, ReportSection, Table, Value
+from tasks.release_report.report.facts import ReportFacts
 from tasks.shared.publication import Count
 
 Parts = Iterable[str | Fact | Table]
@@ -24,11 +24,11 @@ class SectionRule:
 
     number: int
     name: str
-    parts: Callable[[Facts, Disclosure], Parts]
+    parts: Callable[[ReportFacts, Disclosure], Parts]
     from_k: bool = False
     of_tables: str = ""
 
-    def section(self, facts: Facts, show: Disclosure) -> Section:
+    def section(self, facts: ReportFacts, show: Disclosure) -> ReportSection:
         """Return the section of a report on these facts."""
         if self.from_k and not show.enough:
             return section(self.number, self.name, ["too-few"])
@@ -37,11 +37,11 @@ class SectionRule:
         return section(self.number, self.name, self.parts(facts, show))
 
 
-def section(number: int, name: str, parts: Parts) -> Section:
+def section(number: int, name: str, parts: Parts) -> ReportSection:
     """Return a section of its parts. A table without rows is left out, unless rows are withheld or it always stands."""
     found = list(parts)
     tables = (one for one in found if isinstance(one, Table))
-    return Section(
+    return ReportSection(
         number=number,
         name=name,
         said=tuple(one for one in found if isinstance(one, str)),
@@ -189,10 +189,12 @@ FINDINGS: Final = {code: FindingRule(*rule) for rule, codes in _BY_SECTION.items
 
 def finding(
     code: str, *, about: str = "", patients: Count | None = None, values: Mapping[str, Value] | None = None
-) -> Finding:
+) -> ReportFinding:
     """Return a finding as it is declared."""
     level, section = FINDINGS[code]
-    return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))
+    return ReportFinding(
+        level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {})
+    )
 
 
 def fact(name: str, value: Value) -> Fact:

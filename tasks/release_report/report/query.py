@@ -43,7 +43,7 @@ class AskedAttribute:
 
 
 @dataclass(frozen=True)
-class Group:
+class QueryGroup:
     """An attribute group, with what restricts it in words, such as codes and periods."""
 
     name: str
@@ -55,13 +55,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Query:
+class EffectiveQuery:
     """The effective query."""
 
     title: str
     sha256: str
     criteria: tuple[Criterion, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[QueryGroup, ...] = ()
 
     @property
     def types(self) -> frozenset[str]:
@@ -80,7 +80,7 @@ class Query:
         return any(CONSENT.casefold() in criterion.context.casefold() for criterion in self.criteria)
 
 
-def read_query(path: Path, given: Path | None = None) -> Query | None:
+def read_query(path: Path, given: Path | None = None) -> EffectiveQuery | None:
     """The query in ``path``, the effective CRTDL; ``given`` is the one before enrichment. ``None``: not readable."""
     try:
         content = read_content(path)
@@ -92,7 +92,7 @@ def read_query(path: Path, given: Path | None = None) -> Query | None:
         return None
     known = {group.profile: group for group in _groups(before, {})} if isinstance(before, dict) else None
     cohort = _object(document.get("cohortDefinition"))
-    return Query(
+    return EffectiveQuery(
         title=str(document.get("display") or cohort.get("display") or ""),
         sha256=hashlib.sha256(content).hexdigest(),
         criteria=(
@@ -165,7 +165,7 @@ def _period(period: Mapping[str, Any], first: str, last: str) -> str:
     return f"{begin or '…'} – {end or '…'}" if begin or end else ""
 
 
-def _groups(document: Mapping[str, Any], known: Mapping[str, Group] | None) -> Iterator[Group]:
+def _groups(document: Mapping[str, Any], known: Mapping[str, QueryGroup] | None) -> Iterator[QueryGroup]:
     """The groups; ``known`` are those before enrichment by profile, ``None`` where that is not known."""
     listed = [_object(group) for group in _list(_object(document.get("dataExtraction")).get("attributeGroups"))]
     names = {str(group.get("id")): str(group.get("name") or group.get("id") or "") for group in listed}
@@ -184,7 +184,7 @@ def _groups(document: Mapping[str, Any], known: Mapping[str, Group] | None) -> I
             for ref, must in [(str(one.get("attributeRef") or ""), one.get("mustHave") is True)]
             if ref
         )
-        yield Group(
+        yield QueryGroup(
             name=str(group.get("name") or group.get("id") or ""),
             profile=profile,
             type=type_of(attributes[0].ref) if attributes else "",

@@ -13,7 +13,7 @@ from typing import Final
 
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import Parts, fact, table
 from tasks.shared.publication import HIDDEN, QUARTILES_FROM, known
 
@@ -25,7 +25,7 @@ _BANDS: Final = (5, 10, 20, 33, 50)
 """Percent: where the bands of the mean risk end."""
 
 
-def patients_apart(facts: Facts, show: Disclosure) -> Parts:
+def patients_apart(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 8. Each row is a way to count: as it is, with birth years in bands, without the region."""
     if not facts.leaving.classes:
         yield "no-classes"
@@ -54,7 +54,7 @@ def patients_apart(facts: Facts, show: Disclosure) -> Parts:
     yield table("apart", rows, withheld=withheld)
 
 
-def class_sizes(facts: Facts, *, years: int = 1, region: bool = True) -> Counter[int]:
+def class_sizes(facts: ReportFacts, *, years: int = 1, region: bool = True) -> Counter[int]:
     """Return how many patients are in classes of each size.
 
     Classes are made by the elements that ``report.quasi_identifiers`` names, with birth years in bands of ``years``.

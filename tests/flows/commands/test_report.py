@@ -14,7 +14,7 @@ import pytest
 
 from flows.run import run
 from tasks.release_report.page import files
-from tasks.release_report.report.document import ReleaseReport, Section, sha256
+from tasks.release_report.report.document import ReleaseReport, ReportSection, sha256
 from tasks.release_report.report.outline import table
 from tasks.shared.files.inventory import take_inventory
 from tasks.shared.report import Shown
@@ -101,7 +101,7 @@ def test_a_page_that_another_version_rendered_is_believed_by_its_json(
     versions = table("versions", [["sluice", "0.0.1"]])
     report = reports.rich()
     report = report.model_copy(
-        update={"sections": (*report.sections, Section(number=18, name="rules", tables=(versions,)))}
+        update={"sections": (*report.sections, ReportSection(number=18, name="rules", tables=(versions,)))}
     )
     job = tmp_path / "jobs" / reports.JOB
     files.write(job, report, None, ())

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from flows.gate.sight import OF_AN_EARLIER_VERSION, at_decision, told, without_file_names
+from flows.gate.sight import OF_AN_EARLIER_VERSION, digest_at_decision, wait_lines, without_file_names
 from flows.gate.wait import CurrentWait
 from flows.job.job import Job
 from flows.job.outcome import Ended
@@ -48,7 +48,7 @@ class Waits:
 
     def look(self) -> None:
         self.wait = CurrentWait(self.job, 3, self.sources)
-        self.wait.look()
+        self.wait.read_files()
 
     def park(self) -> Waiting:
         waiting = self.wait.waiting(self.corrections, self.input)
@@ -62,7 +62,7 @@ class Waits:
     def approve(self) -> None:
         self.look()
         assert self.wait.sight is not None
-        self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.keep(self.wait.there)))
+        self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.save_seen(self.wait.there)))
 
     def ended(self) -> Ended | None:
         """How the run ends here that goes on, if it does."""
@@ -121,7 +121,7 @@ def test_what_changed_after_the_decision_closes_the_gate_again_and_the_log_names
     assert f"the approval counts no more, the job waits again: {what}" in caplog.text
     waiting = waits.park()
     assert waiting.again == (withheld(what),)
-    assert f"    {withheld(what)}" in told(waiting)
+    assert f"    {withheld(what)}" in wait_lines(waiting)
     assert f"`{withheld(what)}`" in wait_description(waiting, waits.job.step_names)
     waits.approve()
     assert waits.again()
@@ -150,7 +150,7 @@ def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> Non
     (waits.input / "a.ndjson").write_bytes(LINE * 2)
     waits.look()
     assert waits.wait.sight is not None
-    waits.wait.sight.keep(waits.wait.there)
+    waits.wait.sight.save_seen(waits.wait.there)
     assert not waits.again()
 
 
@@ -184,10 +184,10 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
     record = JobRecord(
         id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen={3: waits.seen}
     )  # fmt: skip
-    assert at_decision(waits.job.directory.path, record, waiting) == waits.seen
+    assert digest_at_decision(waits.job.directory.path, record, waiting) == waits.seen
     MEDDLING[what](waits)
     with pytest.raises(DataError) as caught:
-        at_decision(waits.job.directory.path, record, waiting)
+        digest_at_decision(waits.job.directory.path, record, waiting)
     assert (caught.value.reference, caught.value.context) == ("edited-in-place", what)
 
     waits.approve()  # in the form, which showed it
@@ -199,7 +199,7 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
     (waits.corrections / "all.ndjson").write_bytes(LINE)  # nobody reads the other then
     waits.approve()
     assert waits.again()
-    assert at_decision(waits.job.directory.path, record, waiting)
+    assert digest_at_decision(waits.job.directory.path, record, waiting)
 
 
 class Released(Waits):
@@ -289,9 +289,9 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
     waits.look()
     waiting = waits.park()
     assert waiting.files == ("1 file, 44 B",)
-    assert f"  send will read the corrected files in {waits.corrections}" in told(waiting)
+    assert f"  send will read the corrected files in {waits.corrections}" in wait_lines(waiting)
     assert f"- `{waiting.files[0]}`" in wait_description(waiting, waits.job.step_names)
-    assert f"    {waiting.files[0]}" in told(waiting)
+    assert f"    {waiting.files[0]}" in wait_lines(waiting)
 
 
 @pytest.mark.slow

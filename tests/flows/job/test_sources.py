@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import PipelineConfig, SendMode
-from flows.gate.sight import NEXT, Sight, correction_words, to_be_read, told
+from flows.gate.sight import NEXT, ReviewedFiles, correction_words, to_be_read, wait_lines
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
@@ -52,9 +52,11 @@ def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
     leaves = leaving.path if leaving else None
     delivery = found.delivery(position)
     reader = delivery.name if delivery else NEXT
-    sight = Sight(job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader)
+    sight = ReviewedFiles(
+        job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader
+    )
     looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
-    return sight.shown(looked_at, sight.take(None, Stop()), (), Words("en", k=0))
+    return sight.shown(looked_at, sight.list_files(None, Stop()), (), Words("en", k=0))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,10 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
     waiting = wait(job, send_as)
     assert waiting.looked_at == str(job / "csv")
     assert (waiting.reads, waiting.files) == (str(job / folder), files)
-    assert told(waiting) == [f"  send will read these files in {job / folder}", *(f"    {file}" for file in files)]
+    assert wait_lines(waiting) == [
+        f"  send will read these files in {job / folder}",
+        *(f"    {file}" for file in files),
+    ]
     assert to_be_read(waiting) == (job / folder, (files[0],))
     page = wait_description(waiting, BEHIND)
     assert f"**What leaves**: `send` reads these files in `{job / folder}`" in page
@@ -132,10 +137,10 @@ def test_before_a_decision_corrected_tables_that_would_not_be_sent_are_refused(j
     assert "would not be sent" in correction_words(waiting)
     assert "would not be sent" in wait_description(waiting, BEHIND)
     (job / "csv_wait" / "NOTES.txt").touch()
-    Sight.of(job, waiting).check()
+    ReviewedFiles.of(job, waiting).check()
     (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
     with pytest.raises(DataError) as caught:
-        Sight.of(job, waiting).check()
+        ReviewedFiles.of(job, waiting).check()
     assert caught.value.reference == "corrections-not-sent"
     assert caught.value.context == f"{job / 'csv_wait'}\n  Patient.csv"
     assert wait(job, DIRECT).reads == str(job / "pseudonymized")
@@ -145,10 +150,10 @@ def test_a_decision_is_about_the_jobs_directory_as_this_machine_sees_it(job: Pat
     waiting = wait(job, DIRECT)
     places = ("directory", "looked_at", "leaves")
     elsewhere = waiting.model_copy(update={name: f"/mnt/x/{Path(getattr(waiting, name)).name}" for name in places})
-    here, there = Sight.of(job, waiting), Sight.of(job, elsewhere)
+    here, there = ReviewedFiles.of(job, waiting), ReviewedFiles.of(job, elsewhere)
     assert here == there
     assert there.bytes == 9
-    assert there.take(None, Stop()).digest == here.take(None, Stop()).digest
+    assert there.list_files(None, Stop()).digest == here.list_files(None, Stop()).digest
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tasks.release_report.measure.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.report.completeness import FILLED, attributes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
 from tasks.shared.publication import Count, over_time, span
@@ -23,7 +23,7 @@ _NO_TIMES: Final = TECHNICAL | {"Patient"}
 """Types whose dates are no times of what happened to a patient."""
 
 
-def completeness(facts: Facts, show: Disclosure) -> Parts:
+def completeness(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 9: per attribute of the query, before and after."""
     found = [*attributes(facts)]
     if not found:
@@ -50,7 +50,7 @@ def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
     return "@of-nobody" if nobodys and number else said
 
 
-def content(facts: Facts, show: Disclosure) -> Parts:
+def content(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
     tables = [*_codes(facts, show), *_numbers(facts, show), *_statuses(facts, show), *_multiplicity(facts, show)]
     if facts.leaving.tables:
@@ -60,7 +60,7 @@ def content(facts: Facts, show: Disclosure) -> Parts:
     yield from tables
 
 
-def _codes(facts: Facts, show: Disclosure) -> Iterator[Table]:
+def _codes(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     systems: list[list[Value]] = []
     withheld = some_systems = False
@@ -93,7 +93,7 @@ def _display(codes: Codes, code: str, show: Disclosure) -> str | None:
     return show.text(display, codes.display_patients.get(code, 0)) if display else None
 
 
-def _numbers(facts: Facts, show: Disclosure) -> Iterator[Table]:
+def _numbers(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     withheld = False
     for path, by_code in sorted(facts.leaving.numbers.items()):
@@ -108,7 +108,7 @@ def _numbers(facts: Facts, show: Disclosure) -> Iterator[Table]:
     yield table("numbers", rows, withheld=withheld)
 
 
-def _statuses(facts: Facts, show: Disclosure) -> Iterator[Table]:
+def _statuses(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
     by_path: dict[str, dict[str, int]] = {}
     for status, patients in facts.leaving.statuses.items():
         path, _, value = status.partition("|")
@@ -121,7 +121,7 @@ def _statuses(facts: Facts, show: Disclosure) -> Iterator[Table]:
     yield table("statuses", rows, withheld=withheld)
 
 
-def _multiplicity(facts: Facts, show: Disclosure) -> Iterator[Table]:
+def _multiplicity(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     # R6: the recipient's copy has no figure per patient.
     for name, values in sorted(facts.leaving.multiplicity.items()) if not show.recipient else ():
@@ -132,7 +132,7 @@ def _multiplicity(facts: Facts, show: Disclosure) -> Iterator[Table]:
     yield table("multiplicity", rows)
 
 
-def time(facts: Facts, show: Disclosure) -> Parts:
+def time(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
 
     A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
@@ -204,7 +204,7 @@ def _of_whom(number: int, patients: int, show: Disclosure) -> Value:
     return _whose(number, show.count(patients), nobodys=not patients)
 
 
-def references(facts: Facts, show: Disclosure) -> Parts:
+def references(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 12: patients only. Most resources refer to their patient once, so that the number of references
     would tell that of the resources more exactly than R1 allows."""
     found, ids = facts.leaving.references, facts.leaving.ids

@@ -10,7 +10,7 @@ from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Table, Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import code_of_path, kind_word
 from tasks.release_report.report.outline import FINDINGS, TABLES, Parts, fact, table
 from tasks.shared.publication import HIDDEN, NONE
@@ -19,9 +19,9 @@ ID_KINDS = ("hashed", "uuid", "sequential", "other")
 PRECISIONS = TABLES["date_precision"].columns[1:]
 
 
-def identifying(facts: Facts, show: Disclosure) -> Parts:
+def identifying(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
-    rows, ids = list(_left(facts, show)), facts.leaving.ids
+    rows, ids = list(_identifying_rows(facts, show)), facts.leaving.ids
     if not rows and not ids.kinds.get("original") and not ids.referred:
         yield "nothing-left"
     if facts.imported is None:
@@ -41,7 +41,7 @@ def identifying(facts: Facts, show: Disclosure) -> Parts:
         yield _unspoken(facts, show)
 
 
-def _left(facts: Facts, show: Disclosure) -> Iterator[tuple[str, list[Value]]]:
+def _identifying_rows(facts: ReportFacts, show: Disclosure) -> Iterator[tuple[str, list[Value]]]:
     seen: set[tuple[str, str]] = set()
     found = [*facts.leaving.paths.items(), *facts.leaving.undefined.items()]
     for path, at in sorted(found, key=lambda one: (one[0], one[1].kind)):
@@ -61,7 +61,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[tuple[str, list[Value]]]:
         yield code, row
 
 
-def _original(facts: Facts, at: Path, show: Disclosure) -> Value:
+def _original(facts: ReportFacts, at: Path, show: Disclosure) -> Value:
     """Who still has an original value at a path; nothing is said where that was not compared."""
     if at.original:
         return show.count(at.original)
@@ -70,7 +70,7 @@ def _original(facts: Facts, at: Path, show: Disclosure) -> Value:
     return NONE if facts.imported is not None and at.compared and at.kind != "undefined" else None
 
 
-def _before(facts: Facts, path: str, show: Disclosure, now: int) -> Value:
+def _before(facts: ReportFacts, path: str, show: Disclosure, now: int) -> Value:
     """Who had something at a path when it was imported; a table has other paths."""
     if facts.imported is None or facts.leaving.tables:
         return None
@@ -80,7 +80,7 @@ def _before(facts: Facts, path: str, show: Disclosure, now: int) -> Value:
     return "@of-nobody" if then.nobody and not then.patients else show.before(then.patients, now)
 
 
-def _facts(facts: Facts, show: Disclosure) -> Iterator[Fact]:
+def _facts(facts: ReportFacts, show: Disclosure) -> Iterator[Fact]:
     rules = facts.rules
     if rules is not None:
         yield fact("rules_file", rules.name)
@@ -139,7 +139,7 @@ def _urls(name: str, values: Values, show: Disclosure) -> Table:
     return table(name, rows, withheld=len(shown) < len(values))
 
 
-def _removed(facts: Facts, show: Disclosure) -> Table:
+def _removed(facts: ReportFacts, show: Disclosure) -> Table:
     """Return what was in ``import/`` and is nowhere any more, by path."""
     if facts.imported is None or facts.leaving.tables:
         return table("removed", ())
@@ -154,7 +154,7 @@ def _removed(facts: Facts, show: Disclosure) -> Table:
     return table("removed", rows)
 
 
-def _unspoken(facts: Facts, show: Disclosure) -> Table:
+def _unspoken(facts: ReportFacts, show: Disclosure) -> Table:
     """Return the paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
     rules = facts.rules
     if rules is None or facts.leaving.tables:

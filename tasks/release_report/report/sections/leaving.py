@@ -8,8 +8,8 @@ from typing import Any
 from config import Role
 from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Fact, Section, Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.document import Fact, ReportSection, Value
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
 from tasks.release_report.report.sections.query import CONSENT, checked_or, numbers_of
@@ -20,7 +20,7 @@ MOST_FILES = 30
 """Files that are shown one by one."""
 
 
-def leaving(facts: Facts, show: Disclosure, resources: int | None) -> Parts:
+def delivered_files(facts: ReportFacts, show: Disclosure, resources: int | None) -> Parts:
     """Yield section 2; all files are in ``files.csv`` beside the page.
 
     ``resources`` are those of section 6, added up as they are printed there: files and total are made of them (R1).
@@ -54,7 +54,7 @@ def leaving(facts: Facts, show: Disclosure, resources: int | None) -> Parts:
     yield table("files", rows, withheld=few, folded=len(files) > 10)
 
 
-def _destination(facts: Facts) -> list[Fact]:
+def _destination(facts: ReportFacts) -> list[Fact]:
     to = facts.destination
     if to is None:
         return [fact("destination", "@no-destination")]
@@ -95,7 +95,7 @@ def _figures(parts: Sequence[Sequence[MeasuredFile]], show: Disclosure, resource
     return list(zip(of_lines, printed, strict=True))
 
 
-def patients(facts: Facts, show: Disclosure) -> Parts:
+def patients(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 4. Figures around the number of patients are said as R6 allows it."""
     if not show.enough:
         yield "too-few"
@@ -120,7 +120,7 @@ def patients(facts: Facts, show: Disclosure) -> Parts:
         yield table("excluded", lost, withheld=by_stage.other is not None)
 
 
-def _reason(facts: Facts) -> str | None:
+def _reason(facts: ReportFacts) -> str | None:
     if facts.corrected:
         return "@corrected"
     if facts.imported is None:
@@ -130,7 +130,7 @@ def _reason(facts: Facts) -> str | None:
     return "@rules-remove" if facts.rules is not None and facts.rules.removes else "@unexplained"
 
 
-def types(facts: Facts, show: Disclosure) -> Parts:
+def types(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
     known = facts.imported is not None and not facts.leaving.tables  # tables are no types
     before = facts.imported.types if facts.imported is not None and known else {}
@@ -168,14 +168,14 @@ def types(facts: Facts, show: Disclosure) -> Parts:
     yield table("nobody", nobody)
 
 
-def resources(sections: Iterable[Section]) -> int | None:
+def resources(sections: Iterable[ReportSection]) -> int | None:
     """Return the resources of section 6 added up as they are printed; ``None`` where they are not."""
     tables = [one for section in sections for one in section.tables if one.name == "types"]
     columns = [(one, one.columns.index("resources")) for one in tables]
     return sum(n for one, at in columns for row in one.rows if isinstance(n := row[at], int)) if columns else None
 
 
-def _mark(facts: Facts, name: str) -> str | None:
+def _mark(facts: ReportFacts, name: str) -> str | None:
     if name in TECHNICAL:
         return "@technical"
     if facts.query is None or facts.leaving.tables:

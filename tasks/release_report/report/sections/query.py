@@ -8,9 +8,9 @@ from typing import Any
 from config import Role
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
-from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
-from tasks.release_report.report.query import Query
+from tasks.release_report.report.query import EffectiveQuery
 from tasks.shared.publication import HIDDEN, NONE, count
 
 CONSENT = "CONSENT"
@@ -19,7 +19,7 @@ _MOST_CODES = 8
 _MOST_SIGNS = 300
 
 
-def query(facts: Facts, _: Disclosure) -> Parts:
+def query(facts: ReportFacts, _: Disclosure) -> Parts:
     """Yield section 3, with what Art. 30 GDPR asks for as the configuration gives it."""
     asked = facts.query
     added = [one for group in (asked.groups if asked is not None else ()) for one in group.attributes if one.added]
@@ -37,7 +37,7 @@ def query(facts: Facts, _: Disclosure) -> Parts:
     yield fact("consent", facts.consent)
 
 
-def _cohort(asked: Query) -> Table:
+def _cohort(asked: EffectiveQuery) -> Table:
     rows = [
         (
             "@excluded" if one.excluded else "@included",
@@ -52,7 +52,7 @@ def _cohort(asked: Query) -> Table:
     return table("cohort", rows, withheld=_are_cut("cohort", rows))
 
 
-def _groups(asked: Query) -> Table:
+def _groups(asked: EffectiveQuery) -> Table:
     rows = [
         (
             _cut(group.name),
@@ -68,7 +68,7 @@ def _groups(asked: Query) -> Table:
     return table("groups", rows)
 
 
-def _attributes(asked: Query) -> Table:
+def _attributes(asked: EffectiveQuery) -> Table:
     rows = [
         (
             _cut(group.name),
@@ -88,7 +88,7 @@ def _are_cut(name: str, rows: Sequence[object]) -> bool:
     return len(rows) > (TABLES[name].most or len(rows))
 
 
-def consent(facts: Facts, show: Disclosure) -> Parts:
+def consent(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 5: whether consent was asked for, and what the extraction server left out for want of it."""
     extraction = facts.step_with(Role.EXTRACT)
     checked = extraction is not None and facts.query is not None and facts.query.asks_for_consent
@@ -117,7 +117,7 @@ def consent(facts: Facts, show: Disclosure) -> Parts:
         yield fact("consent_files", int(details["consent_files"]))
 
 
-def consent_not_checked(facts: Facts) -> str:
+def consent_not_checked(facts: ReportFacts) -> str:
     """Return the sentence for a consent that nobody checked: no extraction by this job, or no criterion for it."""
     return "consent-not-checked" if facts.step_with(Role.EXTRACT) is not None else "consent-no-extraction"
 

@@ -9,8 +9,8 @@ from config import Role, has_role
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Finding, Section, Value
-from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
+from tasks.release_report.report.document import ReportFinding, ReportSection, Value
+from tasks.release_report.report.facts import OTHERS, UNRECORDED, ReportFacts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.sections.query import consent_not_checked
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
@@ -18,7 +18,7 @@ from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, 
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
-def validation(facts: Facts, show: Disclosure) -> Parts:
+def validation(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 13: severity × type × profile × message id, with patients where a line is one patient's."""
     steps = [step for step in facts.steps if has_role(step.name, Role.VALIDATE) and step.state == "completed"]
     if not steps:
@@ -46,7 +46,9 @@ def validation(facts: Facts, show: Disclosure) -> Parts:
     yield table("validation", rows, withheld=withheld)
 
 
-def _by_profile(patients: Mapping[str, Cell], facts: Facts, show: Disclosure) -> tuple[list[tuple[str, Count]], bool]:
+def _by_profile(
+    patients: Mapping[str, Cell], facts: ReportFacts, show: Disclosure
+) -> tuple[list[tuple[str, Count]], bool]:
     """R4 and R7: the patients of a finding by the profile of their resources, and whether any were left out.
 
     What few have, and what has a name that few know, are "other profiles". Where resources claim one profile each they
@@ -71,7 +73,7 @@ def _by_profile(patients: Mapping[str, Cell], facts: Facts, show: Disclosure) ->
     return rows, rest.patients < show.k and (rest.patients > 0 or not rows)
 
 
-def _profile(profiles: str, patients: int, facts: Facts, show: Disclosure) -> str | None:
+def _profile(profiles: str, patients: int, facts: ReportFacts, show: Disclosure) -> str | None:
     """R7: the profiles of a resource; those that the query names are free."""
     if profiles == UNRECORDED:
         return "@not-recorded"
@@ -84,7 +86,7 @@ def _profile(profiles: str, patients: int, facts: Facts, show: Disclosure) -> st
     return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
 
 
-def unchecked(facts: Facts, show: Disclosure) -> Parts:
+def unchecked(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 14. Never empty: some things no program checks."""
     leaving, imported, asked = facts.leaving, facts.imported, facts.query
     yield from ("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations")
@@ -106,7 +108,7 @@ def unchecked(facts: Facts, show: Disclosure) -> Parts:
     yield from (name for name, holds in conditions.items() if holds)
 
 
-def warnings(facts: Facts, show: Disclosure) -> Parts:
+def warnings(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 15. The steps' sentences are without numbers, and without names of files of few patients."""
     done = [step for step in facts.steps if step.state == "completed"]
     rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
@@ -120,7 +122,7 @@ def warnings(facts: Facts, show: Disclosure) -> Parts:
     yield table("corrected", corrected)
 
 
-def _safe(text: str, facts: Facts, show: Disclosure) -> str:
+def _safe(text: str, facts: ReportFacts, show: Disclosure) -> str:
     """R7 and R1: a warning without names of files that few patients share, and without its numbers."""
     files = [*facts.leaving.files, *(facts.imported.files if facts.imported is not None else ())]
     for name in sorted({file.name for file in files}, key=len, reverse=True):
@@ -131,7 +133,7 @@ def _safe(text: str, facts: Facts, show: Disclosure) -> str:
     return without_numbers(text)[:300]
 
 
-def compared(facts: Facts, show: Disclosure, found: tuple[Finding, ...]) -> Parts:
+def compared(facts: ReportFacts, show: Disclosure, found: tuple[ReportFinding, ...]) -> Parts:
     """Yield section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
     last = facts.last
     if last is None:
@@ -161,7 +163,7 @@ def compared(facts: Facts, show: Disclosure, found: tuple[Finding, ...]) -> Part
     yield table("changes", rows)
 
 
-def is_alike(facts: Facts) -> bool:
+def is_alike(facts: ReportFacts) -> bool:
     """Whether the last report is about the same: resources or tables, compared with ``import/`` or not."""
     if facts.last is None:
         return False
@@ -170,7 +172,7 @@ def is_alike(facts: Facts) -> bool:
     return tables == facts.leaving.tables and compared_ == (facts.imported is not None)
 
 
-def decision(facts: Facts, _: Disclosure) -> Parts:
+def decision(facts: ReportFacts, _: Disclosure) -> Parts:
     """Yield section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does.
 
     Who decided stands in ``decisions``, which are no part of what is decided on.
@@ -182,7 +184,7 @@ def decision(facts: Facts, _: Disclosure) -> Parts:
         yield fact("reviewers", facts.settings.reviewers)
 
 
-def rules(facts: Facts, show: Disclosure, others: Iterable[Section]) -> Parts:
+def rules(facts: ReportFacts, show: Disclosure, others: Iterable[ReportSection]) -> Parts:
     """Yield section 18: how the numbers of this page are made."""
     yield "the-rules"
     yield fact("k", show.k)

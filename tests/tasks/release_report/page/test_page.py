@@ -9,7 +9,7 @@ import pytest
 
 from tasks.release_report.page.page import LARGEST, html
 from tasks.release_report.page.words import Words
-from tasks.release_report.report.document import LEVELS, Fact, Finding, ReleaseReport, Section, Table, Tiles
+from tasks.release_report.report.document import LEVELS, Fact, ReleaseReport, ReportFinding, ReportSection, Table, Tiles
 from tasks.shared.publication import Count, count
 from tests.peers import release_report as reports
 
@@ -92,7 +92,7 @@ def test_the_page_is_small_whatever_the_document_holds(made: object) -> None:
 def test_what_is_cut_is_said() -> None:
     rows = tuple((f"path{n}", Count(word="about", number=40)) for n in range(1234))
     table = Table(name="left", columns=("path", "patients"), rows=rows)
-    read = Read(html(reports.rich(sections=(Section(number=7, name="identifying", tables=(table,)),))))
+    read = Read(html(reports.rich(sections=(ReportSection(number=7, name="identifying", tables=(table,)),))))
     shown = len(re.findall(r"path\d+", read.text))
     assert 20 <= shown <= 200
     assert f"{1234 - shown:,} more rows are in release-report.json." in read.text
@@ -101,7 +101,7 @@ def test_what_is_cut_is_said() -> None:
 def test_many_short_lines_are_one_small_page() -> None:
     rows = tuple((f"p{n}", n) for n in range(3_000))
     sections = tuple(
-        Section(number=n, name=name, tables=(Table(name="left", columns=("path", "lines"), rows=rows),))
+        ReportSection(number=n, name=name, tables=(Table(name="left", columns=("path", "lines"), rows=rows),))
         for n, name in enumerate(reports.SECTIONS, start=2)
     )
     assert len(html(reports.rich(sections=sections)).encode()) <= LARGEST
@@ -139,7 +139,7 @@ class TestTheAnswer:
     def test_what_was_decided_is_the_answer_when_all_have_who_must(self) -> None:
         one = reports.decided().decisions[0]
         no = one.model_copy(update={"approved": False})
-        two = Section(number=17, name="decision", facts=(Fact(name="reviewers", value=2),))
+        two = ReportSection(number=17, name="decision", facts=(Fact(name="reviewers", value=2),))
         for report, answer in (
             (reports.decided(), "Released despite reasons to stop"),
             (reports.clean(decisions=(one,)), "Released"),
@@ -218,7 +218,7 @@ class TestTheLook:
     def page(self) -> str:
         columns = ("path", "asked", "level", "code", "reason", "sha256", "about", "patients", "text")
         table = Table(name="left", columns=columns, rows=(self.ROW,))
-        return html(reports.clean(sections=(Section(number=7, name="identifying", tables=(table,)),)))
+        return html(reports.clean(sections=(ReportSection(number=7, name="identifying", tables=(table,)),)))
 
     def test_words_are_not_broken_and_urls_and_hashes_are(self) -> None:
         read = Read(self.page())
@@ -233,7 +233,7 @@ class TestTheLook:
 
     def test_a_number_is_not_broken(self) -> None:
         table = Table(name="left", columns=("path", "patients"), rows=(("a", Count(word="about", number=1235)),))
-        sections = (Section(number=7, name="identifying", tables=(table,)),)
+        sections = (ReportSection(number=7, name="identifying", tables=(table,)),)
         assert ">1.235<" in html(reports.clean(language="de", sections=sections))
 
     def test_the_style_sheet_has_what_the_cells_are_told(self) -> None:
@@ -289,8 +289,8 @@ class TestWords:
     def test_a_name_without_words_is_shown_as_it_is(self) -> None:
         fact = Fact(name="new-fact", value="@new-word")
         report = reports.rich(
-            findings=(Finding(level="stop", code="new-code", about="Patient.x", section=7),),
-            sections=(Section(number=7, name="new-name", said=("new-said",), facts=(fact,)),),
+            findings=(ReportFinding(level="stop", code="new-code", about="Patient.x", section=7),),
+            sections=(ReportSection(number=7, name="new-name", said=("new-said",), facts=(fact,)),),
             tiles=reports.rich().tiles,
         )  # fmt: skip
         text = text_of(report)

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tasks.release_report.page.words import LANGUAGES, Group, Words, joined, vocabulary
-from tasks.release_report.report.document import Finding
+from tasks.release_report.report.document import ReportFinding
 from tasks.release_report.report.outline import FINDINGS, TABLES
 from tasks.release_report.report.risk import most_of_some, size_bands
 from tests.conftest import ROOT
@@ -100,7 +100,7 @@ def test_the_sizes_of_classes_are_said_as_they_were_counted(k: int, some: str, m
 def test_each_name_in_the_sources_has_words(language: str) -> None:
     words = Words(language, 5)
     assert len(named()) > 100
-    missing = sorted(f"{group}: {name}" for group, name in named() if not words.knows(group, name))
+    missing = sorted(f"{group}: {name}" for group, name in named() if not words.has_words(group, name))
     assert missing == []
     known = vocabulary(language)
     assert sorted(kebab() - known.said.keys() - known.words.keys() - known.findings.keys() - set(KINDS)) == []
@@ -112,13 +112,13 @@ def test_each_name_in_the_sources_has_words(language: str) -> None:
 def test_each_section_and_each_column_of_the_samples_has_words(language: str) -> None:
     words = Words(language, 5)
     for section in reports.rich().sections:
-        assert words.knows("sections", section.name)
+        assert words.has_words("sections", section.name)
         for table in section.tables:
-            assert words.knows("tables", table.name), table.name
+            assert words.has_words("tables", table.name), table.name
         for fact in section.facts:
-            assert words.knows("facts", fact.name), fact.name
+            assert words.has_words("facts", fact.name), fact.name
         for said in section.said:
-            assert words.knows("said", said), said
+            assert words.has_words("said", said), said
     for finding in reports.rich().findings:
         assert finding.code in vocabulary(language).findings, finding.code
 
@@ -147,16 +147,18 @@ def test_german_says_it_as_people_do() -> None:
     assert german.of("facts", "date_shift") == "Verschiebung der Tagesdaten"
     assert german.value("@by-patient") == "jeder Patient um eigene Tage"
     assert german.value("@of-nobody") == "gehört niemandem"
-    apart = Finding(level="look", code="told-apart", section=8, values={"by": "@by-birth"})
+    apart = ReportFinding(level="look", code="told-apart", section=8, values={"by": "@by-birth"})
     assert joined(german.finding(apart), str, str).endswith("kann die Patienten erkennen.")
 
 
 def test_a_sentence_names_its_place_once() -> None:
     words = Words("en", 5)
-    finding = Finding(level="stop", code="original-left", about="Patient.x", section=7, values={"kind": "@kind-name"})
+    finding = ReportFinding(
+        level="stop", code="original-left", about="Patient.x", section=7, values={"kind": "@kind-name"}
+    )
     assert joined(words.finding(finding), str, str).count("Patient.x") == 1
     assert "(name)" in joined(words.finding(finding), str, str)
-    warned = Finding(level="look", code="warnings", section=15, values={"warnings": 1234})
+    warned = ReportFinding(level="look", code="warnings", section=15, values={"warnings": 1234})
     assert joined(words.finding(warned), str, str) == "The steps gave warnings (1,234); section 15 has them."
     assert words.value("@original-left") == "original values left"
     assert words.value("@nobody knows this") == "@nobody knows this"

@@ -21,8 +21,8 @@ from tasks.release_report.measure.measured import (
     References,
     TypeCount,
 )
-from tasks.release_report.report.facts import Destination, Facts, Rules, Validated
-from tasks.release_report.report.query import AskedAttribute, Criterion, Group, Query
+from tasks.release_report.report.facts import AnonymizationRules, Destination, ReportFacts, Validated
+from tasks.release_report.report.query import AskedAttribute, Criterion, EffectiveQuery, QueryGroup
 from tasks.shared.report import StepReport
 
 TYPES = ("Condition", "Observation", "Procedure", "Consent", "Device", "Encounter")
@@ -190,22 +190,22 @@ def validated(people: list[Person]) -> Validated:
     return Validated(3, {ODD: found})
 
 
-QUERY = Query(
+QUERY = EffectiveQuery(
     title="hypertension",
     sha256="q" * 64,
     criteria=(Criterion(1, False, "Diagnose", "Hypertension", ("http://icd.example|I10",)),),
     groups=(
-        Group("patients", "http://p.example", "Patient", (AskedAttribute("Patient.address.city", True),)),
-        Group(
+        QueryGroup("patients", "http://p.example", "Patient", (AskedAttribute("Patient.address.city", True),)),
+        QueryGroup(
             "conditions", "http://c.example", "Condition",
             (AskedAttribute("Condition.code.text", True), AskedAttribute("Condition.note.text", False)),
         ),
-        Group("encounters", "http://e.example", "Encounter", (AskedAttribute("Patient.deceasedDateTime", False),)),
+        QueryGroup("encounters", "http://e.example", "Encounter", (AskedAttribute("Patient.deceasedDateTime", False),)),
     ),
 )  # fmt: skip
 
 
-def facts(people: Population, **more: Any) -> Facts:
+def facts(people: Population, **more: Any) -> ReportFacts:
     """A job: extracted, pseudonymized, about to be sent."""
     arrived = len(people.before)
     details = {
@@ -229,6 +229,6 @@ def facts(people: Population, **more: Any) -> Facts:
             StepReport(position=3, name="validation", state="completed", findings=7, details={"findings": 7}),
         ),
         "validated": (validated(people.after),),
-        "rules": Rules("rules.yaml", "r" * 64, (("Patient.name", "redact"),), removes=True),
+        "rules": AnonymizationRules("rules.yaml", "r" * 64, (("Patient.name", "redact"),), removes=True),
     }
-    return Facts(**(known | more))
+    return ReportFacts(**(known | more))

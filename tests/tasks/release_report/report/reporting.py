@@ -11,8 +11,8 @@ from typing import Any
 
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
 from tasks.release_report.report.build import Copies, make
-from tasks.release_report.report.document import ReleaseReport, Section, Table, Value
-from tasks.release_report.report.facts import Destination, Facts
+from tasks.release_report.report.document import ReleaseReport, ReportSection, Table, Value
+from tasks.release_report.report.facts import Destination, ReportFacts
 from tasks.shared.stop import Stop
 
 
@@ -46,13 +46,13 @@ def report_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], **mo
     """Both copies of a report on these files below the directory of a job; ``more`` are other facts."""
     destination = Destination("s3_upload", "store.example", bucket="b", encrypted=True)
     known: dict[str, Any] = {"job": "j", "project": "p", "destination": destination, "made": "2026-01-01T00:00:00Z"}
-    facts = Facts(**(known | more))
+    facts = ReportFacts(**(known | more))
     measured = measures_of(job, leaving, imported, k=facts.settings.k)
     copies = make(facts, measured, job, Stop())
     return Reported(copies.in_house, copies.recipient, measured)
 
 
-def section_of(report: ReleaseReport, number: int) -> Section:
+def section_of(report: ReleaseReport, number: int) -> ReportSection:
     """Return the section with this number."""
     [section] = [one for one in report.sections if one.number == number]
     return section

@@ -25,9 +25,16 @@ from tasks.release_report.measure.measured import (
 from tasks.release_report.page.page import html
 from tasks.release_report.page.words import Words
 from tasks.release_report.report.build import build
-from tasks.release_report.report.document import Finding, ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Facts, Rules, Validated, is_private
-from tasks.release_report.report.query import CONSENT, AskedAttribute, Criterion, Group, Query
+from tasks.release_report.report.document import ReleaseReport, ReportFinding
+from tasks.release_report.report.facts import (
+    AnonymizationRules,
+    Corrected,
+    Destination,
+    ReportFacts,
+    Validated,
+    is_private,
+)
+from tasks.release_report.report.query import CONSENT, AskedAttribute, Criterion, EffectiveQuery, QueryGroup
 from tasks.shared.publication import ALL, SOME, Count
 from tasks.shared.report import StepReport
 from tests.tasks.release_report.report.population import QUERY, facts, population
@@ -37,7 +44,7 @@ FEWER = Count(word="fewer", number=5)
 SIZE = 40
 
 
-def clean(**more: Any) -> Facts:
+def clean(**more: Any) -> ReportFacts:
     """A delivery with nothing to say against it."""
     files = (MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE, SIZE, SIZE, "0" * 64),)
     measured = Measured(
@@ -57,19 +64,19 @@ def clean(**more: Any) -> Facts:
     return facts(population(random.Random(1), SIZE), **(given | more))
 
 
-def found(given: Facts, level: str | None = None) -> list[Finding]:
+def found(given: ReportFacts, level: str | None = None) -> list[ReportFinding]:
     return [one for one in build(given, k=5).findings if level in (None, one.level)]
 
 
-def codes(given: Facts, level: str | None = None) -> list[str]:
+def codes(given: ReportFacts, level: str | None = None) -> list[str]:
     return [one.code for one in found(given, level)]
 
 
-def leaving(given: Facts, **more: Any) -> Facts:
+def leaving(given: ReportFacts, **more: Any) -> ReportFacts:
     return replace(given, leaving=replace(given.leaving, **more))
 
 
-def with_path(path: str, at: Path) -> Facts:
+def with_path(path: str, at: Path) -> ReportFacts:
     given = clean()
     return leaving(given, paths={**given.leaving.paths, path: at})
 
@@ -104,7 +111,9 @@ def test_all_fields_without_a_rule_are_in_the_document_those_of_persons_first() 
     handled = ("Condition.id", "Condition.subject.reference", "Patient.name.family", "Patient.birthDate")
     paths = {**many, **{path: Path(SIZE) for path in (*handled, "Patient.maritalStatus.coding.code")}}
     rules = ("Resource.id", "nodesByType('Reference').reference", "nodesByName('family')", "nodesByType('date')")
-    given = replace(leaving(given, paths=paths), rules=Rules("r", "0" * 64, tuple((path, "redact") for path in rules)))
+    given = replace(
+        leaving(given, paths=paths), rules=AnonymizationRules("r", "0" * 64, tuple((path, "redact") for path in rules))
+    )
     for k in (5, 11):
         table = table_of(build(given, k=k), "unspoken")
         assert [row[0] for row in table.rows] == ["Patient.maritalStatus.coding.code", *sorted(many)]
@@ -458,7 +467,7 @@ def test_the_same_facts_give_the_same_report_in_any_order() -> None:
     given = clean(leaving=sung(3))
     again = leaving(given, paths=dict(reversed(list(given.leaving.paths.items()))))
     assert build(given, k=5) == build(again, k=5)
-    assert Query("", "").types == frozenset()
+    assert EffectiveQuery("", "").types == frozenset()
 
 
 def test_r11_no_share_and_no_number_reveals_that_all_of_a_few_patients_have_a_code() -> None:
@@ -533,7 +542,7 @@ def test_original_ids_are_a_stop_in_tables_too() -> None:
 
 def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
     asked = (AskedAttribute("Medication.code", True), AskedAttribute("Medication.status", False))
-    query = Query("", "", groups=(Group("medication", "http://m.example", "Medication", asked),))
+    query = EffectiveQuery("", "", groups=(QueryGroup("medication", "http://m.example", "Medication", asked),))
     given = leaving(
         clean(query=query), types={"Medication": TypeCount(7, 0, 7)}, paths={"Medication.status": Path(0, nobody=7)}
     )

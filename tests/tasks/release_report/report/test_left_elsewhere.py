@@ -17,7 +17,7 @@ from tasks.release_report.measure.kinds import TABLE, named
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.measure.originals import parts
 from tasks.release_report.report.build import build
-from tasks.release_report.report.document import Finding
+from tasks.release_report.report.document import ReportFinding
 from tasks.shared.publication import count
 from tests.tasks.release_report.measure.test_kinds import nested, split
 from tests.tasks.release_report.report.reporting import bundle, measures_of, write_lines
@@ -95,7 +95,7 @@ def numbered(form: str, own: str = "p") -> list[dict[str, Any]]:
     return [*map(bundle, people)]
 
 
-def stops(measured: Measured) -> list[Finding]:
+def stops(measured: Measured) -> list[ReportFinding]:
     """The stops of a report on it that has nothing else to stop for."""
     given = clean()
     paths = {**given.leaving.paths, **measured.paths}

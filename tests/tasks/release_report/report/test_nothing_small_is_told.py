@@ -18,8 +18,8 @@ import pytest
 from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReleaseReport, Table, Value
-from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.kept import Kept
+from tasks.release_report.report.facts import ReportFacts
+from tasks.release_report.report.kept import KeptFigures
 from tasks.release_report.report.risk import below_k, class_sizes, size_bands
 from tasks.release_report.report.sections.leaving import split
 from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, technical
@@ -72,7 +72,7 @@ class Reader:
     def __init__(
         self,
         report: ReleaseReport,
-        people: Facts,
+        people: ReportFacts,
         puzzle: Puzzle,
         tag: str = "",
         *,
@@ -81,7 +81,7 @@ class Reader:
     ) -> None:
         self.report, self.people, self.puzzle, self.tag, self.exact = report, people, puzzle, tag, exact
         self.k, self.all = report.k, people.leaving.patients
-        self.kept = Kept(last, report.k) if last is not None else None
+        self.kept = KeptFigures(last, report.k) if last is not None else None
         most = self.all if exact else 90
         tile = report.tiles.patients
         known = {n for n in range(1, most + 1) if not isinstance(tile, Count) or count(n, self.k) == tile}
@@ -377,7 +377,9 @@ MEASURED = range(4, 14)
 """Sections with figures of patients."""
 
 
-def differing(dice: random.Random, size: int, k: int, *, recipient: bool = False) -> list[tuple[ReleaseReport, Facts]]:
+def differing(
+    dice: random.Random, size: int, k: int, *, recipient: bool = False
+) -> list[tuple[ReleaseReport, ReportFacts]]:
     """Two reports of one query: in the second there is one patient more."""
     months = dice.choice(SPANS)
     first = population(dice, size, months)
