@@ -12,7 +12,7 @@ from typing import Any
 from deployments.sandbox.common.definitions.schema import Invariant, Schema
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.validation.invariants import EvaluationScope, holds, not_evaluable
-from deployments.sandbox.validation.issue import ElementPlace, Message, ValidationIssue
+from deployments.sandbox.validation.issue import ElementPlace, Message, ValidatorIssue
 from deployments.sandbox.validation.structure import Visit, Walk
 
 NOT_CHECKED = (
@@ -29,7 +29,7 @@ NOT_CHECKED = (
 class ValidationResult:
     """What validating a body gave."""
 
-    issues: list[ValidationIssue]
+    issues: list[ValidatorIssue]
     """Findings in the order of the document, then the rules'; notes last."""
     types: Counter[str]
     """Resources that were checked, by type, contained ones too."""
@@ -55,14 +55,14 @@ class ResourceValidator:
         for visit in walk.visits:
             issues += self._broken(visit, failed)
         if not issues:
-            issues.append(ValidationIssue(Message.NO_FINDING, None, Message.NO_FINDING.text, "information"))
+            issues.append(ValidatorIssue(Message.NO_FINDING, None, Message.NO_FINDING.text, "information"))
         for name, places in failed.items():
             text = f"{name} could not be evaluated on {len(places)} elements, first on {places[0].expression}"
-            issues.append(ValidationIssue(Message.NOT_EVALUATED, places[0], text, "information", name))
+            issues.append(ValidatorIssue(Message.NOT_EVALUATED, places[0], text, "information", name))
         issues.append(self._not_checked(walk))
         return ValidationResult(issues, walk.types)
 
-    def _broken(self, visit: Visit, failed: dict[str, list[ElementPlace]]) -> list[ValidationIssue]:
+    def _broken(self, visit: Visit, failed: dict[str, list[ElementPlace]]) -> list[ValidatorIssue]:
         """The invariants that an element breaks; those that cannot be evaluated on it go into ``failed``."""
         scope = EvaluationScope(visit.element, visit.path, visit.resource, visit.root)
         broken = []
@@ -76,15 +76,15 @@ class ResourceValidator:
                 failed.setdefault(each.name, []).append(visit.place)
         return broken
 
-    def _not_checked(self, walk: Walk) -> ValidationIssue:
+    def _not_checked(self, walk: Walk) -> ValidatorIssue:
         claims = f"{walk.with_profile} of {walk.types.total()} resources name a profile"
         rules = f"rules {', '.join(self._beyond)} (beyond this service)"
         codes = f"required codes of {', '.join(self._unlisted)} (the specification does not list them)"
         advice = f"recommendations {', '.join(self._recommended)}"
         text = "Not checked: " + "; ".join((*NOT_CHECKED, codes, rules, advice)) + f". {claims}."
-        return ValidationIssue(Message.NOT_CHECKED, None, text, "information")
+        return ValidatorIssue(Message.NOT_CHECKED, None, text, "information")
 
 
-def _broken_rule(invariant: Invariant, place: ElementPlace) -> ValidationIssue:
+def _broken_rule(invariant: Invariant, place: ElementPlace) -> ValidatorIssue:
     text = f"{place.expression}: {invariant.key}: {invariant.human}"
-    return ValidationIssue(Message.INVARIANT, place, text, invariant.severity, invariant.key)
+    return ValidatorIssue(Message.INVARIANT, place, text, invariant.severity, invariant.key)

@@ -62,7 +62,7 @@ class ElementPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationIssue:
+class ValidatorIssue:
     """One finding, or one note."""
 
     message: Message
@@ -87,6 +87,6 @@ class ValidationIssue:
         return issue
 
 
-def operation_outcome(issues: Iterable[ValidationIssue]) -> bytes:
+def operation_outcome(issues: Iterable[ValidatorIssue]) -> bytes:
     """The answer as JSON."""
     return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": [each.to_json() for each in issues]})

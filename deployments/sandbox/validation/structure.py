@@ -21,7 +21,7 @@ from itertools import zip_longest
 from typing import Any
 
 from deployments.sandbox.common.definitions.schema import Definition, ElementContent, Invariant, Property, Schema
-from deployments.sandbox.validation.issue import ElementPlace, Message, ValidationIssue
+from deployments.sandbox.validation.issue import ElementPlace, Message, ValidatorIssue
 
 _BASE64 = re.compile(r"[0-9a-zA-Z+/=\s]*", re.ASCII)
 _NUMBERS = frozenset({"decimal", "integer", "positiveInt", "unsignedInt"})
@@ -117,7 +117,7 @@ class Walk:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self.issues: list[ValidationIssue] = []
+        self.issues: list[ValidatorIssue] = []
         self.visits: list[Visit] = []
         self.types: Counter[str] = Counter()
         """Resources by type."""
@@ -142,7 +142,7 @@ class Walk:
         self._object(value, self._schema.definitions[kind], place, inside)
 
     def _report(self, message: Message, place: ElementPlace, diagnostics: str) -> None:
-        self.issues.append(ValidationIssue(message, place, f"{place.expression}: {diagnostics}"))
+        self.issues.append(ValidatorIssue(message, place, f"{place.expression}: {diagnostics}"))
 
     def _object(
         self,

@@ -107,7 +107,7 @@ def test_nobody_without_both_codes_and_only_active_consents_count(extract: Any) 
         ([(None, "2024-01-03")], "2024-01-01"),
     ],
 )
-def test_a_permit_that_begins_during_an_encounter_counts_from_the_start_of_that_encounter(
+def test_a_permit_during_an_encounter_counts_from_the_start_of_the_encounter(
     encounters: list[tuple[str | None, str | None]], first: str
 ) -> None:
     nodes = [consent("p", USE, COLLECT)]
@@ -186,7 +186,7 @@ class TestSkippedBatches:
         assert task["output"] == [{"type": {"text": "Consent audit NDJSON"}, "valueUrl": url} for url in urls]
         assert not any("_consent" in entry["url"] for entry in result.manifest["output"])
 
-    def test_each_line_is_a_collection_of_minimized_consents_and_encounters_of_one_patient(
+    def test_each_line_has_minimized_consents_and_encounters_of_one_patient(
         self, client: ExtractionServerClient
     ) -> None:
         result = client.extract(QUERY)

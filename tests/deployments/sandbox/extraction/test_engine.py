@@ -323,7 +323,7 @@ class TestTemporaryFailure:
         assert client.operate(first, "cancel").status_code == 200
         assert client.delete(f"/fhir/Task/{second}").status_code == 204
 
-    def test_a_resource_that_changed_under_the_server_fails_the_job_at_once_and_is_not_quoted(
+    def test_a_resource_that_changed_on_disk_fails_the_job_and_is_not_quoted(
         self, start: Start, hospital: Path
     ) -> None:
         client = start(hospital)

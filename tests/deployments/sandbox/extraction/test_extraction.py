@@ -45,7 +45,7 @@ def extract(start: Start, tmp_path: Path) -> Any:
 
 
 class TestBundles:
-    def test_one_transaction_bundle_per_patient_and_line_with_puts_sorted_by_type_and_id(self, extract: Any) -> None:
+    def test_each_line_is_one_patients_transaction_with_puts_sorted_by_type_and_id(self, extract: Any) -> None:
         result = extract(
             crtdl(CONDITIONS),
             resource("Condition", "z", "p1", code=concept(ICD, "A")),
@@ -138,7 +138,7 @@ class TestGroups:
         result = extract(crtdl(everybody), patient("p2", gender="male"))
         assert set(result.resources) == {"Patient/p1", "Patient/p2"}
 
-    def test_codes_of_all_token_filters_are_alternatives_the_date_filter_must_be_met_too(self, extract: Any) -> None:
+    def test_token_filters_are_alternatives_and_the_date_filter_applies_too(self, extract: Any) -> None:
         filters = [
             {"type": "token", "name": "code", "codes": [code(ICD, "A"), code(ICD, "B")]},
             {"type": "token", "name": "category", "codes": [code("s", "x")]},
@@ -396,7 +396,7 @@ class TestReferences:
         assert result.excluded() == {("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/e")}
         assert result.resources["Condition/c"]["encounter"] == GONE
 
-    def test_a_reference_to_another_type_than_the_linked_groups_is_reported_as_not_found(self, extract: Any) -> None:
+    def test_a_reference_to_a_type_outside_the_linked_groups_is_reported_as_not_found(self, extract: Any) -> None:
         linked = group("proc", "Procedure", attribute("Procedure.reasonReference", "obs"))
         seen = group("obs", "Observation", attribute("Observation.code"), includeReferenceOnly=True)
         procedure = resource("Procedure", "x", "p1", reasonReference=[{"reference": "Condition/c"}])

@@ -77,7 +77,7 @@ def of(bundle: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batchsize", [1, 500])
-def test_a_resource_of_two_patients_is_in_both_bundles_and_names_the_patient_of_the_bundle_only(
+def test_a_resource_of_two_patients_is_in_both_bundles_and_names_only_one_in_each(
     start: Start, tmp_path: Path, batchsize: int
 ) -> None:
     data = write(tmp_path / "data", *PEOPLE, *shared("a", "b"))

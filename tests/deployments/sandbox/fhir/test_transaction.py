@@ -23,7 +23,7 @@ def outcome(response: httpx.Response) -> dict[str, Any]:
     return issue
 
 
-def test_a_transaction_stores_every_entry_and_answers_each_with_status_location_and_etag(fhir: SandboxClient) -> None:
+def test_a_transaction_stores_every_entry_and_returns_status_location_and_etag(fhir: SandboxClient) -> None:
     response = fhir.bundle(("PUT", "Patient/p1", PATIENT), ("PUT", "Observation/o1", OBSERVATION))
     assert response.status_code == 200
     assert response.headers["content-type"].startswith(JSON)

@@ -154,7 +154,7 @@ def test_the_order_of_keys_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["2023-02-30", "yesterday", "9999-12-31", "24-01-01"])
-def test_what_cannot_be_moved_is_a_failure_that_quotes_the_value_in_its_diagnostics_only(text: str) -> None:
+def test_an_unshiftable_value_is_a_failure_quoted_only_in_its_diagnostics(text: str) -> None:
     with pytest.raises(ProcessingFailureError) as failed:
         recorded(text)
     assert text in failed.value.diagnostics

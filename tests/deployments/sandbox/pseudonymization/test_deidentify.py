@@ -337,7 +337,7 @@ def test_what_is_no_r4_resource_is_refused_without_quoting_it(resource: dict[str
     assert "Muster" not in str(refused.value)
 
 
-def test_a_criterion_that_cannot_be_computed_is_a_failure_that_quotes_nothing_in_its_message() -> None:
+def test_a_criterion_that_cannot_be_computed_fails_without_quoting_data() -> None:
     file = rules(rule("Patient.name.where(given.first().substring(given.last()) = 'A')", "redact"))
     with pytest.raises(ProcessingFailureError) as failed:
         apply(file, PATIENT)

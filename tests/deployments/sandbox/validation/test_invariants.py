@@ -324,7 +324,7 @@ def test_the_shortcuts_before_the_library_change_no_result() -> None:
 
 
 @pytest.mark.slow
-def test_results_are_the_same_in_several_threads_and_in_a_process_that_has_evaluated_nothing_before() -> None:
+def test_results_are_the_same_in_several_threads_and_in_a_fresh_process() -> None:
     resources = [resource for resource, _ in BROKEN.values()] + list(KEPT.values())
     expected = [issues(each) for each in resources]
     with ThreadPoolExecutor(4) as pool:
