@@ -1,1 +1,1 @@
-"""Embedded stand-ins for the services the pipeline talks to: for trials and tests, not for production."""
+"""Local stand-ins for the services that the pipeline uses: for trials and tests, not for production."""

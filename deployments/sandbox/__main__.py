@@ -1,4 +1,4 @@
-"""``python -m deployments.sandbox``: the sandbox services until Ctrl-C."""
+"""``python -m deployments.sandbox``: run the sandbox services until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return the exit code."""
     given = _parser().parse_args(words)
     return run_sandbox(
         SandboxOptions(

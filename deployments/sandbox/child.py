@@ -1,4 +1,4 @@
-"""The sandbox as a child process of a program, for ``demo`` and for tests."""
+"""Run the sandbox as a child process, for ``demo`` and for tests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SandboxChild(Child):
 
 
 def start_child(options: SandboxOptions) -> SandboxChild:
-    """Start a sandbox process and wait until every service answers. It ends with this process, however that ends.
+    """Start a sandbox process and return when every service answers. The sandbox ends with this process.
 
-    Raises ``SandboxStartError`` with what the child said when it does not come up.
+    Raises ``SandboxStartError`` with the child's error message if the sandbox does not start.
     """
     words = arguments(replace(options, ready_file=None, parent=None))
     process, told = start_process("deployments.sandbox", words)
@@ -32,7 +32,7 @@ def start_child(options: SandboxOptions) -> SandboxChild:
 
 
 def arguments(options: SandboxOptions) -> list[str]:
-    """The command line that stands for the options."""
+    """Return the command line arguments for the options."""
     words = ["--data", str(options.data.absolute()), "--port", str(options.port)]
     if options.state is not None:
         words += ["--state", str(options.state.absolute())]

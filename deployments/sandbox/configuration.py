@@ -1,4 +1,4 @@
-"""The configuration file that a running sandbox offers: complete, for ``pipeline start`` (``4-product.md`` §2)."""
+"""The configuration file of a running sandbox, complete for ``pipeline start`` (``4-product.md`` §2)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKU
 from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
 STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
-"""Every service at once. ``demo`` runs these steps too."""
+"""Steps that use every service. ``demo`` runs the same steps."""
 
 
 def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: RequiredCredentials) -> str:
-    """The file's text. Credentials are named, not written: the variables they came from are expanded by the reader."""
+    """Return the text of the file. Credentials are written as references to the variables they came from."""
     lines = [
         "# Written by the sandbox for this one run of it; it goes when the sandbox goes, unless --state keeps it.",
         "# Sandbox services are for trials and tests, not for production.",
@@ -93,5 +93,5 @@ def _auth(gate: RequiredCredentials) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """A string in YAML, safe from being expanded: JSON is YAML, and ``$${`` stands for ``${``."""
+    """Return a YAML string that is not expanded: JSON is YAML, and ``$${`` stands for ``${``."""
     return json.dumps(value, ensure_ascii=False).replace("${", "$${")

@@ -1,7 +1,7 @@
-"""Runs the sandbox services in one process, until a signal, or as a child of another program.
+"""Run the sandbox services in one process, until a signal or as a child of another program.
 
-Every service is an entry of ``SERVICES``. They listen on 127.0.0.1 only, each on a port of its own. When all of them
-answer, the path of a complete configuration file is printed.
+``SERVICES`` lists the services. Each listens on its own port of 127.0.0.1. Once all of them answer, the path of a
+complete configuration file is printed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What a service is made from."""
+    """Options, credentials and state directory for a service."""
 
     settings: ServiceSettings
     state: Path
-    """Directory of the sandbox's state; a service takes one of its own in it."""
+    """The sandbox's state directory; each service uses its own subdirectory."""
     data: Path
     gate: RequiredCredentials
 
@@ -65,16 +65,18 @@ SERVICES: tuple[Callable[[ServiceContext], SandboxService], ...] = (
         replace(around.settings.extraction, data=around.data, state=around.state / "extraction"), around.gate
     ),
     lambda around: pseudonymization_service(around.settings.pseudonymizer, around.gate),
-    lambda around: validation_service(around.settings.validation),  # open: document 1 gives this client no auth block
-    lambda around: flattening_service(around.settings.flattening),  # open for the same reason
+    lambda around: validation_service(
+        around.settings.validation
+    ),  # no credentials: document 1 gives this client no auth block
+    lambda around: flattening_service(around.settings.flattening),  # no credentials, for the same reason
 )
-"""The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
+"""The services, in the order of their ports. To add one, add an entry; its name is its key in ``urls``."""
 
 
 def run_sandbox(options: SandboxOptions) -> int:
-    """Run the services until SIGINT, SIGTERM or the end of the parent; returns the exit code.
+    """Run the services until SIGINT, SIGTERM or the end of the parent; return the exit code.
 
-    0: asked to end. 1: a service did not start or ended by itself. 2: an option cannot be used. Reasons go to stderr.
+    0: stopped on request. 1: a service did not start, or ended. 2: an option is invalid. Reasons are written to stderr.
     """
     try:
         settings = read_settings(options.settings)
@@ -98,7 +100,7 @@ async def _run(options: SandboxOptions, around: ServiceContext) -> int:
         urls: dict[str, str] = {}
         tasks: list[asyncio.Task[None]] = []
         listeners = []
-        for number in range(len(services)):  # all ports before anything runs: one that is taken ends it cleanly
+        for number in range(len(services)):  # reserve all ports first, so that a used port ends the start cleanly
             listeners.append(bind(options.port + number if options.port else 0))
             opened.callback(listeners[-1].close)
         for service, listener in zip(services, listeners, strict=True):
@@ -126,7 +128,7 @@ async def _run(options: SandboxOptions, around: ServiceContext) -> int:
 
 
 async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-    """Return when the stop is asked for or a server has ended."""
+    """Return when a stop is requested or a server has ended."""
     asked = asyncio.create_task(stop.wait())
     await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
@@ -138,14 +140,14 @@ def _announce(options: SandboxOptions, around: ServiceContext, urls: dict[str, s
     if options.ready_file is not None:
         ready = {"configuration": str(path), "urls": urls, "pid": os.getpid()}
         write_whole(options.ready_file, json.dumps(ready) + "\n")
-    # Scripts read the first line.
+    # Scripts parse the first line.
     lines = [f"configuration: {path}", *(f"  {name:17}{url}" for name, url in urls.items()), "Ctrl-C ends the sandbox."]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
 
 def _gate() -> RequiredCredentials:
-    """What the environment asks clients for. Raises ``OptionError`` for half of a pair."""
+    """Return the credentials in the environment. Raises ``OptionError`` for an incomplete pair."""
     username, password = os.environ.get(USERNAME) or None, os.environ.get(PASSWORD) or None
     if (username is None) != (password is None):
         raise OptionError(f"{USERNAME} and {PASSWORD} belong together")
@@ -184,7 +186,7 @@ def _state(options: SandboxOptions) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let signals ask for the stop, where this is the main thread; elsewhere whoever owns it does."""
+    """Handle signals in the main thread; in other threads the program must do so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

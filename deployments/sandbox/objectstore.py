@@ -1,7 +1,7 @@
-"""The object store of the sandbox: moto's S3 server, on loopback, in a process of its own.
+"""The object store of the sandbox: moto's S3 server, on loopback, in its own process.
 
-moto comes with the extra ``objectstore``; without it the start says so. It keeps
-everything in memory and takes any key: it proves what a client does, not that a store would let it. Not for production.
+Needs moto from the extra ``objectstore``. It keeps all data in memory and accepts any key: it tests a client's
+requests, but not the permissions of a real store. Not for production.
 
 As a child, for ``demo`` and tests: ``with start_object_store() as store: store.url``. Alone:
 ``python -m deployments.sandbox.objectstore --port 9000``.
@@ -27,15 +27,15 @@ from deployments.sandbox.common.child import Child, start_process, watch, write_
 from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"
-"""The bucket that is there from the start."""
+"""Name of the bucket that exists from the start."""
 REGION = "eu-central-1"
 ACCESS_KEY_ID = "sandbox"
-SECRET_ACCESS_KEY = "sandbox-secret"  # noqa: S105 - the store takes any, and says that it is for trials only
+SECRET_ACCESS_KEY = "sandbox-secret"  # noqa: S105 - the store accepts any key, and is for trials only
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object as the store holds it. ``size`` in bytes; ``sha256`` (hex) is of its content, read back."""
+    """One object in the store. ``size`` in bytes; ``sha256`` (hex) of its content, read back."""
 
     size: int
     sha256: str
@@ -53,10 +53,10 @@ class ObjectStoreChild(Child):
         super().__init__(process)
         self._client: Any = None
         self.url = url
-        """Endpoint; buckets are addressed by path."""
+        """Endpoint with path-style addressing."""
 
     def client(self) -> Any:
-        """A boto3 client of this store, for looking at it; always the same one, closed with the store."""
+        """Return a boto3 client for inspecting the store; always the same one, closed with the store."""
         if self._client is None:
             import boto3.session
 
@@ -70,7 +70,7 @@ class ObjectStoreChild(Child):
         return self._client
 
     def objects(self, bucket: str = BUCKET, prefix: str = "") -> dict[str, StoredObject]:
-        """What a bucket holds, by key."""
+        """Return the objects of a bucket by key."""
         client = self.client()
         found: dict[str, StoredObject] = {}
         versions: dict[str, int] = {}
@@ -96,33 +96,33 @@ class ObjectStoreChild(Child):
         return found
 
     def unfinished(self, bucket: str = BUCKET) -> list[str]:
-        """The keys of multipart uploads that were begun and neither completed nor aborted."""
+        """Return the keys of multipart uploads that were neither completed nor aborted."""
         uploads = self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())
         return sorted(upload["Key"] for upload in uploads)
 
     def make_bucket(self, name: str, *, versioned: bool = False) -> None:
-        """Make another bucket."""
+        """Create a bucket."""
         client = self.client()
         client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
         if versioned:
             client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End it and wait until it is gone; after ``timeout`` seconds by force. Once is enough."""
+        """End the process and wait for it; kill it after ``timeout`` seconds. Further calls do nothing."""
         if self._client is not None:
             self._client.close()
         super().stop(timeout)
 
 
 def available() -> bool:
-    """Whether moto is installed."""
+    """Return True if moto is installed."""
     return all(importlib.util.find_spec(name) is not None for name in ("moto", "flask", "flask_cors"))
 
 
 def start_object_store(port: int = 0) -> ObjectStoreChild:
-    """Start the store in a child process and wait until it answers. It ends with this process, however that ends.
+    """Start the store in a child process and return when it answers. The store ends with this process.
 
-    Raises ``SandboxStartError`` when moto is not installed, or the child does not come up.
+    Raises ``SandboxStartError`` if moto is not installed or the child does not start.
     """
     _need_moto()
     process, told = start_process("deployments.sandbox.objectstore", ["--port", str(port)])
@@ -137,16 +137,16 @@ def _need_moto() -> None:
 
 
 def _serve(port: int, parent: int | None, ready: Path | None) -> None:
-    """Serve until a signal, or until the process ``parent`` is gone."""
+    """Serve until a signal, or until the process ``parent`` has ended."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.s3.models import s3_backends
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class ObjectStoreHandler(WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections stay open, as those of real stores
+        protocol_version = "HTTP/1.1"  # connections stay open, as with real stores
 
         def log(self, *_: object) -> None:
-            """Nothing: keys of objects are names of files."""
+            """Log nothing: object keys are file names."""
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     s3_backends["123456789012"]["aws"].create_bucket(BUCKET, REGION)
@@ -160,7 +160,7 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
         request_handler=ObjectStoreHandler,
         fd=listener.fileno(),
     )
-    # shutdown() waits for the loop, which runs in this thread: another one has to ask.
+    # shutdown() waits for the loop, which runs in this thread, so another thread must call it.
     stop = threading.Event()
 
     def end() -> None:
@@ -183,7 +183,7 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the store alone; returns the exit code."""
+    """Run the store alone and return the exit code."""
     parser = argparse.ArgumentParser(description="The object store of the sandbox. Not for production.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parent", type=int)

@@ -1,4 +1,4 @@
-"""What the sandbox is asked to be: options of the command and of the library."""
+"""Options of the sandbox, for the command and for Python programs."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ PASSWORD = "SLUICE_SANDBOX_PASSWORD"  # noqa: S105 - the name of a variable
 TOKEN = "SLUICE_SANDBOX_TOKEN"  # noqa: S105 - the name of a variable
 API_KEY = "SLUICE_SANDBOX_API_KEY"
 API_KEY_HEADER = "SLUICE_SANDBOX_API_KEY_HEADER"
-"""Environment variables with the credentials that the services ask for: process arguments can be read by others."""
+"""Environment variables with the services' credentials: other users can read process arguments."""
 
 
 class OptionError(Exception):
-    """An option that cannot be used; the message says why."""
+    """An option is invalid. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """How to run the sandbox."""
+    """Options of the sandbox."""
 
     data: Path = DATA
-    """Directory of FHIR NDJSON that the configuration names as input, and that the extraction server extracts from."""
+    """Directory of FHIR NDJSON that is the configuration's input and the extraction server's data."""
     port: int = 0
-    """Port of the first service, the next one takes the next; 0 = free ones."""
+    """Port of the first service; the others use the following ports. 0: free ports."""
     state: Path | None = None
-    """Where the services keep their state over restarts; None: in a temporary directory that goes with the sandbox."""
+    """State directory that is kept over restarts; None: a temporary directory, deleted at the end."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """``--set``: names and values as in ``SETTINGS``."""
+    """Names and values of ``--set``, as in ``SETTINGS``."""
     ready_file: Path | None = None
-    """Written when every service answers: JSON with ``configuration``, ``urls`` and ``pid``."""
+    """File to write when every service answers: JSON with ``configuration``, ``urls`` and ``pid``."""
     parent: int | None = None
-    """Process id with which the sandbox ends."""
+    """Id of the process with which the sandbox ends."""
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """The options of the services, with what was set. Where their data and state are is the host's to add."""
+    """Options of the services with the ``--set`` values. The host adds the data and state directories."""
 
     fhir: FhirOptions = field(default_factory=FhirOptions)
     extraction: ExtractionOptions = field(default_factory=ExtractionOptions)
@@ -58,7 +58,7 @@ class ServiceSettings:
 
 
 def read_settings(values: Mapping[str, str]) -> ServiceSettings:
-    """Read what ``--set`` gave. Raises ``OptionError`` with the known names, or the expected values."""
+    """Read the values of ``--set``. Raises ``OptionError`` with the known names, or the expected values."""
     settings = ServiceSettings()
     for name, text in values.items():
         if name not in SETTINGS:
@@ -96,4 +96,4 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "flattening_null_columns": ("flattening", "null_columns"),
     "flattening_max_body": ("flattening", "max_body"),
 }
-"""What ``--set`` takes: the service, and the name of its option."""
+"""Names for ``--set``: the service, and the name of its option."""

@@ -1,1 +1,1 @@
-"""What the sandbox services share: the frame around each, its faults and answers, and what they know of FHIR."""
+"""Code shared by the sandbox services: HTTP frame, faults, credentials, and FHIR definitions."""

@@ -1,8 +1,8 @@
-"""A process of the sandbox that a program starts: it tells when it is ready, and ends with the program.
+"""Start a sandbox service as a child process that reports when it is ready and ends with its parent.
 
-``PR_SET_PDEATHSIG`` would not do: Linux ties it to the *thread* that started the child, so a sandbox started from a
-worker thread would die with that thread. A process descriptor tells about the process, at once as well; where there is
-none the parent is looked at twice a second.
+``PR_SET_PDEATHSIG`` is not enough: Linux ties it to the *thread* that started the child, so a sandbox started from a
+worker thread would die with that thread. A process descriptor signals the end of the process at once. Without process
+descriptors, the parent is checked twice a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTERVAL = 0.5
 
 
 async def watch(pid: int, stop: Callable[[], None]) -> None:
-    """Call ``stop`` once the process is gone, then return. A process that is gone already counts."""
+    """Call ``stop`` once the process has ended, also if it ended before the call."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -63,12 +63,12 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # it is there and belongs to somebody else
+        return True  # the process exists and belongs to another user
     return True
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole. Raises ``SandboxStartError``."""
+    """Write a file atomically. Raises ``SandboxStartError``."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_text(text, encoding="utf-8")
@@ -78,13 +78,13 @@ def write_whole(path: Path, text: str) -> None:
 
 
 _ROOT = Path(__file__).resolve().parents[3]
-"""Where the packages lie: the child must find the same ones, whatever its working directory holds."""
+"""Root of the packages: the child imports the same ones, whatever its working directory contains."""
 _POLL = 0.02
 _PATIENCE = 60.0
 
 
 class Child:
-    """A running process. As a context manager it ends with the block, without one with this process."""
+    """A running child process. It ends with the ``with`` block, or else with this process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -95,7 +95,7 @@ class Child:
         return self._process.pid
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End it and wait until it is gone; after ``timeout`` seconds by force. Once is enough."""
+        """End the process and wait for it; kill it after ``timeout`` seconds. Further calls do nothing."""
         _end(self._process, timeout)
 
     def __enter__(self) -> Self:
@@ -106,11 +106,11 @@ class Child:
 
 
 def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
-    """Run a module and wait until it has written its ``--ready-file``; what that says comes back beside the process.
+    """Run a module, wait for its ``--ready-file``, and return the process with the content of that file.
 
-    It has its own session, so that a Ctrl-C in the terminal reaches this program first, and it ends with this process
-    (``--parent``) even when that is killed. Raises ``SandboxStartError`` with what the child said when it does not come
-    up in a minute.
+    The child has its own session, so that Ctrl-C in the terminal reaches this program first. It ends with this process
+    (``--parent``), even if this process is killed. Raises ``SandboxStartError`` with the child's error message if the
+    child is not ready within a minute.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
         ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
@@ -134,7 +134,7 @@ def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes
 
 
 def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path) -> None:
-    """Return when the child has said that it is ready; raise when it ended, or took too long."""
+    """Wait until the child is ready. Raises ``SandboxStartError`` if the child has ended or takes too long."""
     deadline = time.monotonic() + _PATIENCE
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:

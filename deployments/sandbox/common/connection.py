@@ -1,8 +1,7 @@
-"""The TCP connection below a request, so that a sandbox service can misbehave as real networks do.
+"""Access to the TCP connection of a request, so that a sandbox service can simulate network failures.
 
-ASGI has whole answers only. A cut, a reset or a stall happens in the layer below, so the protocol class here hands
-the connection to the application in ``scope["state"]``. An ``Exchange`` is one request on its way through a service,
-with the handles that a fault needs.
+ASGI has no means to truncate, reset or stall a response. The protocol class here passes the connection to the
+application in ``scope["state"]``. An ``HttpExchange`` is one request with its connection, as a fault needs them.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ class Connection:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.held = False
-        """Whether a fault keeps this connection open without intending to answer; a shutdown then does not
-        wait for it."""
+        """True if a fault keeps the connection open without a response; a shutdown does not wait for it."""
 
     @property
     def closing(self) -> bool:
-        """Whether either side has ended the connection."""
+        """True if either side has closed the connection."""
         return self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Send bytes as they are, around HTTP framing."""
+        """Send bytes without HTTP framing."""
         self._transport.write(data)
 
     def close(self) -> None:
-        """End the connection in order (FIN) after what was written has left."""
+        """Close the connection (FIN) after all written data is sent."""
         self._transport.close()
 
     def reset(self) -> None:
-        """End the connection with RST: the peer sees "connection reset"."""
+        """Close the connection with RST: the client sees "connection reset"."""
         sock: socket.socket | None = self._transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_ON_CLOSE)
@@ -54,7 +52,7 @@ class Connection:
 
 
 class SandboxProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with the connection in ``scope["state"]["connection"]``."""
+    """uvicorn's HTTP/1.1 protocol, with the connection in ``scope["state"]["connection"]``."""
 
     def __init__(
         self,
@@ -67,14 +65,14 @@ class SandboxProtocol(H11Protocol):
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the connection for the requests that will come over it."""
+        """Store the connection for the requests that arrive on it."""
         stream = cast("asyncio.Transport", transport)
         self._connection = Connection(stream)
         self.app_state[STATE_KEY] = self._connection
         super().connection_made(stream)
 
     def shutdown(self) -> None:
-        """End the connection when the server stops, at once where a fault holds it open."""
+        """Close the connection when the server stops, immediately if a fault holds it open."""
         if self._connection is not None and self._connection.held:
             self.transport.abort()
         else:
@@ -82,7 +80,7 @@ class SandboxProtocol(H11Protocol):
 
 
 async def read_body(receive: Receive) -> bytes | None:
-    """The whole request body; None when the client left before its end."""
+    """Return the whole request body, or None if the client disconnected early."""
     try:
         return await Request({"type": "http"}, receive).body()
     except ClientDisconnect:
@@ -90,7 +88,7 @@ async def read_body(receive: Receive) -> bytes | None:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that hands out a body that was read already, then goes on with the original."""
+    """Return a ``receive`` that first returns a body that was already read, then uses the original."""
     waiting = True
 
     async def again() -> Message:
@@ -104,7 +102,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 class HttpExchange:
-    """A request and the ways to answer it: by the application, by ASGI messages, by raw bytes, not at all."""
+    """A request that can be answered by the application, by ASGI messages, by raw bytes, or not at all."""
 
     def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         self._app = app
@@ -113,14 +111,14 @@ class HttpExchange:
         self.send = send
         self.connection: Connection = scope["state"][STATE_KEY]
         self.wrote: int | None = None
-        """Status of a head that was written past ASGI."""
+        """Status that was written directly to the connection instead of by ASGI."""
 
     async def run(self, send: Send | None = None) -> None:
-        """Let the application handle the request; ``send`` gets its answer instead of the client."""
+        """Let the application handle the request; ``send`` receives the response instead of the client."""
         await self._app(self.scope, self.receive, send or self.send)
 
     async def answer(self) -> tuple[Message, bytes]:
-        """Let the application handle the request and keep its whole answer: start message and body."""
+        """Let the application handle the request; return the start message and body of its response."""
         start: Message = {}
         parts: list[bytes] = []
 
@@ -134,18 +132,18 @@ class HttpExchange:
         return start, b"".join(parts)
 
     async def respond(self, response: Response) -> None:
-        """Answer in place of the application."""
+        """Respond instead of the application."""
         await response(self.scope, self.receive, self.send)
 
     async def drain(self) -> None:
-        """Read the request's body and forget it."""
+        """Read the request body and discard it."""
         await read_body(self.receive)
 
     async def wait_until_closed(self) -> None:
-        """Wait until the connection has ended."""
+        """Wait until the connection is closed."""
         while not self.connection.closing:
             if (await self.receive())["type"] == "http.disconnect":
                 return
-        # The transport tells the protocol on the next turn of the loop; without it uvicorn would answer 500.
+        # The transport notifies the protocol on the next turn of the loop; uvicorn would otherwise answer 500.
         while (await self.receive())["type"] != "http.disconnect":
             pass

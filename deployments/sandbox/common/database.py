@@ -1,7 +1,7 @@
 """The SQLite file in which a sandbox service keeps its state.
 
-WAL with ``synchronous=NORMAL``: what a commit acknowledged survives ``kill -9`` of the process (not a power cut). The
-file is locked exclusively, so a second server on the same state directory is refused.
+WAL with ``synchronous=NORMAL``: a committed transaction survives ``kill -9`` of the process, but not a power cut. The
+file is locked exclusively, so a second server cannot use the same state directory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from deployments.sandbox.common.serve import SandboxStartError
 
 
 def open_database(path: Path, schema: str) -> sqlite3.Connection:
-    """Open a file and make the tables of ``schema``; its directory is made when absent.
+    """Open a database and create the tables of ``schema``; create the directory if necessary.
 
-    The caller sees to it that one thread at a time uses the connection. Raises ``SandboxStartError``.
+    The caller must use the connection from one thread at a time. Raises ``SandboxStartError``.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -39,7 +39,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing: commits at the end of the block, undoes it when the block raises."""
+    """Commit at the end of the block, or roll back if the block raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

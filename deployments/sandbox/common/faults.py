@@ -1,9 +1,8 @@
-"""Faults on demand: what goes wrong between a client and a service, over a real TCP connection
-(``4-product.md`` §8).
+"""Faults on demand between a client and a service, over a real TCP connection (``4-product.md`` §8).
 
-A rule says which requests it meets (method, path, text in the body), which of them it lets pass first
-(``skip``), how many it hits (``times``; null = all), and what happens (``action``, one class below for each).
-Rules are tried in order; the first one that is due acts, and a request meets one fault at most.
+A rule selects requests (method, path, text in the body), skips the first ones (``skip``), applies to a number of them
+(``times``; null = all) and does something (``action``, one class below for each). Rules are tried in order. The first
+that applies acts, and a request gets at most one fault.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from deployments.sandbox.common.request import outcome
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Moment = Literal["head", "body", "applied"]
-"""When a fault strikes: after the request's head, after its body was read but not used, or after the service
-did its work."""
+"""Time of a fault: after the request's head, after its body was read, or after the service did its work."""
 
 _LOGIN_PAGE = (
     b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body><form>Please sign in.</form></body></html>\n"
@@ -32,11 +30,11 @@ _LOGIN_PAGE = (
 
 
 class FaultError(Exception):
-    """A list of rules that cannot be used; the message says why."""
+    """A list of fault rules is invalid. The message states the reason."""
 
 
 class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag_field="action"):
-    """Which requests a fault meets. ``path`` is a shell pattern (``*`` also matches ``/``)."""
+    """Selects the requests for a fault. ``path`` is a shell pattern (``*`` also matches ``/``)."""
 
     method: str = "*"
     path: str = "*"
@@ -45,11 +43,11 @@ class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     times: Count | None = 1
 
     def meets(self, method: str, path: str) -> bool:
-        """Whether the rule is about this request, as far as its head tells."""
+        """Return True if method and path match the rule."""
         return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Do to the exchange what the action says."""
+        """Apply the action to the exchange."""
         raise NotImplementedError
 
 
@@ -61,7 +59,7 @@ async def _reach(exchange: HttpExchange, moment: Moment) -> None:
 
 
 async def _hold(exchange: HttpExchange, seconds: float) -> None:
-    """Keep the connection open and silent until the client leaves, or for so many seconds (0 = for ever)."""
+    """Keep the connection open and silent until the client disconnects or ``seconds`` have passed (0 = no limit)."""
     exchange.connection.held = True
     try:
         await asyncio.wait_for(exchange.wait_until_closed(), seconds or None)
@@ -71,8 +69,7 @@ async def _hold(exchange: HttpExchange, seconds: float) -> None:
 
 
 class StatusFault(FaultRule, kw_only=True, frozen=True, tag="status"):
-    """Answer with a status, headers and a body: text as it is, anything else as JSON, nothing = an
-    OperationOutcome."""
+    """Answer with a status, headers and a body: text unchanged, other values as JSON, none = an OperationOutcome."""
 
     at: Moment = "body"
     status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 503
@@ -80,7 +77,7 @@ class StatusFault(FaultRule, kw_only=True, frozen=True, tag="status"):
     body: Any = None
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer in place of the service."""
+        """Answer instead of the service."""
         await _reach(exchange, self.at)
         if isinstance(self.body, str):
             content, kind = self.body.encode(), "text/plain; charset=utf-8"
@@ -97,20 +94,19 @@ class Html200Fault(FaultRule, kw_only=True, frozen=True, tag="html-200"):
     """Answer 200 with a login page, as a proxy with an expired session does."""
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer in place of the service."""
+        """Answer instead of the service."""
         await exchange.drain()
         await exchange.respond(HTMLResponse(_LOGIN_PAGE))
 
 
 class DelayFault(FaultRule, kw_only=True, frozen=True, tag="delay"):
-    """Wait before the service works (``head``, ``body``), or after it has, before the answer leaves
-    (``applied``)."""
+    """Delay the request before the service works (``head``, ``body``), or its response afterwards (``applied``)."""
 
     at: Moment = "head"
     seconds: Seconds = 1.0
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer, late."""
+        """Answer after the delay."""
         if self.at == "applied":
             start, body = await exchange.answer()
             await asyncio.sleep(self.seconds)
@@ -127,46 +123,44 @@ class ResetFault(FaultRule, kw_only=True, frozen=True, tag="reset"):
     at: Moment = "head"
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Leave the client with a reset."""
+        """Reset the connection."""
         await _reach(exchange, self.at)
         exchange.connection.reset()
         await exchange.wait_until_closed()
 
 
 class CutFault(FaultRule, kw_only=True, frozen=True, tag="cut"):
-    """Announce more than is sent, send ``bytes`` of the body (absent: half of it) and end the connection in
-    order."""
+    """Send ``bytes`` of the body (default: half), fewer than ``Content-Length``, then close the connection."""
 
     bytes: Count | None = None
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer in part."""
+        """Send a part of the answer."""
         await _begin(exchange, self.bytes)
         exchange.connection.close()
         await exchange.wait_until_closed()
 
 
 class StallFault(FaultRule, kw_only=True, frozen=True, tag="stall"):
-    """Send the head and ``bytes`` of the body (absent: half of it), then nothing, for ``seconds`` (0 = until
-    the client goes)."""
+    """Send the head and ``bytes`` of the body (default: half), then nothing for ``seconds`` (0 = until the client
+    disconnects)."""
 
     bytes: Count | None = None
     seconds: Seconds = 0
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer in part and stay."""
+        """Send a part of the answer and keep the connection open."""
         await _begin(exchange, self.bytes)
         await _hold(exchange, self.seconds)
 
 
 class WrongLengthFault(FaultRule, kw_only=True, frozen=True, tag="wrong-length"):
-    """Send the whole body under a ``Content-Length`` that is off by ``delta``, then end the connection in
-    order."""
+    """Send the whole body with a ``Content-Length`` that is wrong by ``delta``, then close the connection."""
 
     delta: int = 10
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer with a length that is not true."""
+        """Answer with a wrong length."""
         start, body = await exchange.answer()
         _write_head(exchange, start, max(0, len(body) + self.delta))
         exchange.connection.write(body)
@@ -175,13 +169,13 @@ class WrongLengthFault(FaultRule, kw_only=True, frozen=True, tag="wrong-length")
 
 
 class SlowFault(FaultRule, kw_only=True, frozen=True, tag="slow"):
-    """Send the true answer, ``bytes`` at a time with ``seconds`` between them."""
+    """Send the answer ``bytes`` at a time, with ``seconds`` between them."""
 
     bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
     seconds: Seconds = 0.02
 
     async def strike(self, exchange: HttpExchange) -> None:
-        """Answer drop by drop."""
+        """Send the answer in small parts."""
 
         async def trickle(message: Message) -> None:
             if message["type"] != "http.response.body":
@@ -203,7 +197,7 @@ AnyRule = StatusFault | Html200Fault | DelayFault | ResetFault | CutFault | Stal
 
 
 def _write_head(exchange: HttpExchange, start: Message, length: int) -> None:
-    """Write a response head by hand, past the framing that would refuse a false length."""
+    """Write a response head directly to the connection, because ASGI refuses a wrong length."""
     exchange.wrote = start["status"]
     lines = [b"HTTP/1.1 %d Fault" % start["status"]]
     lines += [name + b": " + value for name, value in start["headers"] if name.lower() != b"content-length"]
@@ -212,7 +206,7 @@ def _write_head(exchange: HttpExchange, start: Message, length: int) -> None:
 
 
 async def _begin(exchange: HttpExchange, wanted: int | None) -> None:
-    """Send the true head, with a length above what will follow, and the first bytes of the true body."""
+    """Send the head with a ``Content-Length`` above the actual length, and the first bytes of the body."""
     start, body = await exchange.answer()
     part = body[: len(body) // 2 if wanted is None else wanted]
     _write_head(exchange, start, max(len(body), len(part) + 1))
@@ -220,7 +214,7 @@ async def _begin(exchange: HttpExchange, wanted: int | None) -> None:
 
 
 class FaultPlan:
-    """The rules of one service, with how often each was met and has struck."""
+    """Fault rules of one service, with counters of matching and affected requests."""
 
     def __init__(self) -> None:
         self._rules: list[AnyRule] = []
@@ -228,8 +222,7 @@ class FaultPlan:
         self._struck: list[int] = []
 
     def replace(self, document: bytes) -> None:
-        """Take a JSON list of rules in place of the present ones. Raises ``FaultError`` and keeps those
-        otherwise."""
+        """Replace the rules by a JSON list. Raises ``FaultError`` and keeps the old rules if it is invalid."""
         try:
             rules = msgspec.json.decode(document, type=list[AnyRule])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -239,15 +232,15 @@ class FaultPlan:
         self._struck = [0] * len(rules)
 
     def clear(self) -> None:
-        """Drop every rule."""
+        """Remove all rules."""
         self.replace(b"[]")
 
     def reads_body(self, method: str, path: str) -> bool:
-        """Whether a rule needs the request's body before it can be chosen."""
+        """Return True if the choice of a rule depends on the request body."""
         return any(rule.contains is not None and rule.meets(method, path) for rule in self._rules)
 
     def choose(self, method: str, path: str, body: bytes) -> AnyRule | None:
-        """The rule that acts on this request, counted; None for none."""
+        """Count and return the rule that applies to this request, or None."""
         for number, rule in enumerate(self._rules):
             if not rule.meets(method, path):
                 continue
@@ -263,7 +256,7 @@ class FaultPlan:
         return None
 
     def describe(self) -> Sequence[dict[str, Any]]:
-        """The rules as a JSON document, each with ``met`` and ``struck``."""
+        """Return the rules as a JSON document, each with the counters ``met`` and ``struck``."""
         return [
             msgspec.to_builtins(rule) | {"met": met, "struck": struck}
             for rule, met, struck in zip(self._rules, self._met, self._struck, strict=True)

@@ -1,7 +1,7 @@
-"""The seam around the FHIRPath library: its grammar, its tables of FHIR R4, and what its syntax trees are made of.
+"""The only module that uses the FHIRPath library: its grammar, its FHIR R4 tables and its syntax trees.
 
-Which functions and variables an expression may use, and what its result means, is each service's own affair. An
-expression that the library does not fully know is refused when it is read.
+Each service decides which functions and variables an expression can use, and how to interpret the result. An
+expression with an unknown function is refused when it is parsed.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from deployments.sandbox.common.json_text import JsonValue
 Node = dict[str, Any]
 """A node of the library's syntax tree: ``type``, ``text``, ``terminalNodeText``, ``children``."""
 Item = Any
-"""What an evaluation gives: a ``ResourceNode``, a value, or one of the library's date types."""
+"""Item of a result: a ``ResourceNode``, a value, or a date type of the library."""
 
 R4: dict[str, Any] = models["r4"]
-# The library sets this on the first is() or as() only, and ofType() reads it: results would depend on what came before.
+# The library sets this on the first is() or as() only, and ofType() reads it: results would depend on earlier calls.
 TypeInfo.model = R4  # type: ignore[assignment]
 FUNCTIONS: Mapping[str, Any] = invocation_registry
 """The library's functions and operators by name."""
 
 element: Callable[[Any, str | None], Item] = ResourceNode
-"""An element as the library knows it: data, and its type or path."""
+"""Constructor of the library's element from data and its type or path."""
 _do_eval: Callable[[Node, list[Item], Node], list[Item]] = do_eval
 _reset_clock: Callable[[], None] = constants.reset
 _listener: Callable[[], Any] = ASTPathListener
 _parser: Callable[[object], Any] = FHIRPathParser
 _AROUND_ONE = frozenset({"TermExpression", "InvocationTerm", "ParenthesizedTerm", "LiteralTerm"})
-"""Nodes that only hold another one; evaluating them costs the library a twelfth of its time."""
+"""Nodes with exactly one child and no effect; evaluating them takes the library a twelfth of its time."""
 
 
 class ExpressionError(Exception):
-    """An expression that cannot be read, or asks for what is not there; the message says what."""
+    """An expression cannot be parsed or uses something that is not supported. The message states the reason."""
 
 
 class EvaluationError(Exception):
-    """The library could not evaluate an expression on an element. Without its text, which quotes data."""
+    """The library could not evaluate an expression. Omits the library's message, which quotes data."""
 
 
 class _Strict(ErrorListener):  # type: ignore[misc]
-    """Ends the reading at the first thing the grammar does not know; the library's own ``parse`` goes on silently."""
+    """Stops at the first syntax error; the library's ``parse`` ignores errors."""
 
     def syntaxError(self, *_where: object) -> None:  # noqa: N802 - the name is ANTLR's
         raise ExpressionError
 
 
 def read(text: str) -> Node:
-    """The syntax tree of an expression; 1 to 10 ms. Raises ``ExpressionError``."""
+    """Return the syntax tree of an expression. Takes 1 to 10 ms. Raises ``ExpressionError``."""
     lexer = FHIRPathLexer(InputStream(text))
     parser = _parser(CommonTokenStream(lexer))
     for reader in (lexer, parser):
@@ -68,13 +68,13 @@ def read(text: str) -> Node:
     listener = _listener()
     try:
         ParseTreeWalker().walk(listener, parser.entireExpression().expression())
-    except Exception:  # noqa: BLE001 - the parser raises whatever it comes across
+    except Exception:  # noqa: BLE001 - the parser raises many types
         raise ExpressionError(f"the FHIRPath expression {text!r} cannot be read") from None
     return _lean(listener.parentStack[0]["children"][0])
 
 
 def _lean(node: Node) -> Node:
-    """A tree without nodes that hold just one other, and with ``a.b.c`` as one chain: it means the same."""
+    """Return an equivalent tree without nodes that hold a single node, and with ``a.b.c`` as one chain."""
     children = [_lean(each) for each in node.get("children", ())]
     if node["type"] in _AROUND_ONE:
         return {key: node[key] for key in ("text",) if key in node} | children[0]
@@ -84,7 +84,7 @@ def _lean(node: Node) -> Node:
 
 
 def check_calls(tree: Node, text: str, own: Mapping[str, Any], refused: frozenset[str], where: str = "") -> None:
-    """Whether all functions are known, the library's or the service's own. Raises ``ExpressionError``."""
+    """Raise ``ExpressionError`` unless all functions are known to the library or in ``own``."""
     for node in nodes(tree):
         if node["type"] != "FunctionInvocation":
             continue
@@ -97,25 +97,25 @@ def check_calls(tree: Node, text: str, own: Mapping[str, Any], refused: frozense
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
+    """Yield a node and all its descendants."""
     yield node
     for part in node.get("children", ()):
         yield from nodes(part)
 
 
 def function(node: Node) -> tuple[str, list[Node]]:
-    """Name and arguments of a ``FunctionInvocation``."""
+    """Return name and arguments of a ``FunctionInvocation``."""
     called, *rest = node["children"][0]["children"]
     return name_of(called), list(rest[0]["children"]) if rest else []
 
 
 def name_of(identifier: Node) -> str:
-    """The name in an ``Identifier`` node."""
+    """Return the name in an ``Identifier`` node."""
     return str(identifier["text"]).strip("`")
 
 
 def variable(node: Node) -> str:
-    """The name in an ``ExternalConstantTerm``, without ``%``."""
+    """Return the name in an ``ExternalConstantTerm``, without ``%``."""
     (constant,) = node["children"]
     return name_of(constant["children"][0])
 
@@ -123,7 +123,8 @@ def variable(node: Node) -> str:
 def evaluate(tree: Node, starts: list[Item], variables: Mapping[str, Any], own: Mapping[str, Any]) -> list[Item]:
     """Evaluate an expression on one element: an object with ``resourceType``, or a ``ResourceNode``.
 
-    A primitive may have its companion beside it. ``own`` are the functions of the service. Raises ``EvaluationError``.
+    A primitive can be followed by its companion (``_birthDate``). ``own`` are the service's functions. Raises
+    ``EvaluationError``.
     """
     _reset_clock()
     context: Node = {
@@ -141,7 +142,7 @@ def evaluate(tree: Node, starts: list[Item], variables: Mapping[str, Any], own: 
 
 
 def data_of(item: Item) -> JsonValue:
-    """What an item is in JSON."""
+    """Return an item as a JSON value."""
     if isinstance(item, ResourceNode):
         item = item.data
     if isinstance(item, FP_TimeBase):
@@ -152,23 +153,23 @@ def data_of(item: Item) -> JsonValue:
 
 
 def path_of(item: Item) -> str:
-    """Type or path of an item; empty for what was computed."""
+    """Return the type or path of an item, empty for a computed value."""
     path = item.path if isinstance(item, ResourceNode) else None
     return path if isinstance(path, str) else ""
 
 
 def is_nothing(item: Item) -> bool:
-    """Whether an item is the companion of a primitive (``_birthDate``), or a null in a list."""
+    """Return True for the companion of a primitive (``_birthDate``), or a null in a list."""
     if not isinstance(item, ResourceNode):
         return item is None
     return item.data is None or (isinstance(item.data, dict) and _is_primitive(item.path))
 
 
 def _is_primitive(path: str | None) -> bool:
-    """Whether a path of the library is a primitive type."""
+    """Return True if a path of the library is a primitive type."""
     return path is not None and (path.startswith("System.") or ("." not in path and path[:1].islower()))
 
 
 def has_value(_context: Node, items: list[Item]) -> list[Item]:
-    """Return whether there is one primitive with a value: ``hasValue()`` of FHIR, which the library lacks."""
+    """Return True for one primitive with a value: FHIR's ``hasValue()``, which the library lacks."""
     return [sum(not isinstance(data_of(item), dict | list) for item in items) == 1]

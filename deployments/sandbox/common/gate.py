@@ -1,4 +1,4 @@
-"""Who may use a sandbox service: Basic credentials, a bearer token or an API key, checked as a reverse proxy would."""
+"""Access to a sandbox service: Basic credentials, a bearer token or an API key, checked as a reverse proxy would."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 DEFAULT_HEADER = "x-api-key"
-"""The header of an API key, where no other is named (document 2, "Authentication")."""
+"""Default header of an API key (document 2, "Authentication")."""
 
 
 @dataclass(frozen=True)
 class RequiredCredentials:
-    """The credentials a service asks for: any of them opens it, without any it is open. No ``repr`` shows them."""
+    """Credentials of a service. Any of them is enough; without any, access is open. No ``repr`` shows them."""
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     accepts_token: Callable[[str], bool] | None = field(default=None, repr=False)
-    """Decides about bearer tokens in place of ``token``, for example for those of the sandbox's OAuth
-    issuer."""
+    """Checks bearer tokens instead of ``token``, for example those of the sandbox's OAuth issuer."""
     api_key: str | None = field(default=None, repr=False)
     api_key_header: str = DEFAULT_HEADER
-    """Header in which the API key comes, as it is."""
+    """Header of the API key."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody may enter."""
+        """Return True if no credentials are needed."""
         return self.username is None and self.token is None and self.accepts_token is None and self.api_key is None
 
     def admits(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request with these headers, their names in lower case, may enter."""
+        """Return True if the headers, with names in lower case, contain valid credentials."""
         if self.is_open:
             return True
         given = headers.get(self.api_key_header.lower().encode(), b"")
@@ -49,7 +48,7 @@ class RequiredCredentials:
         return False
 
     def challenge(self) -> str:
-        """The ``WWW-Authenticate`` header of a refusal."""
+        """Return the ``WWW-Authenticate`` header of a refusal."""
         if self.username is not None:
             return 'Basic realm="sandbox"'
         if self.token is None and self.accepts_token is None:

@@ -1,7 +1,7 @@
-"""JSON in and out with numbers as they are spelled: ``1.50`` leaves as ``1.50`` (document 3 §1).
+"""Read and write JSON without changing the spelling of numbers: ``1.50`` stays ``1.50`` (document 3 §1).
 
-An integer is an ``int``, a decimal what its reader wants: a ``Spelled``, to calculate with, or a ``msgspec.Raw``, its
-text alone. Everything else is what ``json`` gives. Either can be written.
+An integer becomes an ``int``. A decimal becomes a ``Spelled``, which can be used in calculations, or a ``msgspec.Raw``
+with only its text. Other values are those of ``json``. Both kinds can be written.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 JsonValue = Any
 _LARGEST_EXPONENT = 400
 _MINUS_ZERO = re.compile(rb"-0\s*(?:[,\]}]|$)")
-"""The one integer whose spelling an ``int`` would lose (or text that looks like it, which does no harm)."""
+"""The only integer whose spelling an ``int`` would lose. May also match text, which is harmless."""
 
 
 class Spelled(Decimal):
-    """A decimal that FHIRPath can calculate with and that remembers its text."""
+    """A decimal for FHIRPath calculations that keeps its original text."""
 
     __slots__ = ("text",)
     text: str
 
 
 def as_decimal(text: str) -> Spelled:
-    """A number to calculate with. Raises ``ValueError`` for one that no calculation should meet, as ``1E999999999``."""
+    """Return a number for calculations. Raises ``ValueError`` if it is too large, such as ``1E999999999``."""
     value = Spelled(text)
     if abs(value.adjusted()) > _LARGEST_EXPONENT:
         raise ValueError
@@ -37,19 +37,19 @@ def as_decimal(text: str) -> Spelled:
 
 
 def as_raw(text: str) -> msgspec.Raw:
-    """A number that only has to leave as it came."""
+    """Return a number that is only written unchanged."""
     return msgspec.Raw(text.encode())
 
 
 class JsonReader:
-    """Reads JSON values, their decimals by ``number``."""
+    """Reads JSON values, with decimals converted by ``number``."""
 
     def __init__(self, number: Callable[[str], JsonValue]) -> None:
         self._number = number
         self._decoder = msgspec.json.Decoder(float_hook=number)
 
     def __call__(self, text: bytes) -> JsonValue:
-        """The value. Raises ``ValueError`` or ``RecursionError``."""
+        """Return the value. Raises ``ValueError`` or ``RecursionError``."""
         if _MINUS_ZERO.search(text):
             return json.loads(text, parse_float=self._number, parse_int=self._integer)
         return self._decoder.decode(text)
@@ -72,22 +72,22 @@ _encoder = msgspec.json.Encoder(enc_hook=_as_spelled, decimal_format="number")
 
 
 def encode(value: JsonValue) -> bytes:
-    """Write a JSON value, without white space."""
+    """Return a JSON value as bytes, without white space."""
     return _encoder.encode(value)
 
 
 def encode_lines(values: Iterable[JsonValue]) -> bytes:
-    """Write NDJSON, each line with its end."""
+    """Return values as NDJSON; each line ends with a line break."""
     return _encoder.encode_lines(values)
 
 
 def spelled(value: JsonValue) -> str:
-    """A primitive value as its JSON text without quotation marks."""
+    """Return the JSON text of a primitive value without quotation marks."""
     return value if isinstance(value, str) else encode(value).decode()
 
 
 def plain(value: JsonValue) -> JsonValue:
-    """A copy with a ``Decimal`` where a text stands for one, for the FHIRPath library."""
+    """Return a copy with ``Decimal`` instead of spelled decimals, for the FHIRPath library."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -96,7 +96,7 @@ def plain(value: JsonValue) -> JsonValue:
 
 
 def copied(value: JsonValue) -> JsonValue:
-    """A copy that can be changed without changing the original."""
+    """Return a copy that can be changed without changing the original."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value

@@ -1,12 +1,12 @@
 """An OAuth 2.0 issuer for trials and tests: discovery and client credentials (document 3 §1, OAuth 2.0).
 
-===================================  ==============================================================
-``/.well-known/openid-configuration``  metadata, or 404 when ``discovery`` is off (Keycloak's path remains)
-``/token``                           the token endpoint that the metadata names
-``/protocol/openid-connect/token``   the same at Keycloak's path
-===================================  ==============================================================
+======================================  ==============================================================
+``/.well-known/openid-configuration``   metadata, or 404 if ``discovery`` is off (Keycloak's path remains)
+``/token``                              the token endpoint in the metadata
+``/protocol/openid-connect/token``      the same at Keycloak's path
+======================================  ==============================================================
 
-Tokens are random text without meaning; a service beside it asks ``accepts(token)``. Not for production.
+Tokens are random text. A service checks them with ``accepts(token)``. Not for production.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METHODS = ("client_secret_post", "client_secret_basic")
 
 @dataclass(frozen=True)
 class IssuerFault:
-    """An answer the issuer gives in place of its own: a status with a body and headers."""
+    """A response that the issuer sends instead of its own."""
 
     status: int
     body: bytes = b""
@@ -42,12 +42,11 @@ class IssuerFault:
 
 @dataclass(frozen=True)
 class IssuerSettings:
-    """How the issuer behaves.
+    """Behaviour of the issuer.
 
-    ``expires_in`` is in seconds; ``None`` leaves it out of the answer. ``token_endpoint`` replaces the
-    URL that the metadata names. ``methods`` are the ways a client may identify itself;
-    ``advertise_methods=False`` leaves them out of the metadata. ``extra`` is merged into every token
-    answer.
+    ``expires_in`` is in seconds; ``None`` omits it from the answer. ``token_endpoint`` replaces the metadata's URL.
+    ``methods`` are the allowed methods of client authentication; ``advertise_methods=False`` omits them from the
+    metadata. ``extra`` is merged into every token answer.
     """
 
     client_id: str = "sluice"
@@ -61,11 +60,10 @@ class IssuerSettings:
 
 
 class OAuthIssuer:
-    """The issuer: ``app`` is its ASGI application; the counters say what was asked of it.
+    """The issuer: ``app`` is its ASGI application, the counters count its requests.
 
-    ``settings`` may be replaced while it runs. ``faults`` are given, first come first served, by the
-    token endpoint, ``discovery_faults`` by the discovery document. ``clock`` gives seconds, for the
-    expiry of tokens.
+    ``settings`` can be replaced while it runs. The token endpoint sends the ``faults``, the discovery document the
+    ``discovery_faults``, in order, each once. ``clock`` returns seconds, for the expiry of tokens.
     """
 
     def __init__(self, settings: IssuerSettings | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,13 +86,13 @@ class OAuthIssuer:
         )
 
     def accepts(self, token: str) -> bool:
-        """Whether ``token`` was issued here, and is neither expired nor revoked."""
+        """Return True if ``token`` was issued here and has neither expired nor been revoked."""
         with self._lock:
             good_until = self._good_until.get(token)
         return good_until is not None and self._clock() < good_until
 
     def revoke_all(self) -> None:
-        """Forget every token, as an issuer does when it is restarted."""
+        """Revoke all tokens, as a restart of an issuer does."""
         with self._lock:
             self._good_until.clear()
 
@@ -141,7 +139,7 @@ class OAuthIssuer:
 
 
 def _client(authorization: str | None, form: dict[str, list[str]]) -> tuple[str, str, str]:
-    """How the client identified itself, its id and its secret (RFC 6749 §2.3.1)."""
+    """Return the method of client authentication, the client id and the secret (RFC 6749 §2.3.1)."""
     scheme, _, value = (authorization or "").partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -153,7 +151,7 @@ def _client(authorization: str | None, form: dict[str, list[str]]) -> tuple[str,
 
 
 def _error(status: int, code: str) -> Response:
-    # Real issuers describe the client here; a client that shows it would leak.
+    # Real issuers describe the client in this text, so a client must not show it.
     body = {"error": code, "error_description": "Invalid client or Invalid client credentials"}
     headers = {"WWW-Authenticate": 'Basic realm="issuer"'} if status == 401 else None
     return Response(json.dumps(body), status, headers, "application/json")

@@ -1,7 +1,7 @@
 """A forward HTTP proxy for trials and tests: absolute URLs, CONNECT, Basic authentication, counters.
 
-It makes the connections itself, so a made-up host name in ``hosts`` proves that a client went through it. One
-request per connection for plain HTTP; a tunnel lasts until either side ends it. Not for production.
+The proxy resolves the made-up host names in ``hosts`` itself, so a request to one of them proves that the client used
+the proxy. Plain HTTP gets one request per connection; a tunnel lasts until either side ends it. Not for production.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOP_BY_HOP = frozenset(
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """Accepts connections; knows the proxy it belongs to."""
+    """The listening socket of a proxy."""
 
     daemon_threads = True
     block_on_close = True
@@ -32,16 +32,15 @@ class _Listener(socketserver.ThreadingTCPServer):
     proxy: ForwardProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is nothing to report."""
+        """Ignore a client that disconnects."""
 
 
 class ForwardProxy:
     """The proxy, listening on loopback from ``start`` to ``stop`` (or as a context manager).
 
-    ``credentials`` (user, password) are asked for when given. ``hosts`` maps made-up names, as ``name``
-    or ``name:port``, to the address where the connection really goes. ``requests`` and ``tunnels`` count
-    what was let through, ``refused`` what was not for lack of credentials; ``targets`` are the hosts
-    asked for, in order.
+    ``credentials`` (user, password) are required if given. ``hosts`` maps made-up names, as ``name`` or ``name:port``,
+    to the actual address. ``requests`` and ``tunnels`` count what was forwarded, ``refused`` requests without valid
+    credentials; ``targets`` are the requested hosts, in order.
     """
 
     def __init__(
@@ -64,16 +63,16 @@ class ForwardProxy:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Port of the proxy."""
         return int(self._listener.server_address[1])
 
     @property
     def url(self) -> str:
-        """Its URL, without credentials."""
+        """URL of the proxy, without credentials."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Begin to listen."""
+        """Start listening."""
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.05}, name=f"proxy-{self.port}", daemon=True
         )
@@ -81,7 +80,7 @@ class ForwardProxy:
         return self
 
     def stop(self) -> None:
-        """End every connection and free the port."""
+        """Close every connection and free the port."""
         if self._thread is not None:
             self._listener.shutdown()
             self._thread.join()
@@ -97,7 +96,7 @@ class ForwardProxy:
         self.stop()
 
     def admits(self, authorization: str) -> bool:
-        """Whether this ``Proxy-Authorization`` value may pass."""
+        """Return True if this ``Proxy-Authorization`` value is valid."""
         if self._credentials is None:
             return True
         wanted = "Basic " + base64.b64encode(":".join(self._credentials).encode()).decode("ascii")
@@ -108,7 +107,7 @@ class ForwardProxy:
         return False
 
     def connect(self, host: str, port: int, *, tunnel: bool) -> socket.socket:
-        """A connection to where ``host`` really is. Raises ``OSError``."""
+        """Return a connection to the actual address of ``host``. Raises ``OSError``."""
         with self._lock:
             self.targets.append(f"{host}:{port}")
             if tunnel:
@@ -119,7 +118,7 @@ class ForwardProxy:
         return socket.create_connection(address, timeout=10)
 
     def track(self, sock: socket.socket, *, ended: bool = False) -> None:
-        """Remember an open connection, to end it with the proxy; forget it when it has ended."""
+        """Remember an open connection, to close it with the proxy; forget a connection that has ended."""
         with self._lock:
             if ended:
                 self._open.discard(sock)
@@ -128,7 +127,7 @@ class ForwardProxy:
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """One connection of a client."""
+    """One client connection."""
 
     request: socket.socket
     server: _Listener
@@ -184,9 +183,9 @@ class _Handler(socketserver.BaseRequestHandler):
             self._relay(upstream, one_answer=True)
 
     def _relay(self, upstream: socket.socket, *, one_answer: bool = False) -> None:
-        """Pass bytes both ways until the upstream, or the client, ends.
+        """Copy bytes in both directions until the upstream or the client ends.
 
-        With ``one_answer`` the answer tells the client that the connection ends with it.
+        With ``one_answer`` the response announces that the connection closes after it.
         """
         head: bytes | None = b"" if one_answer else None
         proxy = self.server.proxy
@@ -216,7 +215,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and what came with it of the body. Raises ``OSError`` when there is none."""
+    """Return the head of a request and the bytes after it. Raises ``OSError`` if the head is incomplete."""
     data = b""
     while b"\r\n\r\n" not in data:
         part = sock.recv(_LARGEST_HEAD)

@@ -1,4 +1,4 @@
-"""Requests to a sandbox service, its answers, and its refusals."""
+"""Requests to a sandbox service, its responses, and its refusals."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ DISCLAIMER = "Sandbox service for trials and tests, not for production: no real 
 
 
 class FhirRequest(Request):
-    """A request with what FHIR reads from its head."""
+    """A request with FHIR's view of its head."""
 
     content: bytes = b""
     """The body, once ``read_content`` has read it."""
 
     @property
     def query(self) -> str:
-        """The query as it was sent."""
+        """The query string, unchanged."""
         return self.url.query
 
     @property
     def base(self) -> str:
-        """The base URL of FHIR as this client sees it, without a trailing slash."""
+        """The FHIR base URL that this client used, without a trailing slash."""
         return f"{str(self.base_url).rstrip('/')}/fhir"
 
     @property
     def media_type(self) -> str:
-        """``Content-Type`` without parameters, empty when it is missing."""
+        """``Content-Type`` without parameters, empty if missing."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def is_strict(self) -> bool:
-        """Whether the client wants to hear about every problem (``Prefer: handling=strict``)."""
+        """True if the client asks for errors on any problem (``Prefer: handling=strict``)."""
         return self.prefers("handling=strict")
 
     def prefers(self, what: str) -> bool:
-        """Whether ``Prefer`` asks for it."""
+        """Return True if the ``Prefer`` header contains this value."""
         return what.lower() in self.headers.get("prefer", "").lower().replace(" ", "")
 
     @property
     def log_entry(self) -> LogEntry:
-        """Its entry of the request log, for entries and types of a Bundle."""
+        """Entry of the request log, for entries and types of a Bundle."""
         entry: LogEntry = self.state.log_entry
         return entry
 
     def check_length(self, limit: int | None) -> None:
-        """Raise ``FhirProblem`` when the head already says that the body will not be taken."""
+        """Raise ``FhirProblem`` if the headers show that the body is too large or compressed."""
         announced = self.headers.get("content-length", "0")
         if limit is not None and announced.isdigit() and int(announced) > limit:
             raise too_large(limit)
@@ -63,8 +63,8 @@ class FhirRequest(Request):
             raise FhirProblem(415, "not-supported", "Compressed bodies are not supported.")
 
     async def read_content(self, limit: int | None = None) -> bytes:
-        """Read the body into ``content``. Raises ``FhirProblem`` 400 when it ends early, 413 above the limit, in bytes:
-        read to its end, so that the client gets to the answer, but not kept."""
+        """Read the body into ``content``. Raises ``FhirProblem`` 400 if the body ends early, 413 above the limit.
+        A body above the limit (bytes) is read to its end, so that the client can receive the answer, but not kept."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -85,23 +85,22 @@ class FhirRequest(Request):
 def answer(
     body: bytes = b"", status: int = 200, headers: Mapping[str, str] | None = None, kind: str = FHIR_JSON
 ) -> Response:
-    """A complete answer; without a body it has no ``Content-Type``."""
-    # Not as Starlette's media_type: it would add a charset to what a client stored as text/csv.
+    """Return a complete response; without a body it has no ``Content-Type``."""
+    # Not Starlette's media_type, which would add a charset to content stored as text/csv.
     return Response(body, status, ({"content-type": kind} if body else {}) | dict(headers or {}))
 
 
 def outcome(code: str, *diagnostics: str, severity: str = "error", details: str | None = None) -> bytes:
-    """An OperationOutcome with an issue for each text."""
+    """Return an OperationOutcome with an issue for each text."""
     more = {} if details is None else {"details": {"text": details}}
     issues = [{"severity": severity, "code": code, "diagnostics": text} | more for text in diagnostics]
     return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": issues})
 
 
-class FhirProblem(Exception):  # noqa: N818 - what the client did, not what failed here
-    """A request, or an entry of a batch, that is refused: HTTP status, issue code, and what a developer reads.
+class FhirProblem(Exception):  # noqa: N818 - an error of the client
+    """A refused request or batch entry: HTTP status, issue code, and diagnostics for developers.
 
-    The sandbox names references and ids in ``diagnostics``, as the servers it stands in for do; it never
-    writes them to a log.
+    ``diagnostics`` quotes references and ids, as the real servers do; the sandbox never writes them to a log.
     """
 
     def __init__(
@@ -122,23 +121,23 @@ class FhirProblem(Exception):  # noqa: N818 - what the client did, not what fail
         self.headers = headers or {}
 
     def outcome(self) -> bytes:
-        """The OperationOutcome as JSON."""
+        """Return the OperationOutcome as JSON."""
         return outcome(self.code, *self.diagnostics, severity=self.severity, details=self.details)
 
     def answer(self, kind: str) -> Response:
-        """The refusal as an answer."""
+        """Return the refusal as a response."""
         return answer(self.outcome(), self.status, self.headers, kind)
 
 
 def too_large(limit: int | None) -> FhirProblem:
-    """The body is above the limit, in bytes."""
+    """Return the problem for a body above the limit, in bytes."""
     return FhirProblem(413, "too-long", f"The body is larger than {limit} bytes.")
 
 
 def capability_statement(
     what: str, started: str, rest: Mapping[str, Any], *, version: str | None = None, **implementation: str
 ) -> bytes:
-    """A CapabilityStatement that says that it is a sandbox. ``started`` is a FHIR dateTime."""
+    """Return a CapabilityStatement that identifies a sandbox. ``started`` is a FHIR dateTime."""
     return msgspec.json.encode(
         {
             "resourceType": "CapabilityStatement",

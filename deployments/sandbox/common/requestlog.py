@@ -1,5 +1,4 @@
-"""What a sandbox service saw of its clients: counts and sizes for tests, never a payload, a query or a
-header."""
+"""Counts and sizes of the requests to a sandbox service, for tests; never a payload, a query or a header."""
 
 from __future__ import annotations
 
@@ -10,12 +9,11 @@ from typing import Any
 import msgspec
 
 KEPT = 50_000
-"""Requests that are kept one by one; older ones live on in the totals only."""
+"""Number of requests listed one by one; older ones only count in the totals."""
 
 
 class LogEntry(msgspec.Struct, kw_only=True):
-    """One request. Times are seconds since the service started; ``status`` is null while open or when none
-    was sent."""
+    """One request. Times are seconds since the service started; ``status`` is null until a response is sent."""
 
     number: int
     method: str
@@ -33,14 +31,14 @@ class LogEntry(msgspec.Struct, kw_only=True):
 
 
 class RequestLog:
-    """Requests of one service since its start, or since the last reset."""
+    """Requests to one service since its start, or since the last reset."""
 
     def __init__(self) -> None:
         self._origin = time.monotonic()
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen. Requests in progress finish uncounted."""
+        """Remove all entries. Requests in progress are not counted."""
         self._requests: deque[LogEntry] = deque(maxlen=KEPT)
         self._open: set[int] = set()
         self._statuses: Counter[str] = Counter()
@@ -50,7 +48,7 @@ class RequestLog:
         self._max_body = 0
 
     def begin(self, method: str, path: str) -> LogEntry:
-        """Note a request whose head arrived."""
+        """Add a request whose head has arrived."""
         self._total += 1
         request = LogEntry(number=self._total, method=method, path=path, started=self._now())
         self._requests.append(request)
@@ -59,7 +57,7 @@ class RequestLog:
         return request
 
     def end(self, request: LogEntry) -> None:
-        """Note that its answer has left, or never will."""
+        """Record the end of a request, with or without a response."""
         request.ended = self._now()
         if id(request) not in self._open:
             return
@@ -69,7 +67,7 @@ class RequestLog:
         self._max_body = max(self._max_body, request.request_bytes)
 
     def describe(self) -> dict[str, Any]:
-        """Totals, then the requests in the order they came, as a JSON document."""
+        """Return totals, then the requests in order of arrival, as a JSON document."""
         return {
             "total": self._total,
             "in_flight": len(self._open),

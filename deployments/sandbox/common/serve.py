@@ -1,7 +1,6 @@
-"""Serves an ASGI application on loopback: in a thread for tests, several side by side for the sandbox.
+"""Serve an ASGI application on loopback: in a thread for tests, several together for the sandbox.
 
-Every server binds 127.0.0.1 and nothing else: sandbox services are not made to be reached from other
-machines.
+Every server listens on 127.0.0.1 only: sandbox services must not be reachable from other machines.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ from deployments.sandbox.common.connection import SandboxProtocol
 
 HOST = "127.0.0.1"
 KEEP_ALIVE = 75
-"""Seconds an idle connection stays open; longer than the pause of any client under test, so that no race
-disturbs it."""
+"""Seconds an idle connection stays open; longer than the pause of any tested client, to avoid races."""
 GRACE = 1
 """Seconds that requests in progress get when a server stops."""
 
 COMPLAINT = "error[sandbox]: "
-"""Before what a service could not do, in the form that the errors of the program have."""
+"""Prefix of a start error, in the form of the program's error messages."""
 
 
 class SandboxStartError(Exception):
-    """A service could not be started; the message says which and why, without data."""
+    """A service could not be started. The message names the service and the reason, without data."""
 
 
 class SandboxServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to whoever runs it."""
+    """A uvicorn server without signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Install no handler: the host, or the test, owns the process."""
+        """Install no handlers: the host or the test handles signals."""
         yield
 
 
@@ -53,7 +51,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Served:
-    """A running server: where it answers."""
+    """A running server."""
 
     url: str
     """Root URL without a trailing slash, for example ``http://127.0.0.1:40123``."""
@@ -61,9 +59,9 @@ class Served:
 
 
 def bind(port: int = 0) -> socket.socket:
-    """A listening socket on 127.0.0.1; port 0 takes a free one. Raises ``SandboxStartError`` when the port is
-    taken."""
-    # With the protocol named, asyncio switches Nagle's algorithm off; without, each small answer takes 40 ms longer.
+    """Return a listening socket on 127.0.0.1; port 0 chooses a free port. Raises ``SandboxStartError`` if the port is
+    in use."""
+    # With an explicit protocol asyncio switches Nagle's algorithm off. Otherwise each small answer takes 40 ms longer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -77,7 +75,7 @@ def bind(port: int = 0) -> socket.socket:
 
 
 def make_server(app: Any, certificate: Certificate | None = None, *, lifespan: bool = True) -> SandboxServer:
-    """A server for an ASGI application, quiet, without access log (paths hold identifiers)."""
+    """Return a server for an ASGI application, without an access log (paths contain identifiers)."""
     config = uvicorn.Config(
         app,
         http=SandboxProtocol,
@@ -102,9 +100,8 @@ def serve_in_thread(
 ) -> Iterator[Served]:
     """Serve an ASGI application over real HTTP on loopback while the block runs.
 
-    The application's lifespan is run. When the block ends the server has stopped and its port is free:
-    requests in progress get one second, held ones (stalls) nothing. Raises ``SandboxStartError`` when it does
-    not come up.
+    Runs the application's lifespan. At the end of the block the server has stopped and its port is free. Requests in
+    progress get one second, stalled ones end at once. Raises ``SandboxStartError`` if the server does not start.
     """
     listener = bind(port)
     server = make_server(app, certificate)

@@ -1,14 +1,13 @@
-"""The frame around every sandbox service: credentials, faults, the request log, and the ``/_sandbox``
-endpoints.
+"""The application around every sandbox service: credentials, faults, request log, and the ``/_sandbox`` endpoints.
 
 ==========================  ===============================================================
-``GET /``                   what this is, and that it is not for production
+``GET /``                   name of the service, and a note that it is not for production
 ``/_sandbox/faults``        ``PUT`` a JSON list of rules, ``GET`` them with counters, ``DELETE`` them
-``/_sandbox/requests``      ``GET`` what was asked so far, ``DELETE`` to start counting afresh
-``/_sandbox/…``             further resources of a service, see its ``admin_routes``
+``/_sandbox/requests``      ``GET`` the requests so far, ``DELETE`` to reset the counters
+``/_sandbox/…``             further endpoints of a service, see its ``admin_routes``
 ==========================  ===============================================================
 
-The ``/_sandbox`` endpoints ask for no credentials, meet no fault and are not counted.
+The ``/_sandbox`` endpoints need no credentials, get no faults and are not counted.
 """
 
 from __future__ import annotations
@@ -43,39 +42,39 @@ T = TypeVar("T")
 
 
 class ServiceBackend:
-    """A service with threads of its own, where its work is done: the event loop only moves bytes."""
+    """A service that does its work in its own threads; the event loop only moves bytes."""
 
     name: str
-    """Short name, as in the host's list and in ``urls``."""
+    """Short name, as in ``urls``."""
     kind = FHIR_JSON
     """Media type of refusals."""
     threads = 1
     elsewhere: str
-    """What the answer to a path that is not there says."""
+    """Text of the answer to an unknown path."""
     _workers: ThreadPoolExecutor
 
     def open(self) -> None:
-        """Take hold of state and start the threads; called once before the first request."""
+        """Open the state and start the threads; called once before the first request."""
         self._workers = ThreadPoolExecutor(max_workers=self.threads, thread_name_prefix=f"sandbox-{self.name}")
 
     def close(self) -> None:
-        """Finish what is in progress and let go of the state."""
+        """Finish requests in progress and close the state."""
         self._workers.shutdown(wait=True)
 
     async def work(self, function: Callable[[], T]) -> T:
-        """Run a function in one of the threads."""
+        """Run a function in one of the threads and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
     def routes(self) -> Sequence[Route]:
-        """The routes of the service, made by ``route``."""
+        """Return the routes of the service, made by ``route``."""
         raise NotImplementedError
 
     def admin_routes(self) -> Sequence[Route]:
-        """Further ``/_sandbox`` endpoints."""
+        """Return additional ``/_sandbox`` endpoints."""
         return ()
 
     def route(self, path: str, handler: Callable[[FhirRequest], Awaitable[Response]], method: str) -> Route:
-        """A route whose handler may raise ``FhirProblem``; whatever else goes wrong is answered 500."""
+        """Return a route whose handler may raise ``FhirProblem``; any other exception is answered 500."""
         return Route(path, partial(self._answered, handler), methods=[method])
 
     async def _answered(self, handler: Callable[[FhirRequest], Awaitable[Response]], request: Request) -> Response:
@@ -84,7 +83,7 @@ class ServiceBackend:
         except FhirProblem as problem:
             return problem.answer(self.kind)
         except Exception as error:  # noqa: BLE001 - a server answers whatever happens
-            # The text of the error, or a traceback, may quote the resource: name the place only.
+            # The exception's text or a traceback may quote the resource: log the location only.
             frame = traceback.extract_tb(error.__traceback__)[-1]
             log = logging.getLogger(f"sandbox.{self.name}")
             log.error("%s in %s:%s", type(error).__name__, Path(frame.filename).name, frame.lineno)  # noqa: TRY400
@@ -92,16 +91,16 @@ class ServiceBackend:
             return defect.answer(self.kind)
 
     async def not_found(self, _request: Request, _error: Exception) -> Response:
-        """Answer a path that is not there."""
+        """Answer a request for an unknown path."""
         return FhirProblem(404, "not-found", self.elsewhere).answer(self.kind)
 
     async def not_allowed(self, _request: Request, _error: Exception) -> Response:
-        """Answer a method that a path does not have."""
+        """Answer a request with an unsupported method."""
         return FhirProblem(405, "not-supported", "This method is not available here.").answer(self.kind)
 
 
 class SandboxService(Starlette):
-    """A service inside the frame."""
+    """A service with credentials, faults and request log."""
 
     def __init__(self, inner: ServiceBackend, gate: RequiredCredentials | None = None) -> None:
         self.name = inner.name
@@ -123,7 +122,7 @@ class SandboxService(Starlette):
         )
 
     async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request: note it in the log, and let a fault strike it."""
+        """Handle one request: log it and apply a fault."""
         entry = self.log.begin(scope["method"], scope["path"])
         scope["state"]["log_entry"] = entry
         try:
@@ -155,7 +154,7 @@ class SandboxService(Starlette):
             headers = {"www-authenticate": self._gate.challenge()}
             await answer(body, 401, headers, "application/fhir+json")(scope, receive, send)
             return
-        # Double slashes are what clients make of a base URL that ends in one.
+        # Clients send double slashes when a base URL ends in one.
         path = "/" + "/".join(part for part in scope["path"].split("/") if part)
         await self._routes({**scope, "path": path}, receive, send)
 
@@ -179,18 +178,18 @@ class SandboxService(Starlette):
         return Response(status_code=204)
 
     def open(self) -> None:
-        """Take hold of the service's state; the ASGI lifespan does the same."""
+        """Open the service's state, as the ASGI lifespan does."""
         self._inner.open()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the service's state."""
         self._inner.close()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         try:
             self._inner.open()
-        except Exception as error:  # whatever it is, the server must not start
+        except Exception as error:  # whatever the error, the server must not start
             sys.stderr.write(f"{COMPLAINT}{self.name} did not start: {error}\n")
             raise
         yield
@@ -198,7 +197,7 @@ class SandboxService(Starlette):
 
 
 def _quiet(routes: Sequence[Route], not_found: Any, not_allowed: Any) -> Starlette:
-    """An application that redirects nobody and answers what it does not have in the service's own form."""
+    """Return an application without redirects that uses the service's own 404 and 405 answers."""
     app = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
     app.router.redirect_slashes = False
     return app

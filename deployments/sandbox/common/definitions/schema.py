@@ -1,13 +1,13 @@
-"""The rules of FHIR R4, read once and made ready for a walk over resources.
+"""FHIR R4 definitions, loaded once and prepared for checking resources.
 
-The published JSON schema uses few keywords, so each of its definitions becomes a table from a JSON property to what may
-stand there; ``rules.json`` adds required elements, choice types and invariants, ``codes.json`` the codes of required
-bindings. ``tests/tools/definitions/build.py`` and ``tests/tools/definitions/package.py`` make these files.
+The published JSON schema uses few keywords, so each of its definitions becomes a table of the allowed JSON properties.
+``rules.json`` adds required elements, choice types and invariants, ``codes.json`` the codes of required bindings.
+``tests/tools/definitions/build.py`` and ``tests/tools/definitions/package.py`` make these files.
 
-The package ``jsonschema`` reports only that a nested resource matches no branch of a ``oneOf``, without a place. The
-tables give the exact one, in one pass with the invariants, which need them anyway. On the demo data they check 5,150
-resources per second, ``jsonschema`` 500; a Bundle of 11 resources takes 0.4 ms against 169 ms, because ``oneOf`` tries
-each of the 146 types. Tests compare the results of both.
+The package ``jsonschema`` reports only that a nested resource matches no branch of a ``oneOf``, without a location. The
+tables give the exact location, in one pass with the invariants, which need them anyway. On the demo data they check
+5,150 resources per second, ``jsonschema`` 500; a Bundle of 11 resources takes 0.4 ms against 169 ms, because ``oneOf``
+tries each of the 146 types. Tests compare the results of both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 class ElementContent(Enum):
-    """What stands at a JSON property."""
+    """Kind of content of a JSON property."""
 
     PRIMITIVE = "a primitive value"
     COMPLEX = "an object of a type"
@@ -41,7 +41,7 @@ class Invariant:
     """A constraint of a StructureDefinition."""
 
     name: str
-    """Its key, for example ``obs-6``; with the element's path where one key stands for two rules."""
+    """Key, for example ``obs-6``, with the element's path if two rules share a key."""
     severity: str
     human: str
     expression: str
@@ -49,42 +49,42 @@ class Invariant:
 
     @property
     def key(self) -> str:
-        """The key as the specification has it."""
+        """The key as in the specification."""
         return self.name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """What may stand at one JSON property of a type."""
+    """Allowed content of one JSON property of a type."""
 
     content: ElementContent
     type: str
-    """FHIR type: a primitive's name, a definition of the schema, empty for a resource."""
+    """FHIR type: a primitive or a definition of the schema; empty for a resource."""
     is_list: bool
     step: str
     """The element in FHIRPath, ``value.ofType(Quantity)`` for ``valueQuantity``."""
     partner: str
-    """For a primitive the property with its extensions (``_birthDate``), for that one the primitive's; else empty."""
+    """Name of the property with a primitive's extensions (``_birthDate``), and the reverse; else empty."""
     codes: frozenset[str] | None
-    """The required codes, where the specification lists them."""
+    """Required codes, if the specification lists them."""
     concepts: frozenset[tuple[str, str]] | None
-    """System and code of the required ones of a CodeableConcept, likewise."""
+    """System and code of the required codes of a CodeableConcept, if the specification lists them."""
     pattern: str | None
-    """The schema's pattern of a text value."""
+    """The schema's pattern for a string value."""
     invariants: tuple[Invariant, ...]
-    """Those that hold at this element and not for its type everywhere."""
+    """Invariants of this element that do not belong to its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A resource, a data type, or an element with children of its own."""
+    """A resource, a data type, or an element with its own children."""
 
     name: str
     path: str
-    """As in a StructureDefinition: ``Observation.component``."""
+    """Path as in a StructureDefinition: ``Observation.component``."""
     properties: Mapping[str, Property]
     required: Mapping[str, tuple[str, ...]]
-    """Required elements with the JSON properties that satisfy each."""
+    """Required elements, with the JSON properties that satisfy each."""
     choices: Mapping[str, frozenset[str]]
     """Elements with a choice of types, with their JSON properties."""
     invariants: tuple[Invariant, ...]
@@ -92,18 +92,18 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """FHIR R4, as far as the definitions go."""
+    """The FHIR R4 definitions."""
 
     resources: frozenset[str]
     definitions: Mapping[str, Definition]
     invariants: tuple[Invariant, ...]
     unlisted: Mapping[str, tuple[str, ...]]
-    """Value sets of required bindings whose codes nobody lists, with the elements that they are bound to."""
+    """Value sets of required bindings without a list of codes, with the elements bound to them."""
 
 
 @functools.cache
 def load_schema() -> Schema:
-    """The bundled definitions; 0.1 s the first time."""
+    """Return the bundled definitions. The first call takes 0.1 s."""
     published = msgspec.json.decode((DEFINITIONS / "fhir.schema.json").read_bytes())["definitions"]
     rules = msgspec.json.decode((DEFINITIONS / "rules.json").read_bytes())
     invariants = {name: Invariant(name=name, **body) for name, body in rules["invariants"].items()}
@@ -117,7 +117,7 @@ def load_schema() -> Schema:
 
 
 class _Bound:
-    """The codes of required bindings, each value set once."""
+    """Codes of required bindings; each value set is stored once."""
 
     def __init__(self, lists: Json) -> None:
         self._bindings: dict[str, str] = lists["bindings"]
@@ -128,11 +128,11 @@ class _Bound:
         self._codes = {url: frozenset(code for _, code in pairs) for url, pairs in self._sets.items()}
 
     def concepts(self, path: str) -> frozenset[tuple[str, str]] | None:
-        """Systems and codes that an element may have; None for one that may have any."""
+        """Return the allowed systems and codes of an element, or None if any are allowed."""
         return self._sets.get(self._bindings.get(path, ""))
 
     def codes(self, path: str) -> frozenset[str] | None:
-        """The same without the systems, for a code element."""
+        """Return the allowed codes of a code element, or None if any are allowed."""
         return self._codes.get(self._bindings.get(path, ""))
 
 
@@ -167,7 +167,7 @@ def _definition(
 
 
 def _satisfying(keys: Mapping[str, str] | tuple[str, ...], properties: Mapping[str, Property]) -> tuple[str, ...]:
-    """The properties that give an element content: a primitive without a value may have extensions instead."""
+    """Return the properties that satisfy an element. A primitive can have extensions instead of a value."""
     return tuple(each for key in keys for each in (key, f"_{key}") if each in properties)
 
 
