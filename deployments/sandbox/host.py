@@ -65,10 +65,8 @@ SERVICES: tuple[Callable[[ServiceContext], SandboxService], ...] = (
         replace(around.settings.extraction, data=around.data, state=around.state / "extraction"), around.gate
     ),
     lambda around: pseudonymization_service(around.settings.pseudonymizer, around.gate),
-    lambda around: validation_service(
-        around.settings.validation
-    ),  # no credentials: document 1 gives this client no auth block
-    lambda around: flattening_service(around.settings.flattening),  # no credentials, for the same reason
+    lambda around: validation_service(around.settings.validation),  # open: document 1 gives this client no auth block
+    lambda around: flattening_service(around.settings.flattening),  # open for the same reason
 )
 """The services, in the order of their ports. To add one, add an entry; its name is its key in ``urls``."""
 

@@ -1,7 +1,7 @@
-"""The sandbox extraction server as an ASGI application: it routes; the work is done by ``Engine``.
+"""The sandbox extraction server as an ASGI application. It routes requests; ``JobEngine`` does the work.
 
 Base path ``/fhir``; result files below ``/output``; ``/openapi.json`` and ``/docs`` describe the API. The event loop
-only moves bytes: whatever may wait for a lock or the disk runs in threads.
+only moves bytes: work that can wait for a lock or the disk runs in threads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _now() -> datetime:
 
 
 def _root_url(text: str) -> str:
-    """A URL without a trailing slash. Raises ``ValueError``."""
+    """Return a URL without its trailing slash. Raises ``ValueError``."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise ValueError("expected an http or https URL")
@@ -73,32 +73,32 @@ def _root_url(text: str) -> str:
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """What an extraction server serves and how it behaves."""
+    """Data and behaviour of an extraction server."""
 
     data: Path = DATA
     """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
     state: Path | None = None
-    """Where index, jobs and results are kept; None: nowhere, all is gone at the end."""
+    """Directory for index, jobs and results; None: a temporary one, deleted at the end."""
     batchsize: Annotated[int, Field(ge=1)] = 500
     """Patients per batch (``extractor.batchsize``)."""
     maxconcurrency: Annotated[int, Field(ge=1)] = 4
-    """Batches at once (``extractor.maxconcurrency``)."""
+    """Batches that run at the same time (``extractor.maxconcurrency``)."""
     batch_delay: Seconds = 0.0
-    """Seconds that each cohort query, batch and core pass takes longer, so that one can watch."""
+    """Seconds added to each cohort query, batch and core pass, so that a person or test can watch."""
     retry_delay: Seconds = 5.0
-    """Seconds until a unit that failed for now is tried again."""
+    """Seconds before a unit that failed temporarily is retried."""
     availability_delay: Annotated[int, Field(ge=0)] = 0
-    """How many requests for each result file are answered 404 first."""
+    """Number of requests for each result file that are answered 404 first."""
     result_urls: UrlStyle = UrlStyle.ABSOLUTE
-    """How the manifest writes the URLs of files."""
+    """Form of the URLs of files in the manifest."""
     public_url: Annotated[str, AfterValidator(_root_url)] | None = None
-    """Root URL under which clients reach the server; None: the one that they, or a proxy's headers, name."""
+    """Root URL for clients; None: the URL that clients, or a proxy's headers, use."""
     bad_lines: BadLines = BadLines.REFUSE
-    """What becomes of lines of the data that are no FHIR resource."""
+    """Treatment of lines that are not FHIR resources."""
     clock: Callable[[], datetime] = _now
-    """Today, for ages and consents; times of jobs."""
+    """Clock for ages, consents and the times of jobs."""
     wait: Callable[[UnitControl, float], None] = UnitControl.wait
-    """How the parts of ``batch_delay`` are waited for; a test can hold a unit there for as long as it looks."""
+    """Function that waits for the parts of ``batch_delay``; a test can hold a unit there."""
 
 
 class ExtractionServer(ServiceBackend):
@@ -115,7 +115,7 @@ class ExtractionServer(ServiceBackend):
         self._started = instant(options.clock())
 
     def open(self) -> None:
-        """Index the data, take up the jobs. Raises ``SandboxStartError``."""
+        """Index the data and continue the jobs. Raises ``SandboxStartError``."""
         options = self._options
         self._temporary = tempfile.mkdtemp(prefix="sluice-extraction-") if options.state is None else None
         state = options.state if options.state is not None else Path(self._temporary or "")
@@ -140,7 +140,7 @@ class ExtractionServer(ServiceBackend):
         self._previews = UnitControl()
 
     def close(self) -> None:
-        """Give up what is running; it runs again at the next start."""
+        """Interrupt running units; they run again at the next start."""
         self._previews.abort()
         self._engine.stop()
         super().close()
@@ -152,7 +152,7 @@ class ExtractionServer(ServiceBackend):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def routes(self) -> list[Route]:
-        """The operations on jobs, the result files, and the description of the API."""
+        """Return routes for the operations on jobs, the result files, and the description of the API."""
         task = "/fhir/Task/{id}"
         return [
             self._in_thread("/fhir/$extract-data", self._kick_off, "POST"),
@@ -170,7 +170,7 @@ class ExtractionServer(ServiceBackend):
         ]
 
     def _in_thread(self, path: str, function: Callable[[FhirRequest], Response], method: str) -> Route:
-        """A route whose work may wait for a lock or the disk."""
+        """Return a route whose work can wait for a lock or the disk."""
 
         async def handle(request: FhirRequest) -> Response:
             await request.read_content(MAX_BODY)
@@ -228,7 +228,7 @@ class ExtractionServer(ServiceBackend):
             crtdl = self._engine.crtdl(job.id)
             summary = (self._units.directory(job.id) / REPORTS / SUMMARY).read_bytes() if job.batches else None
         except (UnknownJobError, FileNotFoundError):
-            # Somebody deletes the job at this moment.
+            # The job is being deleted at this moment.
             raise _unknown() from None
         return manifest(job, _status_url(root, job), urls, crtdl, summary, needs_token=not self._gate.is_open)
 
@@ -287,7 +287,7 @@ class ExtractionServer(ServiceBackend):
 def extraction_service(
     options: ExtractionOptions | None = None, gate: RequiredCredentials | None = None
 ) -> SandboxService:
-    """The extraction server in its frame, ready for ``serve_in_thread`` or the host."""
+    """Return the extraction server, ready for ``serve_in_thread`` or the host."""
     gate = gate or RequiredCredentials()
     return SandboxService(ExtractionServer(options or ExtractionOptions(), gate), gate)
 

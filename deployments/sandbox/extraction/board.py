@@ -1,7 +1,7 @@
-"""The jobs as everybody sees them, the one lock around them, and the file in which they survive ``kill -9``.
+"""Jobs in memory, the lock around them, and the file that preserves them through ``kill -9``.
 
-Every change of a job is persisted before anybody sees it, with the next version (document 3 §2, "version"). One server
-per state directory.
+Every change of a job is persisted with the next version before it becomes visible (document 3 §2, "version"). Only one
+server can use a state directory.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ CREATE TABLE IF NOT EXISTS leaving (job TEXT PRIMARY KEY);
 
 
 class JobStore:
-    """Jobs, the patients of their batches, and what came of each batch."""
+    """Persistent jobs, the patients of their batches, and the results of each batch."""
 
     def __init__(self, directory: Path) -> None:
-        """Open the store in a directory. Raises ``SandboxStartError`` when another server has it."""
+        """Open the store in a directory. Raises ``SandboxStartError`` if another server uses it."""
         self._db = open_database(directory / "jobs.sqlite3", _SCHEMA)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def load(self) -> list[ExtractionJob]:
-        """All jobs, in the order they came."""
+        """Return all jobs in order of arrival."""
         rows = self._db.execute("SELECT state FROM job ORDER BY rowid")
         return [msgspec.json.decode(row[0], type=ExtractionJob) for row in rows]
 
     def add(self, job: ExtractionJob, crtdl: bytes) -> None:
-        """Keep a new job with its query."""
+        """Store a new job with its query."""
         self._db.execute("INSERT INTO job VALUES (?,?,?)", (job.id, msgspec.json.encode(job), crtdl))
 
     def save(self, job: ExtractionJob) -> None:
-        """Keep the new state of a job."""
+        """Store the new state of a job."""
         self._db.execute("UPDATE job SET state=? WHERE id=?", (msgspec.json.encode(job), job.id))
 
     def save_cohort(self, job: ExtractionJob, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Keep the new state of a job together with the patients of its batches."""
+        """Store the new state of a job together with the patients of its batches."""
         with transaction(self._db):
             self._db.execute("DELETE FROM batch WHERE job=?", (job.id,))
             rows = [(job.id, name, msgspec.json.encode(patients)) for name, patients in batches]
@@ -62,7 +62,7 @@ class JobStore:
             self.save(job)
 
     def save_batch(self, job: ExtractionJob, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
-        """Keep the new state of a job together with what came of a batch, or of the core pass."""
+        """Store the new state of a job together with the results of a batch or of the core pass."""
         with transaction(self._db):
             self._db.execute(
                 "INSERT INTO batch (job, id, patients, counts, wanted) VALUES (?1,?2,'[]',?3,?4)"
@@ -72,22 +72,22 @@ class JobStore:
             self.save(job)
 
     def crtdl(self, job: str) -> bytes:
-        """The query of a job, as it came."""
+        """Return the query of a job, unchanged."""
         row = self._db.execute("SELECT crtdl FROM job WHERE id=?", (job,)).fetchone()
         return bytes(row[0])
 
     def patients(self, job: str, name: str) -> list[str]:
-        """The patients of a batch."""
+        """Return the patients of a batch."""
         row = self._db.execute("SELECT patients FROM batch WHERE job=? AND id=?", (job, name)).fetchone()
         return msgspec.json.decode(row[0], type=list[str])
 
     def counts(self, job: str) -> dict[str, Counts]:
-        """What came of the batches that are done, by id."""
+        """Return the counts of finished batches by id."""
         rows = self._db.execute("SELECT id, counts FROM batch WHERE job=? AND counts IS NOT NULL", (job,))
         return {name: msgspec.json.decode(counts, type=Counts) for name, counts in rows}
 
     def core_references(self, job: str) -> list[Pair]:
-        """What all batches want in the core file."""
+        """Return the references of all batches into the core file, sorted."""
         rows = self._db.execute("SELECT wanted FROM batch WHERE job=? AND wanted IS NOT NULL", (job,))
         found: set[Pair] = set()
         for (wanted,) in rows:
@@ -95,19 +95,19 @@ class JobStore:
         return sorted(found)
 
     def mark_removal(self, job: str) -> None:
-        """Note that a job is being removed, so that the next start completes what ``kill -9`` cut short."""
+        """Mark a job as being removed, so that the next start completes an interrupted removal."""
         self._db.execute("INSERT OR IGNORE INTO leaving VALUES (?)", (job,))
 
     def unmark_removal(self, job: str) -> None:
-        """Take that back."""
+        """Undo ``mark_removal``."""
         self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
 
     def interrupted_removals(self) -> list[str]:
-        """The jobs whose removal began and did not end."""
+        """Return the jobs whose removal was started but not completed."""
         return [row[0] for row in self._db.execute("SELECT job FROM leaving")]
 
     def delete(self, job: str) -> None:
-        """Forget a job."""
+        """Delete a job."""
         with transaction(self._db):
             self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
             self._db.execute("DELETE FROM batch WHERE job=?", (job,))
@@ -119,40 +119,40 @@ class UnknownJobError(Exception):
 
 
 class JobBoard:
-    """Jobs, what is running of them, and what is to be tried again. The methods expect ``changed`` to be held."""
+    """Jobs, running units and pending retries. The methods require the lock ``changed``."""
 
     def __init__(self, store: JobStore, clock: Callable[[], datetime]) -> None:
         self.store = store
         self.clock = clock
         self.changed = threading.Condition()
-        """Held by whoever looks at, or changes, anything here; told of every change."""
+        """Lock for reading or changing any attribute here; notified of every change."""
         self.jobs: dict[str, ExtractionJob] = {}
-        """In the order they came."""
+        """Jobs in order of arrival."""
         self.running: dict[tuple[str, str], UnitControl] = {}
-        """By job and unit."""
+        """Running units by job and unit."""
         self.retry_at: dict[str, float] = {}
-        """When, on the monotonic clock, a job that failed temporarily goes on."""
+        """Monotonic time of the retry of each job that failed temporarily."""
         self.deleting: set[str] = set()
         self.stopping = False
 
     def need(self, identity: str) -> ExtractionJob:
-        """A job. Raises ``UnknownJobError``."""
+        """Return a job. Raises ``UnknownJobError``."""
         if identity not in self.jobs:
             raise UnknownJobError
         return self.jobs[identity]
 
     def abort(self, identity: str, but: UnitControl | None = None) -> None:
-        """Ask what runs of a job to give up."""
+        """Request that the running units of a job stop, except ``but``."""
         for (job, _), control in self.running.items():
             if job == identity and control is not but:
                 control.abort()
 
     def next_version(self, job: ExtractionJob) -> ExtractionJob:
-        """The job with its next version."""
+        """Return the job with its next version."""
         return msgspec.structs.replace(job, version=self.jobs[job.id].version + 1, updated=self.clock())
 
     def save(self, job: ExtractionJob, **changes: Any) -> ExtractionJob:
-        """Persist a change of a job, then show it. Raises ``sqlite3.Error`` when nothing was changed."""
+        """Persist a change of a job, then publish it. Raises ``sqlite3.Error`` and changes nothing."""
         changed = self.next_version(msgspec.structs.replace(job, **changes))
         self.store.save(changed)
         self.jobs[job.id] = changed
@@ -160,6 +160,6 @@ class JobBoard:
         return changed
 
     def next_retry(self) -> float | None:
-        """When the next job goes on after a temporary failure."""
+        """Return the monotonic time of the next retry, or None."""
         waiting = (job.id for job in self.jobs.values() if job.status is ExtractionJobStatus.TEMP_FAILED)
         return min((self.retry_at[name] for name in waiting if name in self.retry_at), default=None)

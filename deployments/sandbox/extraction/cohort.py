@@ -1,6 +1,6 @@
-"""Evaluates a cohort query over the index: which patients meet the inclusion and not the exclusion.
+"""Evaluate a cohort query over the index: patients who meet the inclusion and not the exclusion criteria.
 
-Rules: document 3 §3. A criterion is true of a patient when one resource meets all of it.
+Rules: document 3 §3. A patient meets a criterion if one resource meets all parts of the criterion.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Check = Callable[[], None]
 
 
 class CohortQuery:
-    """Evaluates one cohort. ``check`` is called often and may raise to give up."""
+    """Evaluates one cohort. ``check`` is called often and may raise to stop the evaluation."""
 
     def __init__(self, reader: ResourceReader, today: date, check: Check = lambda: None) -> None:
         self._reader = reader
@@ -39,7 +39,7 @@ class CohortQuery:
         self._check = check
 
     def patients(self, cohort: CohortDefinition) -> list[str]:
-        """Ids of the patients, sorted."""
+        """Return the ids of the patients, sorted."""
         selected = set(self._reader.patients())
         for alternatives in cohort.inclusion_criteria:
             selected &= set[str]().union(*(self._meeting(criterion) for criterion in alternatives))
@@ -167,7 +167,7 @@ def _has_value(found: Iterable[object], wanted: CriterionFilter) -> bool:
 
 
 def _has_quantity(value: object, wanted: CriterionFilter) -> bool:
-    # "< 5" is no number to compare with.
+    # "< 5" is not a number to compare with.
     if not isinstance(value, dict) or value.get("comparator") is not None:
         return False
     if wanted.unit is not None and wanted.unit.code != (value.get("code") or value.get("unit")):
@@ -177,7 +177,7 @@ def _has_quantity(value: object, wanted: CriterionFilter) -> bool:
 
 
 def _within(wanted: CriterionFilter, amount: Decimal) -> bool:
-    # The shortest text of a float is the decimal that the query had.
+    # The shortest text of a float is the decimal in the query.
     if wanted.type == "quantity-range":
         return Decimal(repr(wanted.min_value)) <= amount <= Decimal(repr(wanted.max_value))
     return _COMPARE[wanted.comparator](amount, Decimal(repr(wanted.value)))

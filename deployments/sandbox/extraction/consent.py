@@ -1,7 +1,7 @@
-"""Consent: who may be extracted today, which days of theirs, and the audit of what that was read from.
+"""Consent: the patients and days that may be extracted today, and the audit of the resources this was read from.
 
-Rules: document 3 §2, "Consent". The codes are those of the MII consent policy. Only active Consents count; a deny
-takes its days out of every permit, and a permit that begins during an encounter counts from the encounter's start.
+Rules: document 3 §2, "Consent". The codes are those of the MII consent policy. Only active Consents count. A deny
+removes its days from every permit. A permit that begins during an encounter counts from the encounter's start.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from deployments.sandbox.extraction.types import DATES
 
 _POLICY = "2.16.840.1.113883.3.1937.777.24.5.3"
 USE = f"{_POLICY}.8"
-"""Scientific use: today must be inside a permit."""
+"""Scientific use: a permit must include today."""
 COLLECT = f"{_POLICY}.6"
-"""Collection: the days of a resource must be inside a permit."""
+"""Collection: a permit must include the days of a resource."""
 
 AUDITED = ("Consent", "Encounter")
-"""The types whose resources the audit shows."""
+"""Resource types in the audit."""
 _KEPT = {
     "Consent": ("status", "patient", "dateTime", "provision"),
     "Encounter": ("subject", "period"),
@@ -35,7 +35,7 @@ class Permission:
     days: tuple[DayRange, ...]
 
     def allows(self, node: Node) -> bool:
-        """Whether a resource happened inside them; what has no date is allowed."""
+        """Return True if a resource lies within these days or has no date."""
         happened = when(node)
         return happened is None or any(days.covers(happened) for days in self.days)
 
@@ -48,7 +48,7 @@ class _Provision:
 
 
 def when(node: Node) -> DayRange | None:
-    """The days of a resource, by the first of its type's dates that is there."""
+    """Return the days of a resource, from the first of its type's date elements that is present."""
     for path in DATES.get(str(node.get("resourceType")), ()):
         for value in values(node, path):
             days = days_of(value)
@@ -58,7 +58,7 @@ def when(node: Node) -> DayRange | None:
 
 
 def decide(nodes: Iterable[Node], today: date) -> Permission | None:
-    """What the Consents of one patient allow; None when they do not allow the extraction.
+    """Return the days that one patient's Consents permit, or None if they do not permit the extraction.
 
     ``nodes`` are the patient's Consents and Encounters.
     """
@@ -67,7 +67,7 @@ def decide(nodes: Iterable[Node], today: date) -> Permission | None:
     for node in nodes:
         if node["resourceType"] == "Consent" and node.get("status") == "active":
             provisions += _provisions(node)
-        # An encounter of which nobody knows when it began moves nothing.
+        # An encounter without a known start moves nothing.
         elif node["resourceType"] == "Encounter" and (days := when(node)) and days.first != FIRST_DAY:
             encounters.append(days)
     provisions = [_moved(each, encounters) if each.permits else each for each in provisions]
@@ -79,7 +79,7 @@ def decide(nodes: Iterable[Node], today: date) -> Permission | None:
 
 
 def _moved(permit: _Provision, encounters: Sequence[DayRange]) -> _Provision:
-    """A permit from the start of the encounter during which it begins, the earliest of several."""
+    """Return a permit that starts with the encounter during which it begins, the earliest of several."""
     begins = permit.days.first
     starts = [days.first for days in encounters if days.first <= begins <= days.last]
     return replace(permit, days=replace(permit.days, first=min([begins, *starts])))
@@ -99,7 +99,7 @@ def _provisions(consent: Node) -> Iterator[_Provision]:
         value, around = open_ones.pop()
         if not isinstance(value, dict):
             continue
-        # A provision without a period of its own has that of the one around it.
+        # A provision without its own period has that of the enclosing provision.
         days = days_of(value.get("period")) or around
         codes = frozenset(code for concept in values(value, ("code",)) for _, code in codings(concept))
         if codes and value.get("type") in ("permit", "deny"):
@@ -108,7 +108,7 @@ def _provisions(consent: Node) -> Iterator[_Provision]:
 
 
 def minimized(node: Node) -> Node:
-    """A resource of the audit with the elements that document 2 lists, "Task.output"."""
+    """Return a resource of the audit with the elements listed in document 2, "Task.output"."""
     kind = str(node["resourceType"])
     kept: Node = {"resourceType": kind, "id": node["id"]}
     profiles = node.get("meta", {}).get("profile") if isinstance(node.get("meta"), dict) else None
@@ -118,6 +118,6 @@ def minimized(node: Node) -> Node:
 
 
 def audit(patient: str, nodes: Sequence[Node]) -> Node:
-    """One line of the audit file: what was read of one patient."""
+    """Return one line of the audit file with the resources read for one patient."""
     entries = [{"resource": minimized(node)} for node in nodes]
     return {"resourceType": "Bundle", "id": patient, "type": "collection", "entry": entries}

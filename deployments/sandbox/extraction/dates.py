@@ -1,6 +1,6 @@
 """FHIR dates and periods as closed intervals of days.
 
-A date of a month or a year stands for all of its days; a dateTime counts as the day it is written with.
+A month or a year stands for all of its days. A dateTime counts as the day in its text, without time zone conversion.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class DayRange:
     last: int = LAST_DAY
 
     def overlaps(self, other: DayRange) -> bool:
-        """Whether they share a day."""
+        """Return True if the two ranges share a day."""
         return self.first <= other.last and other.first <= self.last
 
     def covers(self, other: DayRange) -> bool:
-        """Whether every day of the other is in this one."""
+        """Return True if this range contains every day of the other."""
         return self.first <= other.first and other.last <= self.last
 
 
 def days_of(value: object) -> DayRange | None:
-    """The days of a FHIR date, dateTime, instant, Period or Timing; None when it names none."""
+    """Return the days of a FHIR date, dateTime, instant, Period or Timing, or None without a date."""
     if isinstance(value, str):
         return _days_of_text(value)
     if not isinstance(value, dict):
@@ -66,7 +66,7 @@ def _days_of_text(text: str) -> DayRange | None:
 
 
 def subtract(allowed: Iterable[DayRange], denied: Iterable[DayRange]) -> list[DayRange]:
-    """What is left of the allowed days, as intervals in order that neither touch nor overlap."""
+    """Return the allowed days that are not denied, as sorted intervals that neither touch nor overlap."""
     left = join(allowed)
     for deny in denied:
         pieces: list[DayRange] = []
@@ -83,7 +83,7 @@ def subtract(allowed: Iterable[DayRange], denied: Iterable[DayRange]) -> list[Da
 
 
 def join(intervals: Iterable[DayRange]) -> list[DayRange]:
-    """The same days as few intervals in order."""
+    """Return the same days as the smallest number of sorted intervals."""
     joined: list[DayRange] = []
     for days in sorted(intervals):
         if joined and days.first <= joined[-1].last + 1:
@@ -94,7 +94,7 @@ def join(intervals: Iterable[DayRange]) -> list[DayRange]:
 
 
 def age(born: date, today: date, unit: str) -> int:
-    """Completed years (``a``), months (``mo``) or weeks (``wk``) of life."""
+    """Return the age in completed years (``a``), months (``mo``) or weeks (``wk``)."""
     if unit == "wk":
         return (today - born).days // 7
     months = (today.year - born.year) * 12 + today.month - born.month - (today.day < born.day)
@@ -102,5 +102,5 @@ def age(born: date, today: date, unit: str) -> int:
 
 
 def instant(moment: datetime) -> str:
-    """A FHIR instant in UTC, with milliseconds."""
+    """Return a FHIR instant in UTC, with milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

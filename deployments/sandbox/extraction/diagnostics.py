@@ -1,4 +1,4 @@
-"""What an extraction left out and why: counts for the summary, rows for the two CSV reports.
+"""Exclusions of an extraction and their reasons: counts for the summary, rows for the two CSV reports.
 
 Keys and columns: document 2, "Diagnostics summary", and document 3 §2, "CSV reports".
 """
@@ -17,7 +17,7 @@ from deployments.sandbox.extraction.query import QueryGroup
 
 
 class Reason(StrEnum):
-    """Why a resource is not in the result."""
+    """Reason for the exclusion of a resource."""
 
     MUST_HAVE = "MUST_HAVE"
     CONSENT = "CONSENT"
@@ -27,7 +27,7 @@ class Reason(StrEnum):
 
 
 class PatientStage(StrEnum):
-    """The stage in which a patient was left out."""
+    """Stage in which a patient was excluded."""
 
     CONSENT = "CONSENT"
     DIRECT_LOAD = "DIRECT_LOAD"
@@ -35,7 +35,7 @@ class PatientStage(StrEnum):
 
 
 class Stage(StrEnum):
-    """The stages of a batch, in order."""
+    """Stages of a batch, in order."""
 
     CONSENT_FETCH = "CONSENT_FETCH"
     DIRECT_LOAD = "DIRECT_LOAD"
@@ -56,34 +56,34 @@ _REASON_KEYS = {
 
 
 class GroupCounts(msgspec.Struct):
-    """What happened to the resources of one attribute group."""
+    """Counts for the resources of one attribute group."""
 
     included: int = 0
     must_have: dict[str, int] = {}
-    """By attribute reference."""
+    """Counts by attribute reference."""
     reasons: dict[str, int] = {}
 
 
 class Counts(msgspec.Struct):
-    """What a batch, or the core pass, found."""
+    """Counts of a batch or of the core pass."""
 
     final_patients: int = 0
     patients: dict[str, int] = {}
     groups: dict[str, GroupCounts] = {}
-    """By label."""
+    """Counts by the group's label."""
     timings: dict[str, int] = {}
     """Nanoseconds by stage."""
 
 
 class TextSink(Protocol):
-    """Where rows are written."""
+    """Target for the rows of a report."""
 
     def write(self, text: str, /) -> object:
         """Append text."""
 
 
 def row(values: Iterable[str]) -> str:
-    """One line of a report: every field quoted."""
+    """Return one line of a report with every field quoted."""
     lines: list[str] = []
 
     class LineSink:
@@ -95,7 +95,7 @@ def row(values: Iterable[str]) -> str:
 
 
 class BatchEvents:
-    """Takes what happens in one batch; ``batch`` is its id, or ``core``."""
+    """Counts and reports the events of one batch; ``batch`` is its id, or ``core``."""
 
     def __init__(self, batch: str, resources: TextSink, patients: TextSink) -> None:
         self.counts = Counts()
@@ -104,7 +104,7 @@ class BatchEvents:
         self._patients = patients
 
     def resource(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
-        """A resource, ``Type/id``, is left out of a group."""
+        """Record that a resource, ``Type/id``, is excluded from a group."""
         counts = self.counts.groups.setdefault(group.label, GroupCounts())
         if reason is Reason.MUST_HAVE:
             counts.must_have[attribute] = counts.must_have.get(attribute, 0) + 1
@@ -113,24 +113,24 @@ class BatchEvents:
         self._resources.write(row((self._batch, reason, group.label, attribute, key, patient or "")))
 
     def patient(self, stage: PatientStage, patient: str) -> None:
-        """A patient is left out."""
+        """Record that a patient is excluded."""
         self.counts.patients[stage] = self.counts.patients.get(stage, 0) + 1
         self._patients.write(row((self._batch, stage, patient)))
 
     def included(self, group: QueryGroup) -> None:
-        """A resource is in the result for a group."""
+        """Record that a resource is in the result for a group."""
         self.counts.groups.setdefault(group.label, GroupCounts()).included += 1
 
 
 class DiscardingSink:
-    """A sink for rows that nobody reads."""
+    """A sink that discards its rows."""
 
     def write(self, text: str, /) -> None:
-        """Forget it."""
+        """Discard the text."""
 
 
 def summary(cohort: int, groups: Sequence[QueryGroup], batches: Sequence[Counts], core: Counts) -> dict[str, Any]:
-    """The diagnostics summary of a job. Durations are those of its batches."""
+    """Return the diagnostics summary of a job. Durations are those of its batches."""
     found = [*batches, core]
     labels = [group.label for group in groups]
     merged = {label: _merge([counts.groups[label] for counts in found if label in counts.groups]) for label in labels}

@@ -1,4 +1,4 @@
-"""The job engine: the operations that clients ask for, over the workers that carry the jobs out.
+"""The job engine: operations that clients request, over the workers that run the jobs.
 
 Rules: document 2, "States and transitions", and document 3 §2, "Server side".
 """
@@ -21,22 +21,22 @@ logger = logging.getLogger("sandbox.extraction")
 
 
 class NotAllowedError(Exception):
-    """The job's state does not allow the operation; the message names the state."""
+    """The job's state does not allow the operation. The message names the state."""
 
 
 class StaleVersionError(Exception):
-    """The job has moved on; the message names the current version."""
+    """The client's version is not current. The message names the current version."""
 
 
 @dataclass(frozen=True)
 class JobEngineSettings:
-    """How the engine works."""
+    """Settings of the engine."""
 
     batch_size: int = 500
     concurrency: int = 4
-    """Units that run at once, over all jobs."""
+    """Units that run at the same time, over all jobs."""
     retry_delay: float = 5.0
-    """Seconds until a unit that failed temporarily is tried again."""
+    """Seconds before a unit that failed temporarily is retried."""
 
 
 class JobEngine:
@@ -49,7 +49,7 @@ class JobEngine:
         self._workers = UnitWorkers(self._board, units, settings.concurrency, settings.retry_delay)
 
     def start(self) -> None:
-        """Take up all jobs that are not final, and begin to work. A removal that was cut short is completed first."""
+        """Complete interrupted removals, continue all unfinished jobs, and start the workers."""
         for identity in self._board.store.interrupted_removals():
             try:
                 self._units.remove(identity)
@@ -60,11 +60,11 @@ class JobEngine:
         self._workers.start()
 
     def stop(self) -> None:
-        """Give up what is running, and end the workers."""
+        """Interrupt running units and end the workers."""
         self._workers.stop()
 
     def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> ExtractionJob:
-        """Begin a job."""
+        """Start a job."""
         now = self._units.clock()
         job = ExtractionJob(
             id=str(uuid.uuid4()), created=now, updated=now, patients=patients, batch_size=self._settings.batch_size
@@ -76,18 +76,18 @@ class JobEngine:
         return job
 
     def get(self, identity: str) -> ExtractionJob:
-        """A job. Raises ``UnknownJobError``."""
+        """Return a job. Raises ``UnknownJobError``."""
         with self._board.changed:
             return self._board.need(identity)
 
     def jobs(self) -> list[ExtractionJob]:
-        """All jobs, newest first."""
+        """Return all jobs, newest first."""
         with self._board.changed:
-            # In the order they came, which decides where two have one time.
+            # The order of arrival decides between equal times.
             return sorted(self._board.jobs.values(), key=lambda job: job.created)[::-1]
 
     def stages(self, identity: str) -> dict[str, Stage]:
-        """The batches of a job that are being processed and have reported a stage."""
+        """Return the stages of a job's running batches that have reported one."""
         with self._board.changed:
             return {
                 unit: control.stage
@@ -99,13 +99,13 @@ class JobEngine:
             }
 
     def crtdl(self, identity: str) -> bytes:
-        """The query of a job. Raises ``UnknownJobError``."""
+        """Return the query of a job. Raises ``UnknownJobError``."""
         with self._board.changed:
             self._board.need(identity)
             return self._board.store.crtdl(identity)
 
     def pause(self, identity: str) -> ExtractionJob:
-        """Hold a running job. Units that run are finished and recorded. Raises ``NotAllowedError``."""
+        """Pause a running job; running units are completed and recorded. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if not job.status.is_running:
@@ -113,7 +113,7 @@ class JobEngine:
             return self._board.save(job, status=ExtractionJobStatus.PAUSED, held_from=job.status)
 
     def resume(self, identity: str) -> ExtractionJob:
-        """Let a paused job go on from where it was. Raises ``NotAllowedError``."""
+        """Continue a paused job. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if job.status is not ExtractionJobStatus.PAUSED or job.held_from is None:
@@ -121,7 +121,7 @@ class JobEngine:
             return self._board.save(job, status=job.held_from, held_from=None)
 
     def cancel(self, identity: str) -> ExtractionJob:
-        """End a job that has not ended; what runs is given up. Raises ``NotAllowedError``."""
+        """Cancel an unfinished job and interrupt its units. Raises ``NotAllowedError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if job.status.is_final:
@@ -132,7 +132,7 @@ class JobEngine:
             )
 
     def prioritize(self, identity: str, version: int, priority: JobPriority) -> ExtractionJob:
-        """Change the priority of the version that the client knows. Raises ``StaleVersionError``."""
+        """Change the priority if the client's version is current. Raises ``StaleVersionError``."""
         with self._board.changed:
             job = self._board.need(identity)
             if job.version != version:
@@ -140,9 +140,9 @@ class JobEngine:
             return self._board.save(job, priority=priority)
 
     def delete(self, identity: str) -> None:
-        """Remove a job and its results; waits for what is running to end.
+        """Remove a job and its results, after its running units have ended.
 
-        Raises ``UnknownJobError``, and ``OSError`` when the results cannot be removed: then the job stays.
+        Raises ``UnknownJobError``, and ``OSError`` if the results cannot be removed; the job then remains.
         """
         with self._board.changed:
             self._board.need(identity)

@@ -1,7 +1,7 @@
-"""Extracts a batch of patients, or the core file, into a job's directory.
+"""Extract a batch of patients, or the core file, into a job's directory.
 
-The stages of document 2 run over the whole batch, one after the other. Between them only what is needed to know which
-resource is in which group is kept in memory, never the resources themselves.
+The stages of document 2 run one after the other over the whole batch. Between stages, memory holds only the assignment
+of resources to groups, never the resources themselves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from deployments.sandbox.extraction.types import PATIENT, is_patients
 
 CORE = "core"
 Enter = Callable[[Stage], None]
-"""Called when a stage begins; may wait, and may raise to give up."""
+"""Called at the start of a stage; may wait, and may raise to stop the extraction."""
 
 
 @dataclass(frozen=True)
 class ExtractionWork:
-    """What a batch, or the core pass, is made from."""
+    """Input of a batch or of the core pass."""
 
     query: ExtractionQuery
     reader: ResourceReader
@@ -43,34 +43,34 @@ class ExtractionWork:
     today: date
     enter: Enter
     check: Callable[[], None]
-    """Called often; may raise to give up."""
+    """Called often; may raise to stop the extraction."""
 
 
 @dataclass(frozen=True)
 class UnitOutcome:
-    """What came of it."""
+    """Result of a batch or of the core pass."""
 
     counts: Counts
     written: bool
-    """Whether there is a result file."""
+    """True if there is a result file."""
     nobody_consents: bool = False
     wanted: tuple[Pair, ...] = ()
-    """What the batch's patients refer to in the core file."""
+    """Resources of the core file to which the batch's patients refer."""
 
 
 def diagnostics_files(directory: Path, batch: str) -> tuple[Path, Path]:
-    """Where the rows about resources and about patients of one batch are kept until the reports are made."""
+    """Return the files for the rows about resources and about patients of one batch, until the reports are made."""
     return directory / ".diagnostics" / f"{batch}.resources.csv", directory / ".diagnostics" / f"{batch}.patients.csv"
 
 
 def extract_batch(work: ExtractionWork, batch: str, patients: Sequence[str]) -> UnitOutcome:
-    """Extract a batch. Raises ``OSError`` and ``sqlite3.Error`` when the data or the disk fails."""
+    """Extract a batch. Raises ``OSError`` or ``sqlite3.Error`` if the data or the disk fails."""
     with _events(work.directory, batch) as events:
         return _Batch(work, batch, events).run(patients)
 
 
 def extract_core(work: ExtractionWork, roots: Sequence[Pair]) -> UnitOutcome:
-    """Extract what belongs to no patient: the groups that take it by themselves, and ``roots``."""
+    """Extract resources of no patient: those that groups select directly, and ``roots``."""
     with _events(work.directory, CORE) as events:
         return _Core(work, events).run(roots)
 
@@ -94,7 +94,7 @@ def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
 
 
 class _Clock:
-    """Enters the stages, and measures them."""
+    """Starts the stages and measures their duration."""
 
     def __init__(self, work: ExtractionWork, counts: Counts) -> None:
         self._work = work
@@ -110,7 +110,7 @@ class _Clock:
 
 @dataclass
 class _Copier:
-    """Copies resources, each with the elements of the groups that it is in."""
+    """Copies resources, each with the elements of its groups."""
 
     work: ExtractionWork
     events: BatchEvents
@@ -142,7 +142,7 @@ class _Copier:
 
 
 class _Batch:
-    """One batch on its way through the stages."""
+    """One batch during its stages."""
 
     def __init__(self, work: ExtractionWork, batch: str, events: BatchEvents) -> None:
         self._work = work
@@ -153,7 +153,7 @@ class _Batch:
         self._core = _CoreView(work)
 
     def run(self, patients: Sequence[str]) -> UnitOutcome:
-        """All stages; a stage that leaves nobody ends the batch."""
+        """Run all stages; the batch ends early if a stage excludes all patients."""
         with self._clock.stage(Stage.CONSENT_FETCH):
             allowed = self._fetch_consents(patients)
         if not allowed:
@@ -183,7 +183,7 @@ class _Batch:
             yield selection
 
     def _fetch_consents(self, patients: Sequence[str]) -> dict[str, Permission | None]:
-        """Who consents, with the days they permit; writes the audit file when there is something to audit."""
+        """Return the permitted days of each consenting patient; write the audit file if there is anything to audit."""
         if not self._work.query.needs_consent:
             return dict.fromkeys(patients)
         allowed: dict[str, Permission | None] = {}
@@ -232,7 +232,7 @@ class _Batch:
 
 
 class _CoreView:
-    """What a batch may know of the core file beforehand: the resources that groups put there by themselves."""
+    """Resources that groups put into the core file directly, known to a batch in advance."""
 
     def __init__(self, work: ExtractionWork) -> None:
         self._reader = work.reader
@@ -242,7 +242,7 @@ class _CoreView:
         self._known: dict[str, bool] = {}
 
     def has(self, key: str) -> bool:
-        """Whether ``Type/id`` will be in the core file whatever patients refer to."""
+        """Return True if ``Type/id`` will be in the core file regardless of patients' references."""
         kind, _, identity = key.partition("/")
         if kind not in self._types:
             return False
@@ -271,7 +271,7 @@ class _Core:
         self._evaluator = Evaluator(work.query, work.reader, events, core=True)
 
     def run(self, roots: Sequence[Pair]) -> UnitOutcome:
-        """Load, resolve, prune, write."""
+        """Load, resolve, prune and write."""
         selection = Selection(self._evaluator, None)
         with self._clock.stage(Stage.DIRECT_LOAD):
             self._load(selection, self._evaluator.direct_groups(of_patients=False), roots)

@@ -20,7 +20,7 @@ from deployments.sandbox.common.request import FhirProblem, FhirRequest
 from deployments.sandbox.extraction.task import UUID
 
 OUTPUT = "output"
-"""The first path segment of result files."""
+"""First path segment of result files."""
 _PIECE = 1 << 18
 _NAME = re.compile(
     rf"(?:{UUID.pattern}(?:_consent)?|core)\.ndjson"
@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class UrlStyle(StrEnum):
-    """How the manifest writes the URLs of files (document 2, "Result file access")."""
+    """Form of the URLs of files in the manifest (document 2, "Result file access")."""
 
     ABSOLUTE = "absolute"
     PATH = "path"
@@ -41,13 +41,13 @@ class UrlStyle(StrEnum):
 
 @dataclass(frozen=True)
 class ResultUrls:
-    """The URLs of result files, as the client at ``root`` sees them."""
+    """URLs of result files for the client at ``root``."""
 
     root: str
     style: UrlStyle = UrlStyle.ABSOLUTE
 
     def of(self, job: str, name: str) -> str:
-        """The URL of one file of a job."""
+        """Return the URL of one file of a job."""
         path = f"/{OUTPUT}/{job}/{name}"
         match self.style:
             case UrlStyle.PATH:
@@ -58,19 +58,19 @@ class ResultUrls:
 
 
 class ResultFileServer:
-    """The files below one directory, by job."""
+    """Serves the result files below one directory, by job."""
 
     def __init__(self, directory: Path, availability_delay: int = 0) -> None:
-        """``availability_delay``: how many requests for each file are answered 404 first."""
+        """Set the directory. ``availability_delay``: number of requests for each file that are answered 404 first."""
         self._directory = directory
         self._delay = availability_delay
         self._asked: Counter[str] = Counter()
 
     def answer(self, request: FhirRequest) -> Response:
-        """A file, or the part of it that the client asks for. Raises ``FhirProblem`` 404 or 416.
+        """Return a file, or the requested part. Raises ``FhirProblem`` 404 or 416.
 
-        The file is opened first, which Starlette's ``FileResponse`` does after the head: when the job is deleted at
-        this moment, the answer is the whole file or 404.
+        Opens the file before the head is sent, unlike Starlette's ``FileResponse``: if the job is deleted at this
+        moment, the answer is the whole file or 404.
         """
         path = self._find(request.path_params["job"], request.path_params["name"])
         try:
@@ -122,7 +122,7 @@ def _pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
 
 
 def _requested_range(request: FhirRequest, size: int, headers: dict[str, str]) -> tuple[int, int] | None:
-    """The first byte and the one behind the last that a Range asks for; None for the whole file.
+    """Return the start and end (exclusive) of the requested Range in bytes, or None for the whole file.
 
     Raises ``FhirProblem`` 416.
     """

@@ -1,8 +1,8 @@
-"""The index over a directory of FHIR NDJSON: where each resource lies, whose it is, its codes and its day.
+"""Index of a directory of FHIR NDJSON: the position, patients, codes and days of each resource.
 
-One SQLite file, built once for a directory's content and built again when a file's name, size or time has changed.
-Resources themselves stay where they are; compressed files are unpacked beside the index, so that every resource can
-be read by its offset. Memory grows with the number of patients while the index is made, afterwards not with the data.
+One SQLite file, built once for a directory's content and rebuilt when a file's name, size or time has changed. The
+index contains no resources. Compressed files are unpacked next to the index, so that every resource can be read by its
+offset. While the index is built, memory grows with the number of patients, later not with the data.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ CREATE INDEX by_code ON code (type, key);
 CREATE UNIQUE INDEX by_patient_id ON patient (id);
 """
 _NAMED = 20
-"""Bad lines that a message names."""
+"""Number of bad lines that a message lists."""
 
 
 class BadLines(StrEnum):
-    """What becomes of lines of the data that are no FHIR resource."""
+    """Treatment of lines that are not FHIR resources."""
 
     REFUSE = "refuse"
-    """The server does not start, and names them: a cohort counted over half of the data is wrong."""
+    """Refuse to start and list the lines: a cohort counted over a part of the data would be wrong."""
     SKIP = "skip"
-    """They are left out, with a warning that counts them."""
+    """Omit the lines, with a warning that counts them."""
 
 
 class ResourceIndex:
     """The index of one data directory."""
 
     def __init__(self, data: Path, directory: Path, bad_lines: BadLines = BadLines.REFUSE) -> None:
-        """``directory`` holds the index; made when absent, and reused while the data is the same."""
+        """Set the data and index directories. An existing index is reused if the data is unchanged."""
         self._data = data
         self._bad_lines = bad_lines
         self._path = directory / "index.sqlite3"
         self._directory = directory
         self.files: list[Path] = []
-        """The uncompressed files, by their numbers in the index."""
+        """Uncompressed files, by their number in the index."""
 
     def build(self) -> None:
-        """Make the index, unless it is there.
+        """Build the index unless it is current.
 
-        Raises ``SandboxStartError`` naming file and line of everything that is no resource, unless it is skipped.
+        Raises ``SandboxStartError`` with file and line of everything that is not a resource, unless that is skipped.
         """
         try:
             files = [path for path in data_files(self._data) if not is_consent_name(path.name)]
@@ -128,7 +128,7 @@ class ResourceIndex:
         part.replace(self._path)
 
     def _judge(self, bad: _Lines, nameless: _Lines) -> None:
-        """Refuse bad lines, or say what is left out."""
+        """Refuse bad lines, or log the number of omitted ones."""
         if bad.count and self._bad_lines is BadLines.REFUSE:
             raise SandboxStartError(
                 f"the data in {self._data} cannot be used. No FHIR resource in JSON: {bad}."
@@ -152,20 +152,20 @@ class ResourceIndex:
 
     @contextmanager
     def reader(self) -> Iterator[ResourceReader]:
-        """A reader for one thread, open while the block runs. Raises ``OSError``, ``sqlite3.Error``."""
+        """Yield a reader for one thread, open while the block runs. Raises ``OSError``, ``sqlite3.Error``."""
         with _open(self._path) as db, ResourceReader(db, self.files) as reader:
             yield reader
 
 
 class _Lines:
-    """Lines of the data, counted, the first ones by name."""
+    """Counts lines of the data and lists the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
         self._first: list[str] = []
 
     def add(self, name: str, line: int) -> None:
-        """Note a line of a file."""
+        """Add a line of a file."""
         self.count += 1
         if len(self._first) < _NAMED:
             self._first.append(f"{name}:{line}")
@@ -176,7 +176,7 @@ class _Lines:
 
 
 class _Filler:
-    """Fills the tables in large steps."""
+    """Inserts rows in large batches."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -188,7 +188,7 @@ class _Filler:
         self._urls: list[tuple[object, ...]] = []
 
     def add(self, file: int, item: ScannedResource) -> None:
-        """Take in a resource of a file."""
+        """Add a resource of a file."""
         self._count += 1
         first, last = (item.days.first, item.days.last) if item.days else (None, None)
         self._rows.append(
@@ -203,7 +203,7 @@ class _Filler:
             self._flush()
 
     def finish(self) -> None:
-        """Write the rest."""
+        """Insert the remaining rows."""
         self._flush()
         self._db.executemany("INSERT INTO patient (id, number) VALUES (?,?)", self._patients.items())
 

@@ -1,4 +1,4 @@
-"""A job and its units of work, as they are persisted (document 2, "Job"; document 3 §2, "Server side")."""
+"""A job and its units of work in their persistent form (document 2, "Job"; document 3 §2, "Server side")."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from deployments.sandbox.extraction.dates import instant
 
 TRIES = 5
-"""How often a unit is tried in all."""
+"""Maximum number of attempts for a unit."""
 
 
 class ExtractionJobStatus(StrEnum):
-    """The states of a job."""
+    """States of a job."""
 
     PENDING = "PENDING"
     RUNNING_GET_COHORT = "RUNNING_GET_COHORT"
@@ -29,17 +29,17 @@ class ExtractionJobStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows."""
+        """True if no other state can follow."""
         return self in (ExtractionJobStatus.COMPLETED, ExtractionJobStatus.FAILED, ExtractionJobStatus.CANCELLED)
 
     @property
     def is_running(self) -> bool:
-        """Whether it is one of the RUNNING states."""
+        """True for the RUNNING states."""
         return self.name.startswith("RUNNING")
 
 
 class UnitState(StrEnum):
-    """The states of a batch, and of the other units of work."""
+    """States of a batch and of the other units of work."""
 
     INIT = "INIT"
     IN_PROGRESS = "IN_PROGRESS"
@@ -50,19 +50,19 @@ class UnitState(StrEnum):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if there is nothing left to do."""
         return self in (UnitState.FINISHED, UnitState.SKIPPED, UnitState.FAILED)
 
 
 class JobPriority(StrEnum):
-    """The priorities of jobs."""
+    """Priorities of jobs."""
 
     HIGH = "HIGH"
     NORMAL = "NORMAL"
 
 
 class Severity(StrEnum):
-    """How grave an issue is."""
+    """Severities of an issue."""
 
     FATAL = "FATAL"
     ERROR = "ERROR"
@@ -72,7 +72,7 @@ class Severity(StrEnum):
 
 
 class JobIssue(msgspec.Struct, frozen=True):
-    """Something worth knowing about a job. Quotes no data."""
+    """A message about a job. Quotes no data."""
 
     severity: Severity
     msg: str
@@ -80,7 +80,7 @@ class JobIssue(msgspec.Struct, frozen=True):
 
 
 class WorkUnit(msgspec.Struct, frozen=True):
-    """A piece of work: the cohort query, one batch, or the core pass."""
+    """A unit of work: the cohort query, one batch, or the core pass."""
 
     id: str
     state: UnitState = UnitState.INIT
@@ -90,11 +90,11 @@ class WorkUnit(msgspec.Struct, frozen=True):
     timings: dict[str, int] = {}
     """Nanoseconds by stage."""
     written: bool = False
-    """Whether there is a result file."""
+    """True if there is a result file."""
 
 
 class ExtractionJob(msgspec.Struct, frozen=True):
-    """A job. It never changes: a change is a new value with the next version."""
+    """An immutable job. Each change creates a new value with the next version."""
 
     id: str
     created: datetime
@@ -102,15 +102,15 @@ class ExtractionJob(msgspec.Struct, frozen=True):
     version: int = 0
     priority: JobPriority = JobPriority.NORMAL
     held_from: ExtractionJobStatus | None = None
-    """The state that a pause or a temporary failure interrupted."""
+    """State before a pause or a temporary failure."""
     updated: datetime | None = None
     started: datetime | None = None
     finished: datetime | None = None
     patients: tuple[str, ...] = ()
-    """Patients given by the client in place of the cohort."""
+    """Patients listed by the client instead of a cohort."""
     batch_size: int = 0
     cohort_size: int | None = None
-    """None until the cohort query has finished."""
+    """Number of patients; None until the cohort query has finished."""
     cohort: WorkUnit = WorkUnit("cohort")
     batches: tuple[WorkUnit, ...] = ()
     core: WorkUnit = WorkUnit("core")
@@ -118,20 +118,20 @@ class ExtractionJob(msgspec.Struct, frozen=True):
 
     @property
     def completed_batches(self) -> int:
-        """Batches with nothing left to do."""
+        """Number of batches with nothing left to do."""
         return sum(batch.state.is_done for batch in self.batches)
 
     @property
     def percent(self) -> int:
-        """How much of the batches is done."""
+        """Percentage of completed batches."""
         return 100 * self.completed_batches // len(self.batches) if self.batches else 0
 
     def unit(self, name: str) -> WorkUnit:
-        """A unit by its id."""
+        """Return a unit by its id."""
         return next(unit for unit in (self.cohort, self.core, *self.batches) if unit.id == name)
 
     def with_unit(self, unit: WorkUnit) -> ExtractionJob:
-        """The job with one unit replaced."""
+        """Return the job with one unit replaced."""
         if unit.id == self.cohort.id:
             return msgspec.structs.replace(self, cohort=unit)
         if unit.id == self.core.id:
@@ -140,11 +140,11 @@ class ExtractionJob(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, batches=batches)
 
     def with_issue(self, severity: Severity, msg: str, diagnostics: str = "") -> ExtractionJob:
-        """The job with a further issue."""
+        """Return the job with another issue."""
         return msgspec.structs.replace(self, issues=(*self.issues, JobIssue(severity, msg, diagnostics)))
 
     def describe(self, crtdl: bytes) -> dict[str, Any]:
-        """The job as the manifest's job extension shows it."""
+        """Return the job as in the manifest's job extension."""
         return {
             "id": self.id,
             "status": self.status.value,
@@ -161,7 +161,7 @@ class ExtractionJob(msgspec.Struct, frozen=True):
         }
 
     def described_issues(self) -> list[dict[str, str]]:
-        """The issues as the manifest's issues extension shows them."""
+        """Return the issues as in the manifest's issues extension."""
         return [
             {"severity": issue.severity.value, "msg": issue.msg, "diagnostics": issue.diagnostics}
             for issue in self.issues

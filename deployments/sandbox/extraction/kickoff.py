@@ -1,4 +1,4 @@
-"""Reads the body of ``POST /fhir/$extract-data`` (document 2; document 3 §2, "kick-off")."""
+"""Read the body of ``POST /fhir/$extract-data`` (document 2; document 3 §2, "kick-off")."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from deployments.sandbox.common.request import FhirProblem
 from deployments.sandbox.extraction.query import QueryError, quoted, read_query
 
 MAX_BODY = 2 * 1024 * 1024
-"""Bytes."""
+"""Largest body in bytes."""
 
 
 @dataclass(frozen=True)
 class KickOffRequest:
-    """What a client asks to extract."""
+    """A client's request for an extraction."""
 
     crtdl: bytes
     patients: tuple[str, ...]
-    """Ids in place of the cohort's; empty: the cohort decides."""
+    """Ids to use instead of the cohort's; empty: use the cohort."""
 
 
 def read_kickoff(body: bytes) -> KickOffRequest:
-    """Read the Parameters. Raises ``FhirProblem`` 400, with everything that is wrong with the query."""
+    """Read the Parameters. Raises ``FhirProblem`` 400 with all errors in the query."""
     document = _parameters(body)
     crtdl: list[bytes] = []
     patients: list[str] = []

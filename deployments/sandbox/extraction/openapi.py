@@ -1,4 +1,4 @@
-"""What the server says of itself: the CapabilityStatement, and OpenAPI 3.1 as JSON and as a page without scripts."""
+"""Descriptions of the server: CapabilityStatement, and OpenAPI 3.1 as JSON and as a page without scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPERATIONS = "https://sandbox.example/fhir/OperationDefinition"
 
 
 def capability_statement(root: str, started: str) -> bytes:
-    """The CapabilityStatement as JSON."""
+    """Return the CapabilityStatement as JSON."""
     tasks = {
         "type": "Task",
         "interaction": [{"code": code} for code in ("read", "update", "delete", "search-type")],
@@ -31,11 +31,11 @@ def _operation(name: str) -> dict[str, str]:
 
 
 PATHS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
-"""The operations by path and method."""
+"""Operations by path and method."""
 
 
 def description(root: str) -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice sandbox extraction server", "version": "1", "description": DISCLAIMER},
@@ -45,7 +45,7 @@ def description(root: str) -> dict[str, Any]:
 
 
 def page() -> bytes:
-    """The same for people."""
+    """Return the OpenAPI document as an HTML page."""
     rows = [
         f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{html.escape(operation['summary'])}</p>"
         + _list(operation)

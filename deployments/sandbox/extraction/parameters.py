@@ -1,6 +1,6 @@
-"""The token and date search parameters that a group may filter by: all that FHIR R4 gives a type.
+"""Token and date search parameters for the filters of a group: all that FHIR R4 defines for a type.
 
-What they look at is read from ``search-parameters.json``, which is made of a published package.
+Their elements are read from ``search-parameters.json``, which is made from a published package.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from deployments.sandbox.extraction.tree import Node, codings, values
 from deployments.sandbox.extraction.types import ElementPath
 
 ANY = "Resource"
-"""The type whose parameters every type has."""
+"""Type whose parameters apply to every type."""
 
 
 @dataclass(frozen=True)
 class SearchElement:
-    """Elements at a path; of those where ``where`` says so, what is at the path ``then`` below them."""
+    """Elements at a path, restricted to those that meet ``where``, then the elements at ``then`` below them."""
 
     path: ElementPath
     where: tuple[str, str] | None = None
-    """Name and value of a child."""
+    """Name and value of a required child."""
     then: ElementPath = ()
 
     def values(self, node: Node) -> Iterator[Any]:
-        """What it finds in a resource."""
+        """Yield the values in a resource."""
         for value in values(node, self.path):
             if self.where is None or (isinstance(value, dict) and value.get(self.where[0]) == self.where[1]):
                 yield from values(value, self.then)
@@ -40,7 +40,7 @@ SearchElements = tuple[SearchElement, ...]
 
 
 def search_elements(kind: str, sort: str, parameter: str) -> SearchElements:
-    """What a search parameter of a type looks at, ``sort`` being token or date; nothing when there is none."""
+    """Return the elements of a search parameter; ``sort`` is token or date. Empty if the type has no such parameter."""
     table = _table()
     return tuple(
         _search_element(each) for owner in (kind, ANY) for each in table.get(owner, {}).get(sort, {}).get(parameter, ())
@@ -59,13 +59,13 @@ def _search_element(entry: dict[str, Any]) -> SearchElement:
 
 
 def searched_values(looks: SearchElements, node: Node) -> Iterator[Any]:
-    """What a search parameter looks at in a resource."""
+    """Yield the values in a resource that a search parameter compares."""
     for look in looks:
         yield from look.values(node)
 
 
 def matches(value: object, codes: Iterable[tuple[str, str]]) -> bool:
-    """Whether a value has one of the codes (FHIR R4, search, "token").
+    """Return True if a value has one of the codes (FHIR R4, search, "token").
 
     A bare value, such as a code or a boolean, has no system to compare.
     """
@@ -75,7 +75,7 @@ def matches(value: object, codes: Iterable[tuple[str, str]]) -> bool:
 
 
 def _tokens(value: object) -> Iterator[tuple[str, str]]:
-    """System and code of codings, system and value of an Identifier or a ContactPoint."""
+    """Yield system and code of codings, system and value of an Identifier or a ContactPoint."""
     if isinstance(value, bool):
         yield "", str(value).lower()
     elif isinstance(value, dict) and isinstance(value.get("value"), str):

@@ -1,8 +1,8 @@
-"""Reads a query with the client's models, and refuses what the sandbox cannot honour (document 3 §3).
+"""Read a query with the client's models and refuse parts that the sandbox cannot support (document 3 §3).
 
-The sandbox has no profiles, so it knows an element by its path only: type slices of choice elements
-(``value[x]:valueQuantity``) are honoured, other slices are refused. It has no terminology server either: a code matches
-when system and code are equal, and does not stand for those below it.
+Without profiles, the sandbox identifies an element by its path only: it supports type slices of choice elements
+(``value[x]:valueQuantity``) and refuses other slices. Without a terminology server, a code matches only if system and
+code are equal; it does not include narrower codes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tasks.shared.fhir.crtdl_model import (
 
 BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
 MAX_DEPTH = 10
-"""How deep criteria may refer to criteria."""
+"""Maximum depth of criteria that refer to criteria."""
 ONE_LINE = 120
-"""The longest piece of a query that a finding quotes."""
+"""Maximum length of a quoted piece of a query."""
 _STEP = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
 _HARMLESS = frozenset({"display", "name", "id", "comment", "version"})
 """Keys that do not narrow a query."""
@@ -58,7 +58,7 @@ Code = tuple[str, str]
 
 
 class QueryError(Exception):
-    """A CRTDL or CCDL that the sandbox cannot honour; ``findings`` say where and what."""
+    """A CRTDL or CCDL that the sandbox cannot support; ``findings`` give each location and reason."""
 
     def __init__(self, findings: Iterable[str]) -> None:
         self.findings = tuple(findings)
@@ -67,7 +67,7 @@ class QueryError(Exception):
 
 @dataclass(frozen=True)
 class TokenFilter:
-    """What the search parameter looks at must have one of the codes."""
+    """A search parameter's value must have one of the codes."""
 
     looks: SearchElements
     codes: frozenset[Code]
@@ -75,7 +75,7 @@ class TokenFilter:
 
 @dataclass(frozen=True)
 class DateFilter:
-    """The days of what the search parameter looks at and these must overlap."""
+    """The days of a search parameter's value must overlap these days."""
 
     looks: SearchElements
     days: DayRange
@@ -83,7 +83,7 @@ class DateFilter:
 
 @dataclass(frozen=True)
 class RequestedElement:
-    """An element to extract; ``linked`` are the ids of the groups that its references may lead to."""
+    """An element to extract; ``linked`` are the ids of the groups that its references can lead to."""
 
     ref: str
     path: ElementPath
@@ -93,14 +93,14 @@ class RequestedElement:
 
 @dataclass(frozen=True)
 class QueryGroup:
-    """An attribute group: which resources, and what of them."""
+    """An attribute group: conditions for resources, and the elements to extract."""
 
     id: str
     label: str
-    """Its name in reports: the group's name, or its id where it has none or shares it with another group."""
+    """Name in reports: the group's name, or its id if it has no name or shares it with another group."""
     type: str
     profile: str
-    """Without a version."""
+    """Profile without a version."""
     attributes: tuple[RequestedElement, ...]
     reference_only: bool = False
     tokens: tuple[TokenFilter, ...] = ()
@@ -108,23 +108,23 @@ class QueryGroup:
 
     @property
     def takes_all(self) -> bool:
-        """Whether the profile is the base profile of the type, which every resource conforms to."""
+        """True if the profile is the base profile of the type, to which every resource conforms."""
         return self.profile == BASE_PROFILE + self.type
 
     @property
     def of_patients(self) -> bool:
-        """Whether its resources belong to patients."""
+        """True if the group's resources belong to patients."""
         return is_patients(self.type)
 
     @property
     def must_have(self) -> bool:
-        """Whether any attribute must be there."""
+        """True if any attribute is required (``mustHave``)."""
         return any(attribute.must_have for attribute in self.attributes)
 
 
 @dataclass(frozen=True)
 class ExtractionQuery:
-    """A CRTDL that the sandbox can honour."""
+    """A CRTDL that the sandbox supports."""
 
     cohort: CohortDefinition
     groups: tuple[QueryGroup, ...]
@@ -132,13 +132,13 @@ class ExtractionQuery:
 
     @property
     def needs_consent(self) -> bool:
-        """Whether consent decides about the extraction: an Einwilligung criterion includes people."""
+        """True if the extraction needs consent: an Einwilligung criterion is among the inclusion criteria."""
         rows = self.cohort.inclusion_criteria
         return any(CONTEXTS[criterion.context.code].type == "Consent" for row in rows for criterion in row)
 
 
 def read_query(body: bytes) -> ExtractionQuery:
-    """Read a CRTDL. Raises ``QueryError`` with everything that is wrong with its form, or cannot be honoured."""
+    """Read a CRTDL. Raises ``QueryError`` with all malformed or unsupported parts."""
     document = _document(body)
     query = _read(Query, document, "")
     checks = _Checks()
@@ -200,7 +200,7 @@ def _join(place: str, key: str) -> str:
 
 
 class _Checks:
-    """Collects what is well formed and cannot be honoured, each finding with its place."""
+    """Collects the unsupported parts of a well-formed query, each with its location."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -209,7 +209,7 @@ class _Checks:
         self._found.append(f"{place}: {text}")
 
     def finish(self) -> None:
-        """Raise ``QueryError`` when anything was found."""
+        """Raise ``QueryError`` if anything was found."""
         if self._found:
             raise QueryError(self._found)
 
@@ -224,7 +224,7 @@ class _Checks:
                     self._criterion(criterion, _join(place, f"{key}[{number}][{at}]"), 0)
 
     def _check_keys(self, part: Any, document: Any, place: str) -> None:
-        """Refuse keys that could narrow the query in a way the sandbox would miss."""
+        """Refuse unknown keys that could narrow the query."""
         if isinstance(part, tuple):
             for number, (one, item) in enumerate(zip(part, document, strict=True)):
                 self._check_keys(one, item, f"{place}[{number}]")

@@ -1,4 +1,4 @@
-"""Reads resources of a data directory by way of its index: by name, by patient, by type, by code."""
+"""Read resources of a data directory through its index: by name, by patient, by type, by code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from deployments.sandbox.extraction.scan import URL_REFERENCE, code_key
 from deployments.sandbox.extraction.tree import Node, decode
 
 _MANY = 500
-"""Values in one SQL list."""
+"""Maximum number of values in one SQL list."""
 _COLUMNS = "r.type, r.id, p.id, r.file, r.start, r.length, r.bundle"
 _FROM = "FROM resource r LEFT JOIN owner o ON o.resource = r.number LEFT JOIN patient p ON p.number = o.patient"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLocation:
-    """A resource of one patient, or of none, and where its bytes are. A resource of two patients has two places."""
+    """Position of a resource, with one of its patients or None. A resource of two patients has two locations."""
 
     type: str
     id: str
@@ -33,15 +33,15 @@ class ResourceLocation:
     start: int
     length: int
     bundle: int | None
-    """Set when references by URL may name entries of its Bundle."""
+    """Offset of the Bundle if references by URL can name its entries."""
 
 
 class ChangedDataError(Exception):
-    """Where a resource was there is another one."""
+    """A location now holds a different resource."""
 
 
 class ResourceReader:
-    """Looks up and reads resources; for one thread."""
+    """Looks up and reads resources; for use in one thread."""
 
     def __init__(self, db: sqlite3.Connection, files: Sequence[Path]) -> None:
         self._db = db
@@ -57,10 +57,9 @@ class ResourceReader:
         self._open.clear()
 
     def load(self, place: ResourceLocation) -> Node:
-        """A resource; references to entries of its Bundle by URL are ``Type/id``.
+        """Return a resource; references by URL to entries of its Bundle become ``Type/id``.
 
-        Raises ``OSError``, and when the file has changed since it was indexed ``ChangedDataError`` or what the decoder
-        says.
+        Raises ``OSError``, and ``ChangedDataError`` or a decoding error if the file has changed since it was indexed.
         """
         if place.file not in self._open:
             self._open[place.file] = os.open(self._paths[place.file], os.O_RDONLY | os.O_CLOEXEC)
@@ -68,7 +67,7 @@ class ResourceReader:
         if place.bundle is not None:
             body = URL_REFERENCE.sub(lambda match: match[1] + self._target(place, match[2]) + match[3], body)
         node = decode(body)
-        # An entry without an id has that of its fullUrl.
+        # An entry without an id uses that of its fullUrl.
         if (node.get("resourceType"), node.setdefault("id", place.id)) != (place.type, place.id):
             raise ChangedDataError
         return node
@@ -79,17 +78,17 @@ class ResourceReader:
         return url if row is None else str(row[0]).encode()
 
     def patients(self) -> list[str]:
-        """Ids of all patients, sorted."""
+        """Return the ids of all patients, sorted."""
         return [row[0] for row in self._db.execute("SELECT id FROM resource WHERE type='Patient' ORDER BY id")]
 
     def find(self, kind: str, identity: str, patient: str | None = None) -> ResourceLocation | None:
-        """One resource by type and id: as this patient's, when it belongs to that patient too."""
+        """Return one resource by type and id, with this patient if the resource belongs to the patient too."""
         query = f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? AND r.id=? ORDER BY p.id IS ? DESC LIMIT 1"
         row = self._db.execute(query, (kind, identity, patient)).fetchone()
         return None if row is None else _place(row)
 
     def of_patient(self, patient: str, kinds: Sequence[str]) -> list[ResourceLocation]:
-        """A patient's resources of some types, sorted by type and id."""
+        """Return a patient's resources of some types, sorted by type and id."""
         marks = ",".join("?" * len(kinds))
         query = (
             f"SELECT {_COLUMNS} {_FROM} WHERE o.patient=(SELECT number FROM patient WHERE id=?)"  # noqa: S608
@@ -98,7 +97,7 @@ class ResourceReader:
         return [_place(row) for row in self._db.execute(query, (patient, *kinds))]
 
     def of_type(self, kind: str) -> Iterator[ResourceLocation]:
-        """All resources of a type, by id; those of several patients once for each."""
+        """Yield all resources of a type by id; those of several patients once for each."""
         query = f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? ORDER BY r.id"
         for row in self._db.execute(query, (kind,)):
             yield _place(row)
@@ -106,7 +105,7 @@ class ResourceReader:
     def with_codes(
         self, kind: str, codes: Iterable[tuple[str, str]], time: DayRange | None = None
     ) -> Iterator[ResourceLocation]:
-        """Resources of a type that have one of the codes; with ``time`` those whose days overlap it."""
+        """Yield resources of a type with one of the codes and, with ``time``, with days that overlap it."""
         keys = [code_key(system, code) for system, code in codes]
         for start in range(0, len(keys), _MANY):
             part = keys[start : start + _MANY]
@@ -124,6 +123,6 @@ class ResourceReader:
 
 def _place(row: tuple[str, str, str | None, int, int, int, int | None]) -> ResourceLocation:
     kind, identity, patient, file, start, length, bundle = row
-    # There are many places at a time, of few types and patients.
+    # There are many locations at a time, but few types and patients.
     key, patient = f"{kind}/{identity}", patient and sys.intern(patient)
     return ResourceLocation(sys.intern(kind), identity, key, patient, file, start, length, bundle)

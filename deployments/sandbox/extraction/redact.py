@@ -1,7 +1,7 @@
-"""Copies a resource with the requested elements only, and masks what FHIR wants there and references that leave.
+"""Copy a resource with the requested elements only; mask required elements and unresolvable references.
 
-Rules: document 3 §2, "Extraction semantics". Besides the elements: type, id, the groups' profiles, and the reference to
-the patient. Elements that the base resource requires and no group asks for are there without their content.
+Rules: document 3 §2, "Extraction semantics". Always included: type, id, the groups' profiles, and the reference to the
+patient. Elements that the base resource requires and no group requests are included without their content.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from deployments.sandbox.extraction.types import OWNERS, ElementPath
 
 ABSENT_REASON = "http://hl7.org/fhir/StructureDefinition/data-absent-reason"
 MASKED = {"extension": [{"url": ABSENT_REASON, "valueCode": "masked"}]}
-"""An element whose content is not told."""
+"""An element with masked content."""
 
 
 def complete(copy: Node, original: Node, tree: Mapping[str, Any]) -> None:
-    """Complete the copy of a resource, in place.
+    """Add the missing required elements to the copy of a resource, in place.
 
-    ``tree`` says which elements were asked for: names (``value[x]`` for all types of a choice) to what is below them,
+    ``tree`` maps the requested element names (``value[x]`` for all types of a choice) to the elements below them, or to
     None for everything.
     """
     definition = load_schema().definitions.get(str(original["resourceType"]))
@@ -41,7 +41,7 @@ def _complete(copy: Node, original: Node, tree: Mapping[str, Any], definition: D
 
 
 def _descend(copy: Node, original: Node, name: str, below: Mapping[str, Any], definition: Definition) -> None:
-    """Complete what was asked for in part; of what nothing is left then goes, because FHIR knows no empty objects."""
+    """Complete a partly requested element, and remove it if it is empty, because FHIR allows no empty objects."""
     base = name.removesuffix("[x]")
     for key in definition.choices.get(base, {base}) & copy.keys():
         found = definition.properties.get(key)
@@ -59,14 +59,14 @@ def _descend(copy: Node, original: Node, name: str, below: Mapping[str, Any], de
 
 
 def _is_fully_requested(base: str, tree: Mapping[str, Any], definition: Definition) -> bool:
-    """Whether a whole element was asked for; of a choice, every type of it."""
+    """Return True if a whole element was requested; for a choice, every type of the element."""
     return any(name in tree and tree[name] is None for name in (base, f"{base}[x]")) and (
         base not in definition.choices or f"{base}[x]" in tree
     )
 
 
 def _put(copy: Node, original: Node, key: str, definition: Definition) -> None:
-    """Put in one element. What cannot be without content, such as the URL of an extension, is copied."""
+    """Add one masked element. An element that must have content, such as the URL of an extension, is copied."""
     found = definition.properties[key.removeprefix("_")]
     if found.content is ElementContent.PRIMITIVE and found.partner:
         copy[found.partner] = _as_listed(MASKED, found)
@@ -77,7 +77,7 @@ def _put(copy: Node, original: Node, key: str, definition: Definition) -> None:
 
 
 def _empty(kind: str) -> Node:
-    """An element of a type with what that requires, all of it masked."""
+    """Return a masked element of a type with its required children."""
     definition = load_schema().definitions[kind]
     made: Node = dict(MASKED)
     for keys in definition.required.values():
@@ -94,11 +94,11 @@ def _listed(value: Any) -> list[Any]:
 
 
 ElementTree = dict[str, Any]
-"""Element names to what is wanted below them; None: everything."""
+"""Element names to the elements requested below them; None: everything."""
 
 
 def element_tree(kind: str, paths: Iterable[ElementPath]) -> ElementTree:
-    """The union of some element paths, and of the references that say whose resources of this type are."""
+    """Return the union of some element paths and the references to the patients of this type."""
     tree: ElementTree = {}
     for path in [*paths, *((*owner, "reference") for owner in OWNERS.get(kind, ()))]:
         level: ElementTree | None = tree
@@ -111,7 +111,7 @@ def element_tree(kind: str, paths: Iterable[ElementPath]) -> ElementTree:
 
 
 def redact(node: Node, tree: ElementTree, profiles: Sequence[str], keeps: Callable[[str], bool]) -> Node:
-    """The copy of a resource; ``keeps`` says whether ``Type/id`` is in the result, ``profiles`` are the groups'."""
+    """Return the redacted copy. ``keeps`` returns True if ``Type/id`` is in the result; ``profiles``: the groups'."""
     chosen = _copy(node, tree)
     complete(chosen, node, tree)
     meta = chosen.pop("meta", None)
@@ -133,7 +133,7 @@ def _copy(node: Node, tree: ElementTree) -> Node:
     for element, below in tree.items():
         for name in members(node, element):
             known = names.get(name, {})
-            # The same member may be named twice, as value[x] and as valueQuantity: the wider wish wins.
+            # A member can be requested twice, as value[x] and as valueQuantity: use the wider request.
             names[name] = None if below is None or known is None else known | below
             if f"_{name}" in node:
                 names[f"_{name}"] = None

@@ -1,4 +1,4 @@
-"""The lines of result files: transaction Bundles with their Provenances (document 3 §2, "Extraction semantics")."""
+"""Lines of result files: transaction Bundles with their Provenances (document 3 §2, "Extraction semantics")."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ PROGRAM = "sandbox"
 
 @dataclass(frozen=True)
 class BundleOrigin:
-    """What the Provenances say of where a Bundle comes from."""
+    """Source of a Bundle, as given in its Provenances."""
 
     job: str
     started: datetime
     recorded: datetime
 
     def provenance(self, bundle: str, group: str, keys: Sequence[str]) -> Node:
-        """The Provenance of one attribute group in one Bundle.
+        """Return the Provenance of one attribute group in one Bundle.
 
-        Its id is derived from job, Bundle and group, so that no two Bundles overwrite each other's in one FHIR server.
+        Its id is derived from job, Bundle and group, so that Provenances of two Bundles never overwrite each other in
+        a FHIR server.
         """
         return {
             "resourceType": "Provenance",
@@ -70,7 +71,7 @@ def _entry(node: Node) -> bytes:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when the block ends, complete and on disk, or not at all."""
+    """Yield a file that gets its name when the block ends, complete and on disk, or not at all."""
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:

@@ -1,7 +1,7 @@
-"""What the index must know of each resource in an NDJSON file: who it is, whose, when, and where its bytes are.
+"""Index data of each resource in an NDJSON file: id, patients, days, codes and position.
 
-Only the elements the index needs are decoded; nothing is kept of the rest. References inside a Bundle that name an
-entry by its ``fullUrl`` (``urn:uuid:…``) are followed to that entry.
+Only the elements for the index are decoded; nothing else is kept. References inside a Bundle that name an entry by its
+``fullUrl`` (``urn:uuid:…``) are resolved to that entry.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from deployments.sandbox.extraction.types import CODES, DATES, OWNERS, PATIENT, 
 _UNWRAPPED = frozenset({"collection", "searchset", "transaction", "batch", "history"})
 _PROBE = 64
 REFERS = "->"
-"""Stands for the system in a code key that is a reference to a Medication."""
+"""Replaces the system in a code key for a reference to a Medication."""
 URL_REFERENCE = re.compile(rb'("reference"\s*:\s*")((?:urn|https?):[^"\\]+)(")')
-"""A reference by URL in the text of a resource: it may name an entry of the same Bundle."""
+"""A reference by URL in the text of a resource; it can name an entry of the same Bundle."""
 _UUID = "urn:uuid:"
 
 _DATED = ("DateTime", "Period", "Timing", "Instant", "Date")
-"""The types of a choice element that name days."""
+"""Types of a choice element that contain a date."""
 
 
 def _names(element: str) -> list[str]:
@@ -48,7 +48,7 @@ class _ScannedLine(msgspec.Struct, rename="camel"):
 
 
 def _elements(kind: str) -> tuple[str, ...]:
-    """The elements of a type that are looked at."""
+    """Return the elements of a type that are decoded."""
     found = {path[0] for path in OWNERS.get(kind, ())}
     if kind in CODES:
         where = CODES[kind]
@@ -76,36 +76,36 @@ class ScannedResource:
     type: str
     id: str
     patients: tuple[str, ...]
-    """Ids of the patients it belongs to."""
+    """Ids of the patients."""
     start: int
     length: int
     days: DayRange | None
-    """When it happened, for criteria with a time restriction."""
+    """Days of the resource, for criteria with a time restriction."""
     codes: tuple[str, ...]
-    """Keys as ``code_key`` makes them."""
+    """Keys made by ``code_key``."""
     bundle: int | None = None
-    """Where its Bundle's line starts, when resources of this Bundle refer to each other by ``fullUrl``."""
+    """Offset of the Bundle's line if resources of this Bundle refer to each other by ``fullUrl``."""
     url: str | None = None
-    """Its ``fullUrl``, when its Bundle refers to it so."""
+    """``fullUrl`` if the Bundle refers to this resource by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableLine:
-    """A line that is no resource, or a resource that nothing can name."""
+    """A line that is not a resource, or a resource without a usable id."""
 
     line: int
-    """From 1."""
+    """Line number from 1."""
     nameless: bool = False
-    """Whether it is a resource, but has no id that FHIR allows: it cannot be stored, and nothing refers to it."""
+    """True for a resource without a valid FHIR id: nothing can store or reference it."""
 
 
 def code_key(system: str, code: str) -> str:
-    """How a code is written in the index."""
+    """Return the key of a code in the index."""
     return f"{system}|{code}"
 
 
 def scan(path: Path) -> Iterator[ScannedResource | UnusableLine]:
-    """The resources of an uncompressed NDJSON file, one per line or in Bundles. Nothing is taken of a bad line."""
+    """Yield the resources of an uncompressed NDJSON file, one per line or in Bundles; none of a bad line."""
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -120,7 +120,7 @@ def scan(path: Path) -> Iterator[ScannedResource | UnusableLine]:
 
 
 def _resources(line: bytes, offset: int) -> Iterator[ScannedResource | None]:
-    # Bytes that are no UTF-8 in an element that is not looked at here would otherwise fail a job later.
+    # Invalid UTF-8 in an element that is not decoded here would fail a job later.
     line.decode("utf-8")
     text = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
     before = len(line) - len(text)
@@ -133,7 +133,7 @@ def _resources(line: bytes, offset: int) -> Iterator[ScannedResource | None]:
 
 
 def _read(body: bytes, url: object = None) -> Any:
-    """What is looked at of a resource. Without an id of its own it has that of its ``fullUrl`` ``urn:uuid:…``."""
+    """Decode the indexed elements of a resource. Without an id, use that of the ``fullUrl`` ``urn:uuid:…``."""
     head: Any = _HEAD.decode(body)
     if not head.id and isinstance(url, str) and url.startswith(_UUID):
         head.id = url.removeprefix(_UUID)
@@ -141,7 +141,7 @@ def _read(body: bytes, url: object = None) -> Any:
 
 
 def _entries(text: bytes, offset: int, entries: msgspec.Raw, bundle: int) -> Iterator[ScannedResource | None]:
-    """The entries of a Bundle. ``offset``: of ``text`` in the file; ``bundle``: of the line."""
+    """Yield the entries of a Bundle. ``offset``: position of ``text`` in the file; ``bundle``: of the line."""
     used = {match[2].decode("utf-8") for match in URL_REFERENCE.finditer(text)}
     read: list[tuple[Any, int, int, str | None]] = []
     position = 0
@@ -161,7 +161,7 @@ def _entries(text: bytes, offset: int, entries: msgspec.Raw, bundle: int) -> Ite
 
 
 def _position(line: bytes, body: bytes, start: int) -> int:
-    """Where an entry's resource begins; entries come in the order of the line."""
+    """Return the offset of an entry's resource; entries come in the order of the line."""
     probe, length = body[:_PROBE], len(body)
     while True:
         start = line.index(probe, start)
@@ -178,7 +178,7 @@ def _found(
     url: str | None = None,
     targets: Mapping[str, str] = MappingProxyType({}),
 ) -> ScannedResource | None:
-    """``targets``: what the ``fullUrl``s of the Bundle stand for, ``Type/id``."""
+    """Return the index data. ``targets``: ``Type/id`` by ``fullUrl`` of the Bundle."""
     kind, identity = head.resourceType, head.id
     if not ID.fullmatch(identity):
         return None
@@ -193,7 +193,7 @@ def _found(
 
 
 def _ids(found: Iterable[object], wanted: str, targets: Mapping[str, str]) -> Iterator[str]:
-    """The ids of resources of one type that References name."""
+    """Yield the ids of resources of one type that References name."""
     for value in found:
         reference = value.get("reference") if isinstance(value, dict) else None
         if isinstance(reference, str):

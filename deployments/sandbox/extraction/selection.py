@@ -1,7 +1,7 @@
-"""Which resources are in the result, and for which attribute groups: for one patient, or for the core file.
+"""Select the resources of the result and their attribute groups, for one patient or for the core file.
 
-A *pair* is a resource in a group. Pairs come from the groups directly, then from references of pairs that are there.
-Then pairs go whose ``mustHave`` reference leads to nothing, and those that only they led to (document 3 §2).
+A *pair* is a resource in a group. Groups select pairs directly; references of selected pairs add more pairs. Then pairs
+with an unresolved ``mustHave`` reference are removed, and those that only they referenced (document 3 §2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair = tuple[str, str]
 
 @dataclass(slots=True)
 class Link:
-    """A reference attribute of a pair: what it names, and the pairs that this leads to."""
+    """A reference attribute of a pair: the referenced resources, and the resulting pairs."""
 
     attribute: RequestedElement
     keys: list[str]
@@ -36,15 +36,15 @@ Links = tuple[Link, ...]
 
 
 def local_key(reference: str) -> str | None:
-    """``Type/id`` of a relative literal reference."""
+    """Return ``Type/id`` of a relative literal reference, or None."""
     match = LITERAL.fullmatch(reference)
     return f"{match[1]}/{match[2]}" if match else None
 
 
 class Evaluator:
-    """Decides about single resources. Resources of no patient are decided about once.
+    """Checks single resources. Resources of no patient are checked once.
 
-    What a batch meets of the core file's own business is reported by the core pass (``core``), not by every batch.
+    The core pass (``core``) reports the exclusions within the core file, so that batches do not repeat them.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Evaluator:
         self._shared: dict[Pair, Links | None] = {}
 
     def direct_groups(self, *, of_patients: bool) -> list[QueryGroup]:
-        """Groups that take resources by themselves."""
+        """Return groups that select resources directly."""
         return [group for group in self.query.groups if not group.reference_only and group.of_patients == of_patients]
 
     def report(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
-        """Report an exclusion, unless it is the core pass that will."""
+        """Report an exclusion, unless the core pass reports it."""
         leads_here = reason is Reason.MUST_HAVE and group.reference_only
         if group.of_patients or self._core or leads_here:
             self._events.resource(reason, group, attribute, key, patient)
@@ -69,7 +69,7 @@ class Evaluator:
     def links(
         self, place: ResourceLocation, group: QueryGroup, permission: Permission | None, node: Node | None = None
     ) -> Links | None:
-        """The links of a resource that passes a group's conditions; None when it does not pass."""
+        """Return the links of a resource that meets a group's conditions, or None."""
         if group.of_patients:
             return self._evaluate(place, group, permission, node)
         pair = (place.key, group.id)
@@ -79,7 +79,7 @@ class Evaluator:
         return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
     def fits(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> bool:
-        """Whether a resource is of type, profile and filters of one of the groups, whatever else it fails."""
+        """Return True if a resource matches type, profile and filters of a group, regardless of other conditions."""
         node = self.reader.load(place)
         return any(belongs(node, group) for group in groups)
 
@@ -102,7 +102,7 @@ class Evaluator:
 
 
 def belongs(node: Node, group: QueryGroup) -> bool:
-    """Whether a resource is of a group's type, claims its profile, and passes its filters."""
+    """Return True if a resource has a group's type and profile and passes its filters."""
     if node.get("resourceType") != group.type:
         return False
     if group.type == PATIENT:
@@ -124,7 +124,7 @@ def belongs(node: Node, group: QueryGroup) -> bool:
 
 
 def _keys(found: Iterable[object]) -> list[str]:
-    """``Type/id`` of what the references below some values name; references that are no literals lead nowhere."""
+    """Return ``Type/id`` of the references below some values; other references are ignored."""
     keys = (local_key(reference["reference"]) for value in found for reference in references(value))
     return list(dict.fromkeys(key for key in keys if key is not None))
 
@@ -143,10 +143,10 @@ class Selection:
         self._waiting: list[Pair] = []
         self.places: dict[str, ResourceLocation] = {}
         self.alive: set[Pair] = set()
-        """The pairs that are in the result, after ``prune``."""
+        """Pairs in the result, after ``prune``."""
 
     def add(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> None:
-        """Offer a resource to the groups of its type: it is there by itself, or because somebody else refers to it."""
+        """Add a resource to those groups of its type that accept the resource."""
         fitting = [group for group in groups if group.type == place.type]
         node = self._of.reader.load(place) if fitting else None
         for group in fitting:
@@ -154,11 +154,11 @@ class Selection:
                 self._roots.add((place.key, group.id))
 
     def lacks_direct(self) -> bool:
-        """Whether a direct group that has a ``mustHave`` got nothing, or there is no Patient."""
+        """Return True if a direct group with a ``mustHave`` is empty, or there is no Patient."""
         return self._lacks(self._roots)
 
     def lacks_alive(self) -> bool:
-        """The same, for what ``prune`` left."""
+        """Return True if that applies after ``prune``."""
         return self._lacks(self.alive)
 
     def expand(self) -> None:
@@ -171,7 +171,7 @@ class Selection:
                     link.targets += self._targets(group, link.attribute, key)
 
     def prune(self) -> None:
-        """Take out pairs whose references lead to nothing, and what only they led to (stage CASCADING_DELETE)."""
+        """Remove pairs with unresolved required references, and pairs that only they referenced (CASCADING_DELETE)."""
         standing = set(self._links)
         causes: dict[Pair, str] = {}
         changed = True
@@ -189,7 +189,7 @@ class Selection:
             self._of.report(Reason.CASCADING_DELETE, group, causes.get(pair, ""), pair[0], self._patient)
 
     def keys(self, *, of_patients: bool) -> dict[str, list[str]]:
-        """The groups of each resource in the result, both in order of type and id, and of the query."""
+        """Return the groups of each resource, resources by type and id, groups in the order of the query."""
         order = {group.id: number for number, group in enumerate(self._of.query.groups)}
         found: dict[str, list[str]] = {}
         for key, group in sorted(self.alive, key=lambda pair: (pair[0].split("/"), order[pair[1]])):
@@ -236,7 +236,7 @@ class Selection:
         return found
 
     def _broken(self, pair: Pair, standing: set[Pair]) -> str | None:
-        """The ``mustHave`` reference that leads to nothing."""
+        """Return the ``mustHave`` reference that is unresolved, or None."""
         for link in self._links[pair]:
             if link.attribute.must_have and standing.isdisjoint(link.targets):
                 return link.attribute.ref

@@ -1,4 +1,4 @@
-"""The status endpoint: what a poll is answered, and the completion manifest (document 2; document 3 §2)."""
+"""The status endpoint: answers to a poll, and the completion manifest (document 2; document 3 §2)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ JSON = "application/json"
 def json_response(
     document: object, status: int = 200, headers: dict[str, str] | None = None, kind: str = FHIR_JSON
 ) -> Response:
-    """A JSON document as an answer."""
+    """Return a response with a JSON document."""
     return answer(encode(document), status, headers, kind)
 
 
 def issue(severity: str, code: str, diagnostics: str) -> dict[str, Any]:
-    """One issue of an OperationOutcome."""
+    """Return one issue of an OperationOutcome."""
     return {"severity": severity, "code": code, "diagnostics": diagnostics}
 
 
 def outcome(issues: Any) -> dict[str, Any]:
-    """An OperationOutcome."""
+    """Return an OperationOutcome."""
     return {"resourceType": "OperationOutcome", "issue": list(issues)}
 
 
 def root_url(request: FhirRequest, public_url: str | None) -> str:
-    """The URL that the client used; a proxy in between, as in front of real servers, tells it in ``X-Forwarded-…``.
+    """Return the URL that the client used, or that a proxy forwards in ``X-Forwarded-…``, as for real servers.
 
-    ``public_url``: the root URL, whatever the client says.
+    ``public_url``: root URL to return instead.
     """
     if public_url:
         return public_url
@@ -64,7 +64,7 @@ _DEFINITIONS = f"{EXTENSION_BASE}/StructureDefinition"
 
 
 def progress(job: ExtractionJob) -> str:
-    """The short phrase of ``X-Progress``."""
+    """Return the short text for ``X-Progress``."""
     match job.status:
         case ExtractionJobStatus.RUNNING_GET_COHORT:
             return "Getting cohort"
@@ -76,7 +76,7 @@ def progress(job: ExtractionJob) -> str:
 
 
 def unfinished(job: ExtractionJob) -> Response:
-    """The answer for a job that is not complete: its issues, and four lines about where it is."""
+    """Return the answer for an unfinished job: its issues, and four lines of progress."""
     issues = [
         issue(_SEVERITIES[found.severity], "processing", ": ".join(filter(None, (found.msg, found.diagnostics))))
         for found in job.issues
@@ -96,7 +96,7 @@ def unfinished(job: ExtractionJob) -> Response:
 def manifest(
     job: ExtractionJob, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
 ) -> Response:
-    """The completion manifest. ``summary`` is the diagnostics summary, when there is one."""
+    """Return the completion manifest. ``summary``: the diagnostics summary, if available."""
     files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
     files += ["core.ndjson"] if job.core.written else []
     extensions: list[dict[str, Any]] = [{"url": f"{_DEFINITIONS}/extractor-job", "valueObject": job.describe(crtdl)}]

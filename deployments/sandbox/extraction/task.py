@@ -16,9 +16,9 @@ from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatu
 from deployments.sandbox.extraction.query import quoted
 
 EXTENSION_BASE = "https://sandbox.example/fhir"
-"""{extension_base} of document 2."""
+"""``{extension_base}`` in document 2."""
 STATUS_SYSTEM = f"{EXTENSION_BASE}/CodeSystem/job-status"
-"""{job_status_system} of document 2."""
+"""``{job_status_system}`` in document 2."""
 PROGRESS = f"{EXTENSION_BASE}/extractor-job-progress"
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -45,12 +45,12 @@ _HARMLESS = ("_format", "_pretty")
 
 
 def etag(job: ExtractionJob) -> str:
-    """The version as a weak ETag."""
+    """Return the version as a weak ETag."""
     return f'W/"{job.version}"'
 
 
 def task(job: ExtractionJob, stages: Mapping[str, Stage], consent_urls: Sequence[str]) -> dict[str, Any]:
-    """The Task of a job. ``consent_urls`` lead to the consent audit files that exist."""
+    """Return the Task of a job. ``consent_urls``: URLs of the existing consent audit files."""
     changed = instant(job.updated or job.created)
     resource: dict[str, Any] = {
         "resourceType": "Task",
@@ -85,7 +85,7 @@ def _progress(job: ExtractionJob, cohort_size: int, stages: Mapping[str, Stage])
     }
     parts: list[dict[str, Any]] = [{"url": name, "valueInteger": value} for name, value in numbers.items()]
     for batch in job.batches:
-        # A batch that still runs when its job is cancelled is nobody's progress any more.
+        # A batch that still runs after its job is cancelled is not reported as progress.
         if batch.id in stages and not batch.state.is_done and not job.status.is_final:
             fields = {"batchId": batch.id, "stage": stages[batch.id].value}
             inner = [{"url": name, "valueString": value} for name, value in fields.items()]
@@ -94,7 +94,7 @@ def _progress(job: ExtractionJob, cohort_size: int, stages: Mapping[str, Stage])
 
 
 def search(jobs: Iterable[ExtractionJob], request: FhirRequest) -> list[ExtractionJob]:
-    """The jobs that a search finds. Raises ``FhirProblem`` 400 in strict mode, with every problem."""
+    """Return the jobs that match a search. Raises ``FhirProblem`` 400 in strict mode, with every problem."""
     problems: list[str] = []
     wanted: list[tuple[str, set[str]]] = []
     for name, value in parse_qsl(request.query, keep_blank_values=True):
@@ -122,7 +122,7 @@ def search(jobs: Iterable[ExtractionJob], request: FhirRequest) -> list[Extracti
 
 
 def searchset(tasks: Sequence[dict[str, Any]], root: str, query: str) -> dict[str, Any]:
-    """The Bundle of a search."""
+    """Return the Bundle of a search."""
     url = f"{root}/fhir/Task"
     bundle: dict[str, Any] = {
         "resourceType": "Bundle",
@@ -138,7 +138,7 @@ def searchset(tasks: Sequence[dict[str, Any]], root: str, query: str) -> dict[st
 
 
 def read_version(request: FhirRequest) -> int:
-    """The version of ``If-Match``. Raises ``FhirProblem`` 428."""
+    """Return the version in ``If-Match``. Raises ``FhirProblem`` 428."""
     match = _ETAG.fullmatch(request.headers.get("if-match", "").strip())
     if match is None:
         raise FhirProblem(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
@@ -146,7 +146,7 @@ def read_version(request: FhirRequest) -> int:
 
 
 def read_priority(body: bytes) -> JobPriority:
-    """The priority of a Task; nothing else of it is looked at. Raises ``FhirProblem`` 400."""
+    """Return the priority in a Task and ignore its other elements. Raises ``FhirProblem`` 400."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,6 @@
-"""FHIR JSON as plain values whose numbers keep their spelling.
+"""FHIR JSON as plain values, with numbers in their original spelling.
 
-``1.50`` must come out as ``1.50`` (document 3 §1), so a decimal is kept as raw text and never becomes a float.
+``1.50`` must remain ``1.50`` (document 3 §1), so a decimal is kept as raw text and never becomes a float.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CHOICES = tuple(
     UsageContext Dosage Meta
     """.split()  # noqa: SIM905 - one type per line would be 50 lines
 )
-"""The types a choice element ``[x]`` of FHIR R4 can have, as they end its JSON name."""
+"""Types of a choice element ``[x]`` in FHIR R4, as suffixes of its JSON name."""
 
 _CHOICES = frozenset(CHOICES)
 
 
 def decode(body: bytes) -> Node:
-    """A resource as plain values. Raises ``msgspec.DecodeError``, whose text quotes no values."""
+    """Return a resource as plain values. Raises ``msgspec.DecodeError``, whose text quotes no values."""
     return _DECODER.decode(body)
 
 
 def number(value: object) -> Decimal | None:
-    """A JSON number by its exact value; None for anything else."""
+    """Return a JSON number with its exact value, or None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -52,7 +52,7 @@ def number(value: object) -> Decimal | None:
 
 
 def members(node: Node, name: str) -> Iterator[str]:
-    """The JSON names in ``node`` that an element name stands for: ``value[x]`` for ``valueQuantity`` and so on."""
+    """Yield the JSON names in ``node`` for an element name: ``valueQuantity`` for ``value[x]`` and so on."""
     if not name.endswith("[x]"):
         if name in node:
             yield name
@@ -64,7 +64,7 @@ def members(node: Node, name: str) -> Iterator[str]:
 
 
 def values(node: object, path: Sequence[str]) -> Iterator[Any]:
-    """Every value at an element path below a node; lists are walked through."""
+    """Yield every value at an element path below a node, through lists."""
     if isinstance(node, list):
         for item in node:
             yield from values(item, path)
@@ -77,7 +77,7 @@ def values(node: object, path: Sequence[str]) -> Iterator[Any]:
 
 
 def codings(value: object) -> Iterator[tuple[str, str]]:
-    """``(system, code)`` of a Coding, a CodeableConcept, or a bare code (system empty)."""
+    """Yield ``(system, code)`` of a Coding, a CodeableConcept, or a bare code (system empty)."""
     if isinstance(value, str):
         yield "", value
     elif isinstance(value, dict):
@@ -89,7 +89,7 @@ def codings(value: object) -> Iterator[tuple[str, str]]:
 
 
 def references(node: object) -> Iterator[Node]:
-    """Every literal Reference at or below a node."""
+    """Yield every literal Reference at or below a node."""
     if isinstance(node, list):
         for item in node:
             yield from references(item)
@@ -102,7 +102,7 @@ def references(node: object) -> Iterator[Node]:
 
 
 def has_code(value: object, codes: Iterable[tuple[str, str]]) -> bool:
-    """Whether a Coding, CodeableConcept or bare code has one of the codes. A bare code has no system to compare."""
+    """Return True if a Coding, CodeableConcept or bare code has one of the codes; a bare code matches any system."""
     found = set(codings(value))
     bare = isinstance(value, str)
     return any(

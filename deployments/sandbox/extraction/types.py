@@ -1,7 +1,7 @@
-"""What the sandbox knows about resource types, and about the contexts of CCDL criteria that stand for them.
+"""Resource types, and the contexts of CCDL criteria that stand for them.
 
-Whose a resource is, when it happened, what its code is, and which of its elements a criterion can filter by. Sources:
-the Patient compartment of FHIR R4 (4.0.1), document 3 §3 and §5.
+Lists the elements with a resource's patients, dates and codes, and those that a criterion can filter by. Sources: the
+Patient compartment of FHIR R4 (4.0.1), document 3 §3 and §5.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ OWNERS: dict[str, tuple[ElementPath, ...]] = {
     "Schedule": (("actor",),),
     "SupplyRequest": (("deliverTo",),),
 }
-"""Types of the Patient compartment, and the elements whose references say whose a resource is. A resource that names
-several patients there, such as a Group, belongs to each of them. Who performed or wrote it does not count."""
+"""Types of the Patient compartment, with the elements that refer to a resource's patients. A resource with several
+patients there, such as a Group, belongs to each of them. Performers and authors do not count."""
 
 
 def is_patients(kind: str) -> bool:
-    """Whether resources of this type belong to patients (and so never go to the core file)."""
+    """Return True if resources of this type belong to patients (and so never to the core file)."""
     return kind == PATIENT or kind in OWNERS
 
 
 @dataclass(frozen=True)
 class CodeElements:
-    """Where a type has the code that a criterion asks for."""
+    """Element of a type with the code that a criterion compares."""
 
     path: ElementPath
     reference: ElementPath | None = None
-    """Where it refers to the Medication that has the code."""
+    """Element that refers to the Medication with the code."""
 
 
 _MEDICATION = CodeElements(("medicationCodeableConcept",), ("medicationReference",))
@@ -98,7 +98,7 @@ DATES: dict[str, tuple[ElementPath, ...]] = {
     "ServiceRequest": (("occurrence[x]",), ("authoredOn",)),
     "Specimen": (("collection", "collected[x]"), ("receivedTime",)),
 }
-"""When a resource happened, for the dates of a consent: the first element that names a day."""
+"""Date elements for consent: the first with a date counts."""
 
 
 CONTEXT_SYSTEM = "fdpg.mii.cds"
@@ -110,12 +110,12 @@ UNITS_OF_AGE = ("a", "mo", "wk")
 
 @dataclass(frozen=True)
 class Context:
-    """A context: its name in CCDL and the resource type it stands for."""
+    """A context: its name in CCDL and its resource type."""
 
     name: str
     type: str
     has_value: bool = False
-    """Whether a criterion may filter by the value of the resource."""
+    """True if a criterion can filter by the resource's value."""
 
 
 CONTEXTS: dict[str, Context] = {
@@ -144,7 +144,7 @@ class CriterionAttribute:
     path: ElementPath
     is_reference: bool = False
     extension: str | None = None
-    """URL of the extension whose value it is; ``path`` then leads to the extensions."""
+    """URL of the extension with the value; ``path`` then leads to the extensions."""
 
 
 BIOBANK_DIAGNOSIS = "https://www.medizininformatik-initiative.de/fhir/ext/modul-biobank/StructureDefinition/Diagnose"
@@ -178,4 +178,4 @@ ATTRIBUTES: dict[str, dict[str, CriterionAttribute]] = {
     "Encounter": _plain("status", "type", "serviceType") | _references("diagnosis.condition"),
     "Consent": _plain("status", "category"),
 }
-"""By type and ``attributeCode.code``: names of FHIR elements, and the MII's name for a specimen's diagnosis."""
+"""Attributes by type and ``attributeCode.code``: FHIR element names, and the MII's name for a specimen's diagnosis."""

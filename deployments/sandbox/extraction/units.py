@@ -1,4 +1,4 @@
-"""Carries out one unit of a job: the cohort query, a batch, or the core pass with the reports."""
+"""Run one unit of a job: the cohort query, a batch, or the core pass with the reports."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ Clock = Callable[[], datetime]
 
 
 class Aborted(Exception):  # noqa: N818 - somebody asked for it
-    """The unit was given up because its job is cancelled or deleted, or the server ends."""
+    """The unit was stopped because its job was cancelled or deleted, or the server is stopping."""
 
 
 class UnitControl:
-    """The handle on a unit that is being worked on."""
+    """Controls a running unit."""
 
     def __init__(self) -> None:
         self._aborted = threading.Event()
         self.stage: Stage | None = None
-        """The stage a batch is in; None before the first."""
+        """Current stage of a batch; None before the first."""
 
     def abort(self) -> None:
-        """Ask the unit to give up."""
+        """Request that the unit stops."""
         self._aborted.set()
 
     @property
     def is_aborted(self) -> bool:
-        """Whether somebody asked it to give up."""
+        """True if the unit was asked to stop."""
         return self._aborted.is_set()
 
     def check(self) -> None:
-        """Raise ``Aborted`` when somebody asked."""
+        """Raise ``Aborted`` if the unit was asked to stop."""
         if self._aborted.is_set():
             raise Aborted
 
     def wait(self, seconds: float) -> None:
-        """Wait, or raise ``Aborted`` as soon as somebody asks."""
+        """Wait for ``seconds``. Raises ``Aborted`` as soon as the unit is asked to stop."""
         if self._aborted.wait(seconds):
             raise Aborted
 
 
 @dataclass(frozen=True)
 class Units:
-    """Everything that units need. ``delay`` makes each of them that many seconds longer, as ``wait`` waits."""
+    """Everything that units need. ``delay`` adds seconds to each of them, passed to ``wait``."""
 
     index: ResourceIndex
     results: Path
@@ -84,11 +84,11 @@ class Units:
     wait: Callable[[UnitControl, float], None] = UnitControl.wait
 
     def directory(self, job: str) -> Path:
-        """The results of a job."""
+        """Return the directory of a job's results."""
         return self.results / job
 
     def cohort(self, job: ExtractionJob, crtdl: bytes, control: UnitControl) -> list[str]:
-        """The patients of a job: those of its cohort, or those the client named."""
+        """Return the patients of a job: its cohort, or the patients listed by the client."""
         query = read_query(crtdl)
         self.wait(control, self.delay)
         if job.patients:
@@ -111,7 +111,7 @@ class Units:
         counts: Mapping[str, Counts],
         control: UnitControl,
     ) -> UnitOutcome:
-        """Extract the core file, and write the reports when any batch was worked on."""
+        """Extract the core file, and write the reports if any batch has run."""
         with self.index.reader() as reader:
             outcome = extract_core(self._work(job, crtdl, reader, CORE, control), wanted)
         if counts:
@@ -119,7 +119,7 @@ class Units:
         return outcome
 
     def remove(self, job: str) -> None:
-        """Remove the results of a job. Raises ``OSError`` when that fails."""
+        """Remove the results of a job. Raises ``OSError``."""
         directory = self.directory(job)
         if directory.exists() or directory.is_symlink():
             shutil.rmtree(directory)
@@ -132,7 +132,7 @@ class Units:
             self.wait(control, self.delay / len(Stage))
 
         now = self.clock()
-        # The same moments on every try, so that a unit that runs again writes the same bytes.
+        # The same times on every attempt, so that a repeated unit writes the same bytes.
         origin = BundleOrigin(job.id, job.started or now, job.unit(unit).started or now)
         return ExtractionWork(
             read_query(crtdl), reader, self.directory(job.id), origin, now.date(), enter=enter, check=control.check

@@ -1,4 +1,4 @@
-"""The workers: they pick units by priority and age, carry them out, and record what came of them.
+"""Threads that choose units by priority and age, run them, and record the results.
 
 Rules: document 3 §2, "scheduling", "moves", "restart". A unit that is running when the server ends runs again at the
 next start.
@@ -49,7 +49,7 @@ class UnitWorkers:
     """Threads that work on the jobs of a board."""
 
     def __init__(self, board: JobBoard, units: Units, count: int, retry_delay: float) -> None:
-        """``retry_delay``: seconds until a unit that failed temporarily is tried again."""
+        """Prepare the threads. ``retry_delay``: seconds before a unit that failed temporarily is retried."""
         self._board = board
         self._units = units
         self._retry_delay = retry_delay
@@ -59,12 +59,12 @@ class UnitWorkers:
         ]
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Give up what is running, and end the threads."""
+        """Interrupt running units, and end the threads."""
         with self._board.changed:
             self._board.stopping = True
             for control in self._board.running.values():
@@ -82,7 +82,7 @@ class UnitWorkers:
             try:
                 self._carry_out(claim)
             except sqlite3.Error as error:
-                # What came of the unit could not be written down: it will be done again.
+                # The result of the unit could not be stored: the unit will run again.
                 logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
                 time.sleep(_IDLE)
             finally:
@@ -95,7 +95,7 @@ class UnitWorkers:
             try:
                 claim = self._claim()
             except sqlite3.Error as error:
-                # The disk refuses: nothing was changed, so nothing is lost by trying again.
+                # The disk fails: nothing was changed, so retrying loses nothing.
                 logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
                 claim = None
             if claim is not None:
@@ -105,7 +105,7 @@ class UnitWorkers:
         return None
 
     def _claim(self) -> _Claim | None:
-        """The next unit: of HIGH jobs before NORMAL ones, of older jobs first."""
+        """Return the next unit: HIGH jobs before NORMAL ones, then older jobs first, or None."""
         waiting = [
             job for job in self._board.jobs.values() if not job.status.is_final and job.id not in self._board.deleting
         ]
@@ -121,7 +121,7 @@ class UnitWorkers:
         return None
 
     def _next_unit(self, job: ExtractionJob) -> WorkUnit | None:
-        """A unit of this job that can begin now, after the moves that need no work."""
+        """Return a unit of this job that can start now, after state changes that need no work."""
         while True:
             match job.status:
                 case ExtractionJobStatus.TEMP_FAILED if self._board.retry_at.get(job.id, 0.0) <= time.monotonic():
@@ -162,7 +162,7 @@ class UnitWorkers:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             self._failed(claim, reason, type(error).__name__, retry=True)
         except Exception as error:  # noqa: BLE001 - a worker outlives every job
-            # The text of the error may quote a resource: name the place only.
+            # The text of the error can quote a resource: log the location only.
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
             logger.error("%s", place)  # noqa: TRY400
@@ -250,6 +250,6 @@ class UnitWorkers:
             self._board.save(job, **changes)
 
     def _still_wanted(self, claim: _Claim) -> ExtractionJob:
-        """The job as it is now. Raises ``Aborted`` when nobody wants the unit's result any more."""
+        """Return the current job. Raises ``Aborted`` if the unit's result is no longer needed."""
         claim.control.check()
         return self._board.need(claim.job.id)
