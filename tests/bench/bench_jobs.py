@@ -145,7 +145,7 @@ def postgresql() -> Iterator[Database]:
 
 
 @dataclass
-class Site:
+class BenchSite:
     """A server, a FHIR server to send to, and a directory with a configuration."""
 
     place: Path
@@ -206,7 +206,7 @@ jobs_dir: jobs
         )
 
 
-def at_once(site: Site, count: int) -> int:
+def at_once(site: BenchSite, count: int) -> int:
     """Start ``count`` jobs at the same moment; returns how many are lost."""
     logs = [site.place / f"out-{count}-{number}" for number in range(count)]
     size, events, artifacts = site.database.size(), site.database.events(), site.database.artifacts()
@@ -243,7 +243,7 @@ def at_once(site: Site, count: int) -> int:
     return lost
 
 
-def one_job(site: Site, seconds: float) -> None:
+def one_job(site: BenchSite, seconds: float) -> None:
     """What a job asks of the API: in all when it is short, and for each minute while it runs."""
     with counted(site.api) as (between, api):
         site.run("pipeline", "start", "config.yaml", "--no-progress", api=api)
@@ -270,7 +270,7 @@ def one_job(site: Site, seconds: float) -> None:
     site.fhir.faults()
 
 
-def idle_worker(site: Site, seconds: float) -> None:
+def idle_worker(site: BenchSite, seconds: float) -> None:
     """What a worker asks while there is nothing to do."""
     with counted(site.api) as (between, api):
         log = site.place / "worker.log"
@@ -290,7 +290,7 @@ def idle_worker(site: Site, seconds: float) -> None:
             worker.wait(60)
 
 
-def finished(site: Site, count: int) -> None:
+def finished(site: BenchSite, count: int) -> None:
     """Put ``count`` finished jobs into the database: copies of a real one's record."""
     with httpx.Client(base_url=site.api, headers=dict(site.address.headers), trust_env=False, timeout=60) as client:
 
@@ -338,7 +338,7 @@ def finished(site: Site, count: int) -> None:
 
 
 @contextlib.contextmanager
-def site(place: Path, database: Database) -> Iterator[Site]:
+def site(place: Path, database: Database) -> Iterator[BenchSite]:
     """A server over ``database`` in ``place``, and a sandbox FHIR server."""
     (place / "home").mkdir()
     kept = dict(os.environ)
@@ -350,7 +350,7 @@ def site(place: Path, database: Database) -> Iterator[Site]:
         ):
             address = server.address()
             pid = json.loads((place / "server/.prefect/server.json").read_text())["pid"]
-            made = Site(place, address, pid, Fhir(fhir.url), database)
+            made = BenchSite(place, address, pid, Fhir(fhir.url), database)
             write_input(place / "data")
             made.configure()
             made.run("pipeline", "start", "config.yaml")  # everything is warm, and the flow is known

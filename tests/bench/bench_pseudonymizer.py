@@ -40,7 +40,7 @@ from tests.peers.job import context
 RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
 
 
-class Figures(NamedTuple):
+class PseudonymizerFigures(NamedTuple):
     """One run of the step: ``seconds`` by the clock and of CPU time, bytes read, requests, peak memory in MiB.
 
     ``cpu`` is that of the run's own process.
@@ -81,7 +81,7 @@ def client(port: int, size: int, threads: int) -> tuple[float, float]:
 
 
 def load(answer: Connection, url: str, directory: Path, job: Path, requests: int, compressed: bool) -> None:
-    """One run of the step; sends its ``Figures``."""
+    """One run of the step; sends its ``PseudonymizerFigures``."""
     rules = job.with_suffix(".yaml")
     rules.write_text(RULES)
     settings = {"url": url, "max_concurrent_requests": requests, "anonymization_config": str(rules)}
@@ -94,12 +94,12 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
     result = run(given)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     after = peak_bytes() / MIB
-    answer.send(Figures(seconds, cpu, result.bytes_in or 0, given.meter.requests, before, after))
+    answer.send(PseudonymizerFigures(seconds, cpu, result.bytes_in or 0, given.meter.requests, before, after))
 
 
-def measured(*arguments: Any) -> Figures:
+def measured(*arguments: Any) -> PseudonymizerFigures:
     """``load`` in a process of its own."""
-    figures: Figures = in_own_process(load, *arguments)
+    figures: PseudonymizerFigures = in_own_process(load, *arguments)
     return figures
 
 
@@ -122,7 +122,7 @@ def fast(place: Path, given: argparse.Namespace) -> Iterator[str]:
     size = make(place / "data", given.mb, given.files)
     if given.zst:
         compress(place / "data")
-    runs: list[Figures] = []
+    runs: list[PseudonymizerFigures] = []
     plain_cpu: list[float] = []
     alone_cpu: list[float] = []
     with serving() as port:

@@ -36,7 +36,7 @@ MOST = 200
 """MB of memory more."""
 
 
-class Figures(NamedTuple):
+class ReportFigures(NamedTuple):
     """CPU seconds of reading alone, of measuring ``import/``, and of measuring what leaves; MiB before and at most."""
 
     reading: float
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 
 
 def load(answer: Connection, directory: Path, spool: Path) -> None:
-    """One measurement of both; sends its ``Figures``."""
+    """One measurement of both; sends its ``ReportFigures``."""
     files = sorted(directory.iterdir())
     decode = msgspec.json.Decoder().decode
     before = peak_bytes() / MIB
@@ -66,12 +66,12 @@ def load(answer: Connection, directory: Path, spool: Path) -> None:
         for line in read_lines(file):
             decode(line)
     reading = time.process_time() - started
-    answer.send(Figures(reading, imported, leaving, before, most, found.patients))
+    answer.send(ReportFigures(reading, imported, leaving, before, most, found.patients))
 
 
-def measured(*arguments: Any) -> Figures:
+def measured(*arguments: Any) -> ReportFigures:
     """``load`` in a process of its own."""
-    figures: Figures = in_own_process(load, *arguments)
+    figures: ReportFigures = in_own_process(load, *arguments)
     return figures
 
 

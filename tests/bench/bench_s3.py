@@ -43,7 +43,7 @@ _ANSWERS = {b"post": b"<R><UploadId>u</UploadId><ETag>e-1</ETag></R>", b"get": b
 
 
 @dataclass
-class Stored:
+class SinkObject:
     """What the sink remembers of an object: as ``HEAD`` says it."""
 
     size: int = 0
@@ -54,7 +54,7 @@ class Stored:
 def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
     """Take every body, answer every request; HEAD tells size, SHA-256 and ETag of what was put. Without a certificate:
     plain HTTP."""
-    context, objects = None, dict[bytes, Stored]()
+    context, objects = None, dict[bytes, SinkObject]()
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -82,7 +82,11 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
                 tag = digest.hexdigest().encode() if etag else b"e-1"
                 if method == b"put" or query.startswith(b"uploads"):
                     part = b"partnumber=" in query
-                    there = objects.setdefault(path, Stored()) if part else Stored(etag=tag if not query else b"e-1")
+                    there = (
+                        objects.setdefault(path, SinkObject())
+                        if part
+                        else SinkObject(etag=tag if not query else b"e-1")
+                    )
                     there.size += length if method == b"put" else 0
                     if _SHA256 in head:
                         there.sha256 = head.split(_SHA256)[1][:64]
@@ -95,7 +99,7 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
 _SHA256 = b"\r\nx-amz-meta-sha256: "
 
 
-def _answer(method: bytes, tag: bytes, there: Stored | None) -> bytes:
+def _answer(method: bytes, tag: bytes, there: SinkObject | None) -> bytes:
     if method != b"head":
         body = _ANSWERS.get(method, b"")
         return b"HTTP/1.1 200 OK\r\nETag: %b\r\nContent-Length: %d\r\n\r\n%b" % (tag, len(body), body)

@@ -71,7 +71,7 @@ def patient(number: int, chance: random.Random) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode()
 
 
-class Figures(NamedTuple):
+class SendFigures(NamedTuple):
     """One load: ``seconds`` by the clock and of CPU time, bytes sent, requests."""
 
     seconds: float
@@ -80,7 +80,7 @@ class Figures(NamedTuple):
     requests: int
 
 
-def load(port: int, directory: Path, job: Path, requests: int = 2) -> Figures:
+def load(port: int, directory: Path, job: Path, requests: int = 2) -> SendFigures:
     """One load of ``directory``."""
     settings = {"url": f"http://127.0.0.1:{port}", "max_concurrent_requests": requests}
     config = PipelineConfig.model_validate({"services": {"send": {"send_as": "direct_resource_load"} | settings}})
@@ -88,7 +88,7 @@ def load(port: int, directory: Path, job: Path, requests: int = 2) -> Figures:
     started, cpu = time.perf_counter(), time.process_time()
     result = run(given, compare(given))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return Figures(seconds, cpu, result.bytes_out or 0, given.meter.requests)
+    return SendFigures(seconds, cpu, result.bytes_out or 0, given.meter.requests)
 
 
 def client(port: int, body: bytes, size: int, threads: int = 2) -> float:
@@ -131,7 +131,7 @@ def main() -> None:
         one = json.loads(patient(0, random.Random(1)))["entry"][1]
         ready = json.dumps({"resourceType": "Bundle", "entry": [one] * 70}, separators=(",", ":")).encode()
         some = min(size, 50 * MB)
-        loads: list[Figures] = []
+        loads: list[SendFigures] = []
 
         def step(number: int) -> float:
             loads.append(load(port, data, Path(name) / f"job-{number}", given.requests))

@@ -49,7 +49,7 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Site:
+class BrowserSite:
     """A deployment that this machine serves, and the services its jobs talk to."""
 
     commands: Commands
@@ -135,7 +135,7 @@ RESOURCES = 36
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Browser) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Browser) -> Iterator[BrowserSite]:
     """``python -m deployments.serve`` against the shared Prefect server, for all tests here."""
     directory = tmp_path_factory.mktemp("site")
     assert write_patients(directory / "data") == RESOURCES
@@ -155,7 +155,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Br
         )  # fmt: skip
         try:
             wait_until(lambda: "serving pipeline/" in log.read_text(), 120)
-            yield Site(commands, prefect_api, "sluice-ui", urls)
+            yield BrowserSite(commands, prefect_api, "sluice-ui", urls)
         finally:
             process.terminate()
             process.wait(timeout=60)
@@ -168,7 +168,7 @@ def link(api: str) -> str:
 
 
 @pytest.fixture
-def ui(browser: Browser, site: Site, tmp_path: Path) -> Iterator[Ui]:
+def ui(browser: Browser, site: BrowserSite, tmp_path: Path) -> Iterator[Ui]:
     """A tab of the browser. No page may show a person's data, and none may need another host."""
     from tests.browser.ui import Ui
 

@@ -32,7 +32,7 @@ LOGIN = "anna:a pass word"
 
 
 @dataclass
-class Parked:
+class WaitingJob:
     """A job that waits, the server that shows its report, and how a browser signs in there."""
 
     root: str
@@ -49,7 +49,7 @@ class Parked:
 @pytest.fixture(scope="module", params=["embedded", "jobs", "copies"])
 def parked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated_database: Path
-) -> Iterator[Parked]:
+) -> Iterator[WaitingJob]:
     """A job at its wait with the server of its jobs directory, and with one for several machines."""
     place = tmp_path_factory.mktemp(request.param)
     write_input(place / "data")
@@ -84,7 +84,7 @@ report: {{{"copy_to: site" if copies else ""}}}
         stack.callback(commands.close)
         started = commands("pipeline", "start", "config.yaml")
         assert started.code == 0, started.err
-        yield Parked(root, started.job, place / "jobs" / started.job, link)
+        yield WaitingJob(root, started.job, place / "jobs" / started.job, link)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
         yield context
 
 
-def signed_in(context: BrowserContext, parked: Parked, pictures: Path) -> Ui:
+def signed_in(context: BrowserContext, parked: WaitingJob, pictures: Path) -> Ui:
     ui = Ui(context.new_page(), parked.root, pictures)
     if parked.link is not None:
         ui.sign_in(parked.link)
@@ -113,7 +113,7 @@ def watched(page: Page) -> list[str]:
     return seen
 
 
-def is_shown(page: Page, parked: Parked) -> None:
+def is_shown(page: Page, parked: WaitingJob) -> None:
     page.locator("h1").wait_for()
     assert page.locator("html").get_attribute("lang") == "en"
     assert "Do not release" in page.locator("h1").inner_text()
@@ -123,7 +123,7 @@ def is_shown(page: Page, parked: Parked) -> None:
     assert page.url == parked.address
 
 
-def test_the_form_and_the_artifact_open_the_report(context: BrowserContext, parked: Parked, tmp_path: Path) -> None:
+def test_the_form_and_the_artifact_open_the_report(context: BrowserContext, parked: WaitingJob, tmp_path: Path) -> None:
     ui = signed_in(context, parked, tmp_path)
     ui.open_run(parked.job)
     form = ui.resume_form()
@@ -150,7 +150,7 @@ def test_the_form_and_the_artifact_open_the_report(context: BrowserContext, park
     assert ui.elsewhere == []
 
 
-def test_nothing_in_the_report_runs_or_is_loaded(context: BrowserContext, parked: Parked, tmp_path: Path) -> None:
+def test_nothing_in_the_report_runs_or_is_loaded(context: BrowserContext, parked: WaitingJob, tmp_path: Path) -> None:
     """What hostile data would have put into the page, had they got there: its policy holds where the UI shows it."""
     evil = f"""<!DOCTYPE html><html lang="en"><head><title>x</title></head><body><h1>Do not release</h1>
     <script>document.title = "ran"; fetch("/api/flows/count", {{method: "POST"}})</script>
@@ -174,7 +174,7 @@ def test_nothing_in_the_report_runs_or_is_loaded(context: BrowserContext, parked
     assert [one for one in asked if "favicon-32x32" not in one] == [f"GET {parked.address}"] * 2  # the tab has an icon
 
 
-def test_signed_out_nobody_sees_it(context: BrowserContext, parked: Parked, tmp_path: Path) -> None:
+def test_signed_out_nobody_sees_it(context: BrowserContext, parked: WaitingJob, tmp_path: Path) -> None:
     ui = Ui(context.new_page(), parked.root, tmp_path)
     answer = ui.page.goto(parked.address)
     assert answer is not None
@@ -187,7 +187,9 @@ def test_signed_out_nobody_sees_it(context: BrowserContext, parked: Parked, tmp_
     ui.page.wait_for_url("**/login**")
 
 
-def test_signed_in_other_files_and_jobs_are_not_there(context: BrowserContext, parked: Parked, tmp_path: Path) -> None:
+def test_signed_in_other_files_and_jobs_are_not_there(
+    context: BrowserContext, parked: WaitingJob, tmp_path: Path
+) -> None:
     ui = signed_in(context, parked, tmp_path)
     other = parked.job.translate(str.maketrans("0123456789", "1234567890"))
     paths = [
@@ -201,7 +203,7 @@ def test_signed_in_other_files_and_jobs_are_not_there(context: BrowserContext, p
 
 
 def test_a_page_of_another_origin_in_the_same_browser_reads_nothing(
-    context: BrowserContext, parked: Parked, tmp_path: Path
+    context: BrowserContext, parked: WaitingJob, tmp_path: Path
 ) -> None:
     page = f"""<!DOCTYPE html><body><script>
     async function tried() {{

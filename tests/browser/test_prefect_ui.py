@@ -15,7 +15,7 @@ from tests.conftest import address_of, wait_until
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")
 
-from tests.browser.conftest import RESOURCES, Site
+from tests.browser.conftest import RESOURCES, BrowserSite
 from tests.browser.ui import Ui
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
@@ -27,17 +27,17 @@ TRANSACTIONS = 18
 """One for each Bundle of the input."""
 
 
-def begun(ui: Ui, site: Site, config: Path) -> str:
+def begun(ui: Ui, site: BrowserSite, config: Path) -> str:
     """Start a run from the deployment's form; its id."""
     ui.open_deployment(site.deployment)
     return ui.custom_run(config=config)
 
 
-def until(site: Site, config: Path, job: str, state: str) -> None:
+def until(site: BrowserSite, config: Path, job: str, state: str) -> None:
     wait_until(lambda: site.commands.status(job, config)["state"] == state, 120)
 
 
-def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, site: Site) -> None:
+def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("heart-study", "local_import", "pseudonymizer", "wait", "send")
     site.faults("fhir", {"action": "status", "method": "POST", "status": 503, "skip": 2}, SLOW)
 
@@ -97,7 +97,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     assert site.commands("pipeline", "continue", config, job).code == 0
 
 
-def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, site: Site) -> None:
+def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("cancelled-study", "local_import", "send")
     site.faults("fhir", SLOW)
     job = begun(ui, site, config)
@@ -121,7 +121,7 @@ def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, si
     assert "error[job-cancelled]" in refused.err
 
 
-def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site) -> None:
+def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("failed-study", "local_import", "pseudonymizer", "send")
     site.faults("fhir", {"action": "status", "method": "POST", "status": 403, "skip": 4, "times": None})
     job = begun(ui, site, config)
@@ -147,7 +147,7 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     assert ui.title(job) == "The page of the job: completed"
 
 
-def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, site: Site) -> None:
+def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("undecided-study", "local_import", "wait", "send")
     before = site.posts()
     job = begun(ui, site, config)
@@ -190,7 +190,7 @@ def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, si
     assert approval["despite"] == "made up"
 
 
-def test_the_form_speaks_the_language_of_the_report_and_cuts_no_path_off(ui: Ui, site: Site) -> None:
+def test_the_form_speaks_the_language_of_the_report_and_cuts_no_path_off(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("studie", "local_import", "wait", "send")
     with config.open("a") as file:
         file.write("report: {language: de}\n")
@@ -221,7 +221,7 @@ def test_the_form_speaks_the_language_of_the_report_and_cuts_no_path_off(ui: Ui,
     assert site.posts() == before
 
 
-def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -> None:
+def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("rejected-study", "local_import", "wait", "send")
     before = site.posts()
     ui.open_deployment(site.deployment)
@@ -245,7 +245,7 @@ def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -
     ui.see("The third try", "runs")
 
 
-def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the_ui(ui: Ui, site: Site) -> None:
+def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the_ui(ui: Ui, site: BrowserSite) -> None:
     config = site.configuration("approved-study", "local_import", "wait", "send")
     job = begun(ui, site, config)
     ui.see_state("Suspended")
@@ -256,7 +256,7 @@ def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the
     ui.open_page(job, until="Step 2 (wait) was approved by Bo on the command line")
 
 
-def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_each(ui: Ui, site: Site) -> None:
+def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_each(ui: Ui, site: BrowserSite) -> None:
     ui.open_deployment(site.deployment)
     ui.open_form()
     labels = ui.page.locator(".schema-form-property__label").all_inner_texts()
@@ -266,7 +266,7 @@ def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_e
     assert "None" not in ui.read("form")
 
 
-def test_a_configuration_that_is_not_there_is_said_on_the_page_of_the_run(ui: Ui, site: Site) -> None:
+def test_a_configuration_that_is_not_there_is_said_on_the_page_of_the_run(ui: Ui, site: BrowserSite) -> None:
     begun(ui, site, site.directory / "missing.yaml")
     ui.see_state("Failed")
     ui.page.locator("li.p-tab#details").click()
@@ -286,7 +286,7 @@ HOSTILE = (
 """Names that a CRTDL or a server might bring."""
 
 
-def test_names_from_outside_stand_in_tables_as_they_are_and_fetch_nothing(ui: Ui, site: Site) -> None:
+def test_names_from_outside_stand_in_tables_as_they_are_and_fetch_nothing(ui: Ui, site: BrowserSite) -> None:
     with PrefectApi(address_of(site.api)) as api:
         flow = api.request("POST", "/flows/", {"name": "literal"})
         run = api.request("POST", "/flow_runs/", {"name": "literal", "flow_id": flow["id"]})["id"]

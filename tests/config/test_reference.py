@@ -38,7 +38,7 @@ def leaves(tree: Any, prefix: str = "") -> set[str]:
     return found
 
 
-class TestPage:
+class TestReferencePage:
     def test_it_is_current(self) -> None:
         assert PAGE.read_text(encoding="utf-8") == render(), "python -m config.reference > docs/configuration.md"
 

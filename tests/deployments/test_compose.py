@@ -169,7 +169,7 @@ class TestCompose:
 PAGE = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
 
 
-class TestPage:
+class TestContainersPage:
     def test_every_variable_of_the_compose_file_is_documented(self) -> None:
         text = (DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8")
         variables = set(re.findall(r"\$\{(SLUICE_\w+)", text))

@@ -30,7 +30,7 @@ _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
-class Block:
+class PageBlock:
     """A fenced block of a page, and the line it begins in."""
 
     page: Path
@@ -46,15 +46,15 @@ def read(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def blocks(page: Path, *languages: str) -> Iterator[Block]:
+def blocks(page: Path, *languages: str) -> Iterator[PageBlock]:
     """The fenced blocks of a page; of the given languages, or all."""
     text = read(page)
     for match in _FENCE.finditer(text):
         if not languages or match["language"] in languages:
-            yield Block(page, text.count("\n", 0, match.start()) + 1, match["language"], match["text"])
+            yield PageBlock(page, text.count("\n", 0, match.start()) + 1, match["language"], match["text"])
 
 
-def example(page: str, beginning: str) -> Block:
+def example(page: str, beginning: str) -> PageBlock:
     """The one block of a page that begins with these words.
 
     ``test_every_example`` finds the calls in the source, so both arguments are plain texts.
@@ -82,7 +82,7 @@ def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
         yield from _calls(inline)
 
 
-def called(block: Block) -> Iterator[tuple[str, list[str]]]:
+def called(block: PageBlock) -> Iterator[tuple[str, list[str]]]:
     """The calls of our program in a block."""
     for line in block.text.splitlines():
         if "[OPTIONS]" not in line:  # the usage lines of the commands page

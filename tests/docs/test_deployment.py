@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from tests.docs.pages import Block, example, read
+from tests.docs.pages import PageBlock, example, read
 from tests.docs.references import ROOT
 
 DATABASE = "PREFECT_SERVER_DATABASE_"
 
 
-def keys(block: Block) -> list[str]:
+def keys(block: PageBlock) -> list[str]:
     return [line.partition("=")[0] for line in block.text.splitlines()]
 
 
@@ -29,7 +29,7 @@ def test_the_file_of_secrets_has_what_the_compose_file_does_not_start_without() 
     ],
     ids=str,
 )
-def test_a_file_of_settings_has_settings_of_prefect_and_keys_of_the_configuration(block: Block) -> None:
+def test_a_file_of_settings_has_settings_of_prefect_and_keys_of_the_configuration(block: PageBlock) -> None:
     from prefect.settings import Settings
 
     for key in keys(block):

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.docs.not_run import ELSEWHERE, GENERATED, NOT_RUN, NOT_SPOKEN
-from tests.docs.pages import DEMO, PAGES, Block, blocks, called, read, spoken
+from tests.docs.pages import DEMO, PAGES, PageBlock, blocks, called, read, spoken
 from tests.docs.references import ROOT
 
 BLOCKS = [block for page in PAGES for block in blocks(page) if str(page.relative_to(ROOT)) not in GENERATED]
@@ -30,14 +30,14 @@ def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
     return frozenset(taken), frozenset(texts)
 
 
-def named(block: Block, names: frozenset[tuple[str, str]]) -> list[str]:
+def named(block: PageBlock, names: frozenset[tuple[str, str]]) -> list[str]:
     """Those of the names that mean this block."""
     page = str(block.page.relative_to(ROOT))
     return [beginning for where, beginning in names if where == page and block.text.startswith(beginning)]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_an_example_runs_or_has_a_reason_not_to(block: Block) -> None:
+def test_an_example_runs_or_has_a_reason_not_to(block: PageBlock) -> None:
     # Configurations of docs/ are collected by test_configurations, whatever they begin with.
     run = block.language == "yaml" or bool(named(block, constants()[0] | ELSEWHERE.keys()))
     reasons = named(block, frozenset(NOT_RUN))

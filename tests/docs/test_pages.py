@@ -28,7 +28,7 @@ from flows.job.record import JobRecord
 from flows.job.running.state import JobState
 from flows.run import cli
 from tasks.shared.report import Problem, StepReport, Waiting
-from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read
+from tests.docs.pages import DOCS, PAGES, README, PageBlock, blocks, command_lines, prose, read
 from tests.docs.references import ROOT, references
 
 CONFIGURATION, COMMANDS, STEPS, OPERATING, TROUBLESHOOTING, JSON, FIRST_JOB = (
@@ -177,7 +177,7 @@ YAML = [block for page in PAGES for block in blocks(page, "yaml") if page.name !
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
-def test_an_example_configuration_loads_without_any_finding(block: Block, tmp_path: Path) -> None:
+def test_an_example_configuration_loads_without_any_finding(block: PageBlock, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     file = tmp_path / "example.yaml"
     file.write_text(block.text, encoding="utf-8")

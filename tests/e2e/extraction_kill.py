@@ -24,7 +24,7 @@ from deployments.sandbox.child import start_child
 from deployments.sandbox.options import SandboxOptions
 from tests.conftest import Commands, seed
 from tests.deployments.sandbox.extraction.conftest import attribute, crtdl, group
-from tests.e2e.test_kill_campaign import DECIMALS, Trial
+from tests.e2e.test_kill_campaign import DECIMALS, CampaignTrial
 from tests.peers.lines import compressed_contents
 from tests.peers.sandbox import Sandboxed
 
@@ -48,7 +48,7 @@ QUERY = crtdl(
 
 
 @dataclass(frozen=True)
-class Hospital:
+class NdjsonHospital:
     """A directory of FHIR NDJSON."""
 
     directory: Path
@@ -59,7 +59,7 @@ class Hospital:
         return self.patients // BATCHES
 
 
-def write_hospital(directory: Path, megabytes: float) -> Hospital:
+def write_hospital(directory: Path, megabytes: float) -> NdjsonHospital:
     """About so much data (10⁶ bytes), for ``BATCHES`` equal batches of patients."""
     directory.mkdir(parents=True)
     patients = max(1, round(megabytes * 1e6 / (BATCHES * OBSERVATIONS * (NOTE + 250)))) * BATCHES
@@ -80,24 +80,24 @@ def write_hospital(directory: Path, megabytes: float) -> Hospital:
                     f'"valueQuantity":{{"value":{DECIMALS[(number + n) % len(DECIMALS)]},"unit":"mg"}},'
                     f'"note":[{{"text":"{note}"}}]}}\n'
                 )
-    return Hospital(directory, patients)
+    return NdjsonHospital(directory, patients)
 
 
 @dataclass(frozen=True)
-class Content:
+class FileContent:
     """What is in a file, small enough to be shown."""
 
     size: int
     sha256: str
 
     @classmethod
-    def of(cls, content: bytes) -> Content:
+    def of(cls, content: bytes) -> FileContent:
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
-def contents(directory: Path) -> dict[str, Content]:
+def contents(directory: Path) -> dict[str, FileContent]:
     """The imported files by the server's names."""
-    return {name: Content.of(content) for name, content in compressed_contents(directory).items()}
+    return {name: FileContent.of(content) for name, content in compressed_contents(directory).items()}
 
 
 @dataclass
@@ -125,11 +125,13 @@ class Extractor(Sandboxed):
         """The ids of its jobs."""
         return [entry["resource"]["id"] for entry in self._get("/fhir/Task").json().get("entry", ())]
 
-    def files(self, job: str) -> dict[str, Content]:
+    def files(self, job: str) -> dict[str, FileContent]:
         """A job's result files by name, as anybody gets them who just asks."""
         self.faults()
         urls = [entry["url"] for entry in self._get(f"/fhir/__status/{job}").json()["output"]]
-        return {url.rpartition("/")[2]: Content.of(httpx.get(url, trust_env=False, timeout=60).content) for url in urls}
+        return {
+            url.rpartition("/")[2]: FileContent.of(httpx.get(url, trust_env=False, timeout=60).content) for url in urls
+        }
 
     def slow(self, *, submission: float, megabyte: float, cut: int | None = None) -> None:
         """Seconds until a submission that was carried out is answered, and for each megabyte of a result file.
@@ -158,7 +160,7 @@ def _name(request: dict[str, Any]) -> str:
 
 
 @dataclass
-class ExtractionTrial(Trial):
+class ExtractionTrial(CampaignTrial):
     """One working directory with its extraction server and what was seen in it."""
 
     server: Extractor
@@ -211,7 +213,7 @@ class ExtractionTrial(Trial):
         return sorted(str(path) for path in inside if path.parts[0] != "import")
 
 
-def check(trial: ExtractionTrial, status: dict[str, Any], hospital: Hospital, kept: list[str] | None) -> None:
+def check(trial: ExtractionTrial, status: dict[str, Any], hospital: NdjsonHospital, kept: list[str] | None) -> None:
     """Everything that must hold after the job is complete."""
     server = trial.server
     asked, fetched = server.asked(), server.fetched()
@@ -235,7 +237,9 @@ def check(trial: ExtractionTrial, status: dict[str, Any], hospital: Hospital, ke
 
 
 @contextmanager
-def trial(directory: Path, hospital: Hospital, database: Path, *, api: str | None = None) -> Iterator[ExtractionTrial]:
+def trial(
+    directory: Path, hospital: NdjsonHospital, database: Path, *, api: str | None = None
+) -> Iterator[ExtractionTrial]:
     """A configuration, a query and a server; an embedded Prefect server unless there is ``api``."""
     directory.mkdir(exist_ok=True)
     seed(directory / "jobs", database)

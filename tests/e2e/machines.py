@@ -18,7 +18,7 @@ from pathlib import Path
 from flows.engine.api import PrefectApi
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
-from tests.e2e.test_prefect_yaml import Prefect
+from tests.e2e.test_prefect_yaml import PrefectCommand
 
 _TIMES = """
 import flows.job.running.lease, flows.job.running.proof
@@ -76,7 +76,7 @@ def descendants(pid: int) -> list[int]:
 
 
 @dataclass
-class Worker:
+class WorkerProcess:
     """A worker with the runs it starts: a machine that can die as a whole.
 
     ``environment`` is what makes a command one of this machine.
@@ -87,13 +87,14 @@ class Worker:
     environment: dict[str, str]
 
     @classmethod
-    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> Worker:
+    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> WorkerProcess:
         log = sluice.cwd / f"{name}.log"
         often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
-                cwd=sluice.cwd, env=Prefect(sluice, api).environment | often | environment, stdout=file, stderr=file,
+                cwd=sluice.cwd, env=PrefectCommand(sluice, api).environment | often | environment,
+                stdout=file, stderr=file,
             )  # fmt: skip
         return cls(process, log, environment)
 
@@ -168,12 +169,13 @@ def deployment(api: str, pool: str, working_dir: Path) -> str:
 @contextlib.contextmanager
 def two_workers(
     sluice: Commands, api: str, first: dict[str, str], second: dict[str, str]
-) -> Iterator[tuple[Worker, Worker, str]]:
+) -> Iterator[tuple[WorkerProcess, WorkerProcess, str]]:
     """Two workers and a deployment on their pool; their environments make them machines of their own, or not."""
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(api, pool, sluice.cwd)
     workers = [
-        Worker.start(sluice, api, pool, name, environment) for name, environment in (("one", first), ("two", second))
+        WorkerProcess.start(sluice, api, pool, name, environment)
+        for name, environment in (("one", first), ("two", second))
     ]
     try:
         for worker in workers:

@@ -42,7 +42,7 @@ BATCH = 10
 
 
 @dataclass
-class Server:
+class TeamServer:
     """A Prefect server with the settings of the compose file."""
 
     place: Path
@@ -93,7 +93,7 @@ def outside() -> dict[str, str]:
 class Machine:
     """A machine with a worker."""
 
-    site: Site
+    site: TeamSite
     name: str
     more: dict[str, str] = field(default_factory=dict)
     worker: subprocess.Popen[bytes] | None = None
@@ -172,12 +172,12 @@ class Machine:
 
 
 @dataclass
-class Site:
+class TeamSite:
     """All of it."""
 
     place: Path
     database: Postgres
-    server: Server
+    server: TeamServer
     services: SandboxChild
     client: dict[str, str]
     machines: tuple[Machine, ...] = ()
@@ -268,7 +268,7 @@ class Site:
 
 
 @contextlib.contextmanager
-def site(place: Path, *, second: dict[str, str] | None = None) -> Iterator[Site]:
+def site(place: Path, *, second: dict[str, str] | None = None) -> Iterator[TeamSite]:
     """A site in ``place``; ``second`` is what the environment of the second machine has more."""
     with contextlib.ExitStack() as stack, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -278,7 +278,7 @@ def site(place: Path, *, second: dict[str, str] | None = None) -> Iterator[Site]
         stack.callback(shutil.rmtree, database.place)
         database.start()
         stack.callback(database.end)
-        server = Server(place, database, port, f"sluice:{secrets.token_hex(24)}")
+        server = TeamServer(place, database, port, f"sluice:{secrets.token_hex(24)}")
         server.start()
         stack.callback(server.stop)
         services = stack.enter_context(start_child(SandboxOptions(data=DATA)))
@@ -286,7 +286,7 @@ def site(place: Path, *, second: dict[str, str] | None = None) -> Iterator[Site]
             "PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": server.auth,
             "PYTHONPATH": str(ROOT), "DO_NOT_TRACK": "1",
         }  # fmt: skip
-        made = Site(place, database, server, services, client)
+        made = TeamSite(place, database, server, services, client)
         made.machines = (
             Machine(made, "one"),
             Machine(made, "two", other_machine(place / "other-machine") | (second or {})),

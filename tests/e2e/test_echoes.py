@@ -20,7 +20,7 @@ from tests.e2e.test_canaries import databases
 from tests.peers.extraction import project as extraction_project
 from tests.peers.honest import honest
 from tests.peers.project import write_input
-from tests.peers.server import Loopback, Reply, Seen, loopback
+from tests.peers.server import Loopback, Reply, SeenRequest, loopback
 
 PASSWORD = "canary/pass+word=7f3a"
 CLIENT_SECRET = "canary&client secret-91bc"
@@ -44,7 +44,7 @@ def forms() -> Iterator[bytes]:
         yield base64.b64encode(text.encode()).rstrip(b"=")
 
 
-def echo(seen: Seen, known: Sequence[str] = ()) -> Reply:
+def echo(seen: SeenRequest, known: Sequence[str] = ()) -> Reply:
     """The request itself, as JSON, and what is ``known`` otherwise; tokens for whoever asks."""
     if "openid-configuration" in seen.target:
         return Reply(404)

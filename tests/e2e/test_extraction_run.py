@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Commands, Ran
-from tests.peers.extraction import ExtractionServer, extraction_server, project
+from tests.peers.extraction import PatientExtraction, extraction_server, project
 from tests.peers.lines import compressed_contents
-from tests.peers.server import Raw, Reply, Seen
+from tests.peers.server import Raw, Reply, SeenRequest
 
 RULES = """
   crtdl_preprocessing:
@@ -26,8 +26,8 @@ RULES = """
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ExtractionServer]:
-    with extraction_server(ExtractionServer()) as running:
+def server(tmp_path: Path) -> Iterator[PatientExtraction]:
+    with extraction_server(PatientExtraction()) as running:
         project(tmp_path, running.url)
         yield running
 
@@ -37,7 +37,7 @@ def imported(project: Path, job: str) -> dict[str, bytes]:
 
 
 def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     assert ran.code == 0, ran.err
@@ -55,7 +55,7 @@ def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
 
 @pytest.mark.slow
 def test_the_enriched_crtdl_is_the_one_that_is_submitted(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     project(tmp_path, server.url, extra=RULES)
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
@@ -75,7 +75,7 @@ def test_the_enriched_crtdl_is_the_one_that_is_submitted(
 
 @pytest.mark.slow
 def test_the_url_of_a_result_is_imported_without_a_submission(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     server.polls = 0
     server._submit()
@@ -87,7 +87,7 @@ def test_the_url_of_a_result_is_imported_without_a_submission(
 
 
 def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     server.override = lambda seen: Reply(500, b"CANARY") if "__status" in seen.target else None
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
@@ -106,7 +106,7 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
 
 @pytest.mark.slow
 def test_a_continue_does_not_need_the_files_the_job_was_started_with(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     (tmp_path / "patients.txt").write_text("p1\n")
     server.override = lambda seen: Reply(401) if "__status" in seen.target else None
@@ -155,7 +155,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], bool]] = {
 @pytest.mark.parametrize("dead", [404, 410])
 @pytest.mark.parametrize("name", EDITS)
 def test_after_a_dead_handle_an_edited_query_is_not_submitted(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path, name: str, dead: int
+    sluice: Commands, server: PatientExtraction, tmp_path: Path, name: str, dead: int
 ) -> None:
     edit, differs = EDITS[name]
     (tmp_path / "patients.txt").write_text("p1\n")
@@ -186,7 +186,7 @@ def test_after_a_dead_handle_an_edited_query_is_not_submitted(
 
 @pytest.mark.e2e
 def test_after_kill_9_and_a_dead_handle_an_edited_query_is_not_submitted(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     project(tmp_path, server.url, extra=RULES)
     killer = Killer(server, lambda seen: "__status" in seen.target)
@@ -202,7 +202,7 @@ def test_after_kill_9_and_a_dead_handle_an_edited_query_is_not_submitted(
 
 @pytest.mark.slow
 def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     server.override = lambda seen: Reply(400) if "$extract-data" in seen.target else None
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
@@ -219,14 +219,14 @@ def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
 class Killer:
     """Kills the process in the middle of its n-th request that matches."""
 
-    def __init__(self, server: ExtractionServer, matches: Callable[[Seen], bool], number: int = 1) -> None:
+    def __init__(self, server: PatientExtraction, matches: Callable[[SeenRequest], bool], number: int = 1) -> None:
         self.server = server
         self.matches = matches
         self.left = number
         self.pid: int | None = None
         server.override = self
 
-    def __call__(self, seen: Seen) -> Reply | Raw | None:
+    def __call__(self, seen: SeenRequest) -> Reply | Raw | None:
         if self.pid is None or not self.matches(seen):
             return None
         self.left -= 1
@@ -245,7 +245,7 @@ class Killer:
 
 
 def killed_and_continued(
-    sluice: Commands, server: ExtractionServer, matches: Callable[[Seen], bool], number: int = 1
+    sluice: Commands, server: PatientExtraction, matches: Callable[[SeenRequest], bool], number: int = 1
 ) -> tuple[Killer, Ran]:
     """A run that dies in its n-th such request, and the one that goes on with it."""
     killer = Killer(server, matches, number)
@@ -262,12 +262,12 @@ def killed_and_continued(
     return killer, Ran(second.code, first.out, second.err)
 
 
-def in_the_pipeline(seen: Seen) -> bool:
+def in_the_pipeline(seen: SeenRequest) -> bool:
     """Every request but those of the checks before the job exists."""
     return not seen.target.endswith("/metadata")
 
 
-def check(sluice: Commands, server: ExtractionServer, project: Path, ran: Ran) -> None:
+def check(sluice: Commands, server: PatientExtraction, project: Path, ran: Ran) -> None:
     """One submission, no complete file fetched twice, the bytes of an undisturbed run."""
     assert server.count("POST", "$extract-data") == 1
     assert len(server.tasks) == 1
@@ -280,7 +280,7 @@ def check(sluice: Commands, server: ExtractionServer, project: Path, ran: Ran) -
     "part", ["$extract-data", "__status", "batch-3.ndjson"], ids=["submission", "poll", "download"]
 )
 def test_after_kill_9_the_run_goes_on_with_one_submission_and_the_same_result(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path, part: str
+    sluice: Commands, server: PatientExtraction, tmp_path: Path, part: str
 ) -> None:
     killer, ran = killed_and_continued(sluice, server, lambda seen: part in seen.target and seen.method != "HEAD")
     assert killer.done
@@ -289,7 +289,7 @@ def test_after_kill_9_the_run_goes_on_with_one_submission_and_the_same_result(
 
 @pytest.mark.e2e
 def test_files_that_were_complete_are_not_fetched_again(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     text = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(
@@ -304,7 +304,7 @@ def test_files_that_were_complete_are_not_fetched_again(
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", range(1, 31))
 def test_kill_9_at_every_single_request(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path, number: int
+    sluice: Commands, server: PatientExtraction, tmp_path: Path, number: int
 ) -> None:
     _, ran = killed_and_continued(sluice, server, in_the_pipeline, number)
     check(sluice, server, tmp_path, ran)

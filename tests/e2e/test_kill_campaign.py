@@ -58,7 +58,7 @@ def write_input(directory: Path, *, files: int, observations: int) -> dict[str, 
     return texts
 
 
-class Server(Sandboxed):
+class CampaignFhir(Sandboxed):
     """The sandbox FHIR server in a process of its own."""
 
     def slow(self, seconds: float) -> None:
@@ -74,12 +74,12 @@ def identity(path: Path) -> tuple[int, int]:
 
 
 @dataclass
-class Trial:
+class CampaignTrial:
     """One working directory with its server and what was seen in it."""
 
     directory: Path
     sluice: Commands
-    server: Server
+    server: CampaignFhir
     kills: int = 0
     finished: dict[Path, tuple[int, int]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
@@ -201,13 +201,13 @@ class Trial:
         return status if status["state"] == "completed" else self.finish(self.launch())
 
 
-def imported(trial: Trial) -> dict[str, str]:
+def imported(trial: CampaignTrial) -> dict[str, str]:
     """Names and digests of the imported files."""
     assert trial.job is not None
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (trial.job / "import").iterdir()}
 
 
-def check(trial: Trial, status: dict[str, Any], texts: dict[str, bytes], files: dict[str, str] | None) -> None:
+def check(trial: CampaignTrial, status: dict[str, Any], texts: dict[str, bytes], files: dict[str, str] | None) -> None:
     """Everything that must hold after the job is complete."""
     held = trial.server.resources()
     assert held.keys() == texts.keys()
@@ -229,13 +229,13 @@ def check(trial: Trial, status: dict[str, Any], texts: dict[str, bytes], files: 
 @contextlib.contextmanager
 def trial(
     directory: Path, database: Path, *, files: int, observations: int
-) -> Iterator[tuple[Trial, dict[str, bytes]]]:
+) -> Iterator[tuple[CampaignTrial, dict[str, bytes]]]:
     directory.mkdir(exist_ok=True)
     texts = write_input(directory / "data", files=files, observations=observations)
     seed(directory / "jobs", database)
     commands = Commands(directory, None)
     with start_child(SandboxOptions(state=directory / "fhir")) as sandbox:
-        fhir = Server(sandbox.urls["fhir"])
+        fhir = CampaignFhir(sandbox.urls["fhir"])
         (directory / "config.yaml").write_text(
             f"""
 services:
@@ -247,7 +247,7 @@ jobs_dir: jobs
 """
         )
         try:
-            yield Trial(directory, commands, fhir), texts
+            yield CampaignTrial(directory, commands, fhir), texts
         finally:
             commands.close()
 
@@ -319,13 +319,13 @@ def test_kill_9_at_thirty_random_moments(tmp_path, migrated_database):
     assert kills == wanted
 
 
-def timed(job: Trial) -> tuple[dict[str, Any], float]:
+def timed(job: CampaignTrial) -> tuple[dict[str, Any], float]:
     """The status at the end of an undisturbed command, and its seconds."""
     began = time.monotonic()
     return job.finish(job.launch()), time.monotonic() - began
 
 
-def last_of_it(job: Trial, state: str | None, *, watched: bool) -> dict[str, Any]:
+def last_of_it(job: CampaignTrial, state: str | None, *, watched: bool) -> dict[str, Any]:
     """Go on until the job is complete; ``watched`` tries a second process on the way, if the job was in its send."""
     if state == "completed":
         assert job.job is not None

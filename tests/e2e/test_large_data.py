@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.echo import serving
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 MB = 1_000_000
 LIMIT = 300
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1800)]
 
 
 @dataclass
-class Measured:
+class MeasuredCommand:
     """A command that ended, its peak memory in MB and its seconds."""
 
     code: int
@@ -36,7 +36,7 @@ class Measured:
     seconds: float
 
 
-def measured(sluice, *arguments: str) -> Measured:
+def measured(sluice, *arguments: str) -> MeasuredCommand:
     """Run a command and watch its memory."""
     began = time.monotonic()
     child = sluice.start(*arguments)
@@ -45,7 +45,7 @@ def measured(sluice, *arguments: str) -> Measured:
         peak = max(peak, high_water(child.pid))
         time.sleep(0.05)
     out, err = child.communicate()
-    return Measured(child.returncode, out, err, peak * 1024 / MB, time.monotonic() - began)
+    return MeasuredCommand(child.returncode, out, err, peak * 1024 / MB, time.monotonic() - began)
 
 
 def high_water(pid: int) -> int:
@@ -183,7 +183,7 @@ def test_an_extraction_takes_no_more_memory_for_a_file_of_3_gb(sluice, tmp_path,
     length = lines * (len(next(bundles(1))) + 1)
     manifest = {"output": [{"type": "NDJSON Bundle", "url": "/out/large.ndjson"}], "error": []}
 
-    def answer(seen: Seen) -> Reply | Raw:
+    def answer(seen: SeenRequest) -> Reply | Raw:
         if seen.target == RESULT:
             return Reply(200, json.dumps(manifest).encode(), {"Content-Type": "application/json"})
         if seen.method == "HEAD":

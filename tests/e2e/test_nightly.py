@@ -16,14 +16,14 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from tests.conftest import Commands, address_of, own_name, wait_until
-from tests.e2e.machines import Worker, deployment
+from tests.e2e.machines import WorkerProcess, deployment
 from tests.peers.project import Fhir, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 @contextmanager
-def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> Iterator[Worker]:
+def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> Iterator[WorkerProcess]:
     """A worker of ours; it looks for runs every second."""
     log = sluice.cwd / f"{name}.log"
     often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": api, "PYTHONUNBUFFERED": "1"}
@@ -32,7 +32,7 @@ def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> 
             [sys.executable, "-m", "deployments.worker", "--pool", pool, "--name", name, *options],
             cwd=sluice.cwd, env=sluice.environment | often, stdout=file, stderr=file,
         )  # fmt: skip
-    worker = Worker(process, log, {})
+    worker = WorkerProcess(process, log, {})
     try:
         worker.ready()
         yield worker

@@ -24,7 +24,7 @@ from flows.job.running.sweep import Sweep
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, seed, wait_until
 from tests.peers.mail import Mailbox
 from tests.peers.project import Fhir
-from tests.peers.server import Loopback, Reply, Seen
+from tests.peers.server import Loopback, Reply, SeenRequest
 
 PAGE = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
 EXECUTED = "prefect.automation.action.executed"
@@ -41,7 +41,7 @@ class Receiver:
         self._status = 204
         self._server = Loopback(self._take)
 
-    def _take(self, seen: Seen) -> Reply:
+    def _take(self, seen: SeenRequest) -> Reply:
         assert seen.headers["content-type"] == "application/json"
         self.texts.append(f"{seen.headers}{seen.body.decode()}")
         self.calls.append(json.loads(seen.body))

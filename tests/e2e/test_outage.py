@@ -34,7 +34,7 @@ TIMES = LeaseTimes(lease=6.0, renew=1.5, retry=0.5, beat=0.5, give_up=4.0, sure=
 """A tenth of the real ones."""
 
 
-class Slow(Bridge):
+class SlowBridge(Bridge):
     """A bridge on which every transaction takes so many seconds."""
 
     pause = 0.25
@@ -45,7 +45,7 @@ class Slow(Bridge):
         return super().passes(method, path, upstream)
 
 
-class Server:
+class RestartableServer:
     """A Prefect server of a site, on one port for ever."""
 
     def __init__(self, home: Path) -> None:
@@ -82,9 +82,9 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path, migrated_database: Path) -> Iterator[Server]:
+def server(tmp_path: Path, migrated_database: Path) -> Iterator[RestartableServer]:
     seed(tmp_path / "site", migrated_database)
-    found = Server(tmp_path / "site" / ".prefect")
+    found = RestartableServer(tmp_path / "site" / ".prefect")
     try:
         found.ready()
         yield found
@@ -94,14 +94,14 @@ def server(tmp_path: Path, migrated_database: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def between(fhir: Fhir) -> Iterator[Slow]:
-    made = Slow(fhir.url)
+def between(fhir: Fhir) -> Iterator[SlowBridge]:
+    made = SlowBridge(fhir.url)
     yield made
     made.close()
 
 
 @pytest.fixture
-def commands(tmp_path: Path, server: Server, between: Slow) -> Iterator[Commands]:
+def commands(tmp_path: Path, server: RestartableServer, between: SlowBridge) -> Iterator[Commands]:
     """local_import → send in many small transactions, one after the other."""
     many_transactions(tmp_path, between.url)
     commands = Commands(tmp_path, server.url)
@@ -109,7 +109,7 @@ def commands(tmp_path: Path, server: Server, between: Slow) -> Iterator[Commands
     commands.close()
 
 
-class Trial:
+class OutageTrial:
     """A job that runs in a process, and the directory of it."""
 
     def __init__(self, commands: Commands, fhir: Fhir, environment: dict[str, str]) -> None:
@@ -150,11 +150,11 @@ class Trial:
 
 @pytest.mark.parametrize("how", ["killed", "stands still"])
 def test_a_job_goes_on_without_the_server_and_nobody_takes_it(
-    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path, how: str
+    commands: Commands, fhir: Fhir, server: RestartableServer, tmp_path: Path, how: str
 ) -> None:
     """For longer than a lease, and back again before the end."""
     elsewhere = other_machine(tmp_path / "other", TIMES)
-    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    trial = OutageTrial(commands, fhir, this_machine(tmp_path / "one", TIMES))
     if how == "killed":
         server.kill()
     else:
@@ -179,9 +179,9 @@ def test_a_job_goes_on_without_the_server_and_nobody_takes_it(
 
 
 def test_a_job_that_ends_while_the_server_is_away_waits_with_its_record(
-    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path
+    commands: Commands, fhir: Fhir, server: RestartableServer, tmp_path: Path
 ) -> None:
-    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    trial = OutageTrial(commands, fhir, this_machine(tmp_path / "one", TIMES))
     server.kill()
     wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 60)
     time.sleep(TIMES.lease)
@@ -193,7 +193,12 @@ def test_a_job_that_ends_while_the_server_is_away_waits_with_its_record(
 
 
 def test_a_run_of_a_worker_that_has_just_begun_waits_for_the_server_too(
-    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: Commands,
+    fhir: Fhir,
+    server: RestartableServer,
+    between: SlowBridge,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For longer than a call waits that belongs to no job."""
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "made-up:login")  # which this server does not ask for
@@ -211,9 +216,9 @@ def test_a_run_of_a_worker_that_has_just_begun_waits_for_the_server_too(
 
 
 def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
-    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path
+    commands: Commands, fhir: Fhir, server: RestartableServer, tmp_path: Path
 ) -> None:
-    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    trial = OutageTrial(commands, fhir, this_machine(tmp_path / "one", TIMES))
     server.signalled(signal.SIGSTOP)
     time.sleep(3)
     asked = time.monotonic()
@@ -224,12 +229,12 @@ def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
 
 
 def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
-    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path
+    commands: Commands, fhir: Fhir, server: RestartableServer, between: SlowBridge, tmp_path: Path
 ) -> None:
     here = this_machine(tmp_path / "one", TIMES)
     site = tmp_path / "one" / "sitecustomize.py"
     site.write_text(site.read_text() + "\nimport flows.engine.outage\nflows.engine.outage.BRIDGE = 4.0\n")
-    trial = Trial(commands, fhir, here)
+    trial = OutageTrial(commands, fhir, here)
     server.kill()
     _, err = trial.child.communicate(timeout=90)
     assert trial.child.returncode == 3, err
@@ -250,10 +255,10 @@ def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
 @pytest.mark.campaign
 @pytest.mark.parametrize("how", ["killed", "stands still"])
 def test_70_seconds_with_the_real_times(
-    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path, how: str
+    commands: Commands, fhir: Fhir, server: RestartableServer, between: SlowBridge, tmp_path: Path, how: str
 ) -> None:
     between.pause = 3.5
-    trial = Trial(commands, fhir, {})
+    trial = OutageTrial(commands, fhir, {})
     if how == "killed":
         server.kill()
     else:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 FILE = ROOT / "deployments" / "prefect.yaml"
 
 
-class Prefect:
+class PrefectCommand:
     """Prefect's own command line against the shared server, in a directory that is not the project's."""
 
     def __init__(self, sluice: Commands, api: str) -> None:
@@ -40,7 +40,7 @@ class Prefect:
 @pytest.fixture
 def pool(sluice: Commands, prefect_api: str) -> str:
     name = f"pool-{own_name(sluice.cwd)}"
-    Prefect(sluice, prefect_api)("work-pool", "create", name, "--type", "process")
+    PrefectCommand(sluice, prefect_api)("work-pool", "create", name, "--type", "process")
     return name
 
 
@@ -50,7 +50,7 @@ def worker(sluice: Commands, prefect_api: str, pool: str) -> Iterator[subprocess
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool],
-            cwd=sluice.cwd, env=Prefect(sluice, prefect_api).environment, stdout=file, stderr=file,
+            cwd=sluice.cwd, env=PrefectCommand(sluice, prefect_api).environment, stdout=file, stderr=file,
         )  # fmt: skip
         wait_until(lambda: b"started!" in log.read_bytes(), 120)
         yield process
@@ -68,7 +68,7 @@ def deploy(
         deployment["name"] += f"-{own_name(sluice.cwd)}" if suffix is None else suffix
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
-    Prefect(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
+    PrefectCommand(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
     found = {}
     for deployment in document["deployments"]:
         known = ask_prefect("GET", f"{api}/deployments/name/pipeline/{deployment['name']}")

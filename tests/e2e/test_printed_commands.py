@@ -16,7 +16,7 @@ CONFIG = "services: {local_import: {dir: my data}}\npipeline: {enabled_steps: [l
 SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(main())\n"
 
 
-class Person:
+class CommandUser:
     """Works in a directory with a blank in its name; her program lies elsewhere, hers are the paths that she gives."""
 
     def __init__(self, place: Path, api: str, program: str) -> None:
@@ -52,7 +52,7 @@ def commands(text: str) -> list[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("program", ["'../my env/sluice'", f"{shlex.quote(sys.executable)} -m flows.run"])
 def test_each_runs_where_it_is_read(tmp_path: Path, prefect_api: str, program: str) -> None:
-    person = Person(tmp_path, prefect_api, program)
+    person = CommandUser(tmp_path, prefect_api, program)
     started = person.called("pipeline start 'my config.yaml'")
     assert started.code == 0, started.err
     (line,) = commands(started.out)

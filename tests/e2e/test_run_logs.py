@@ -14,7 +14,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
-from tests.e2e.machines import Worker, deployment
+from tests.e2e.machines import WorkerProcess, deployment
 from tests.peers.project import Fhir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -26,7 +26,7 @@ Start = Callable[[dict[str, Any]], str]
 def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(api, pool, sluice.cwd)
-    worker = Worker.start(sluice, api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, api, pool, "one", {})
     try:
         worker.ready()
         with PrefectApi(address_of(api)) as prefect:

@@ -11,7 +11,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
-from tests.e2e.machines import Worker, deployment
+from tests.e2e.machines import WorkerProcess, deployment
 from tests.e2e.test_nightly import working
 from tests.peers.project import Fhir, many_transactions
 
@@ -41,7 +41,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_resume_continues_
 ) -> None:
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
-    worker = Worker.start(sluice, prefect_api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, prefect_api, pool, "one", {})
     try:
         worker.ready()
         with PrefectApi(address_of(prefect_api)) as prefect:

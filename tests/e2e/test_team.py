@@ -23,7 +23,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from tests.conftest import wait_until
-from tests.e2e.team import BATCH, Site, site
+from tests.e2e.team import BATCH, TeamSite, site
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(3600)]
 
@@ -41,22 +41,22 @@ KILLED = {
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Iterator[Site]:
+def team(tmp_path: Path) -> Iterator[TeamSite]:
     with site(tmp_path) as made:
         yield made
 
 
-class Watch:
+class StateWatch:
     """What is said while something happens: Prefect's states, by the second they were first seen."""
 
-    def __init__(self, team: Site, jobs: list[str]) -> None:
+    def __init__(self, team: TeamSite, jobs: list[str]) -> None:
         self.said: list[str] = []
         self._over = threading.Event()
         self._begun = time.monotonic()
         self._thread = threading.Thread(target=self._look, args=(team, jobs), daemon=True)
         self._thread.start()
 
-    def _look(self, team: Site, jobs: list[str]) -> None:
+    def _look(self, team: TeamSite, jobs: list[str]) -> None:
         last = ""
         while not self._over.wait(3):
             try:
@@ -72,7 +72,7 @@ class Watch:
         self._thread.join(60)
 
 
-def undisturbed(team: Site) -> Counter[str]:
+def undisturbed(team: TeamSite) -> Counter[str]:
     """What one job asks of the services."""
     team.configure(0.0)
     forget(team)
@@ -80,19 +80,19 @@ def undisturbed(team: Site) -> Counter[str]:
     return asked(team)
 
 
-def asked(team: Site) -> Counter[str]:
+def asked(team: TeamSite) -> Counter[str]:
     return team.service("fhir").counted() + team.service("pseudonymizer").counted()
 
 
-def forget(team: Site) -> None:
+def forget(team: TeamSite) -> None:
     for name in ("fhir", "pseudonymizer"):
         team.service(name).forget()
 
 
 def lived_through(
-    team: Site,
+    team: TeamSite,
     name: str,
-    happens: Callable[[Site], None],
+    happens: Callable[[TeamSite], None],
     *,
     killed: int = 0,
     seconds: float = 2.0,
@@ -109,7 +109,7 @@ def lived_through(
     jobs = team.start(JOBS)
     wait_until(lambda: team.states(jobs)["Running"] == AT_ONCE, 180)
     wait_until(lambda: team.service("fhir").counted().total() > AT_ONCE * 10, 180)
-    watch = Watch(team, jobs)
+    watch = StateWatch(team, jobs)
     happens(team)
     over, begun = time.monotonic(), began(team, jobs)
     next_job = None
@@ -133,14 +133,14 @@ def lived_through(
     assert doubled.total() <= killed * BATCH
 
 
-def began(team: Site, jobs: list[str]) -> int:
+def began(team: TeamSite, jobs: list[str]) -> int:
     """How many have begun."""
     with PrefectApi(team.address) as api:
         return sum(bool((api.read_run(job) or {}).get("start_time")) for job in jobs)
 
 
-def server_away(seconds: float) -> Callable[[Site], None]:
-    def happens(team: Site) -> None:
+def server_away(seconds: float) -> Callable[[TeamSite], None]:
+    def happens(team: TeamSite) -> None:
         team.server.stop()
         time.sleep(seconds)
         team.server.start()
@@ -148,8 +148,8 @@ def server_away(seconds: float) -> Callable[[Site], None]:
     return happens
 
 
-def database_away(seconds: float) -> Callable[[Site], None]:
-    def happens(team: Site) -> None:
+def database_away(seconds: float) -> Callable[[TeamSite], None]:
+    def happens(team: TeamSite) -> None:
         team.database.stop()
         time.sleep(seconds)
         team.database.start()
@@ -158,14 +158,14 @@ def database_away(seconds: float) -> Callable[[Site], None]:
     return happens
 
 
-def server_restarted_twice(team: Site) -> None:
+def server_restarted_twice(team: TeamSite) -> None:
     """Away, back for a moment, away again."""
     for seconds in (20, 20):
         server_away(seconds)(team)
         time.sleep(5)
 
 
-def server_killed(team: Site) -> None:
+def server_killed(team: TeamSite) -> None:
     team.server.stop(signal.SIGKILL)
     team.server.start()
 
@@ -182,11 +182,11 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_what_stands_around_the_work_goes_away(team: Site, outage: str) -> None:
+def test_what_stands_around_the_work_goes_away(team: TeamSite, outage: str) -> None:
     lived_through(team, outage, OUTAGES[outage])
 
 
-def continued(team: Site, jobs: list[str], *, on: int = 1) -> None:
+def continued(team: TeamSite, jobs: list[str], *, on: int = 1) -> None:
     """``pipeline continue`` for what does not go on by itself, at a machine that lives."""
     for job in jobs:
         shown = team.machines[on].sluice("pipeline", "status", "config.yaml", job, "--json")
@@ -195,19 +195,19 @@ def continued(team: Site, jobs: list[str], *, on: int = 1) -> None:
             assert ran.code == 0, ran.err
 
 
-def current(team: Site) -> list[str]:
+def current(team: TeamSite) -> list[str]:
     """All jobs of the site that are not over."""
     with PrefectApi(team.address) as api:
         return [run["id"] for run in api.runs() if run["state_type"] != "COMPLETED"]
 
 
-def worker_killed(team: Site) -> None:
+def worker_killed(team: TeamSite) -> None:
     team.machines[0].kill_worker()
     time.sleep(5)
     team.machines[0].start()
 
 
-def machine_dead(team: Site) -> None:
+def machine_dead(team: TeamSite) -> None:
     """The other takes its jobs; the machine does not come back."""
     dead = set(running(team))
     team.machines[0].kill()
@@ -221,19 +221,19 @@ def machine_dead(team: Site) -> None:
     print(f"  continued {time.monotonic() - begun:.0f} s after")
 
 
-def running(team: Site) -> list[str]:
+def running(team: TeamSite) -> list[str]:
     with PrefectApi(team.address) as api:
         return [run["id"] for run in api.runs() if run["state_type"] == "RUNNING"]
 
 
-def shown(team: Site, job: str) -> str:
+def shown(team: TeamSite, job: str) -> str:
     import json
 
     said = team.machines[1].sluice("pipeline", "status", "config.yaml", job, "--json")
     return str(json.loads(said.out)["state"]) if said.code == 0 else said.err
 
 
-def workers_stopped(team: Site) -> None:
+def workers_stopped(team: TeamSite) -> None:
     """SIGTERM for both; each ends within the time of its unit, and its jobs are stopped."""
     for machine in team.machines:
         begun = time.monotonic()
@@ -247,7 +247,7 @@ def workers_stopped(team: Site) -> None:
     continued(team, ended)
 
 
-def upgraded(team: Site) -> None:
+def upgraded(team: TeamSite) -> None:
     """One worker after the other is replaced, while the other one works."""
     for machine in team.machines:
         machine.stop()
@@ -265,14 +265,14 @@ INCIDENTS = {
 
 
 @pytest.mark.parametrize("incident", INCIDENTS)
-def test_something_is_killed_or_stopped(team: Site, incident: str) -> None:
+def test_something_is_killed_or_stopped(team: TeamSite, incident: str) -> None:
     lived_through(team, incident, INCIDENTS[incident], killed=KILLED.get(incident, 0))
 
 
-def test_the_database_is_restored_from_a_dump(team: Site) -> None:
+def test_the_database_is_restored_from_a_dump(team: TeamSite) -> None:
     """What was recorded since the dump is lost: running jobs go on and write it again."""
 
-    def happens(team: Site) -> None:
+    def happens(team: TeamSite) -> None:
         team.database.dump()
         time.sleep(10)
         team.server.stop()
@@ -308,7 +308,7 @@ def test_the_clock_of_one_machine_is_five_minutes_off(tmp_path: Path) -> None:
         lived_through(team, "clock five minutes off, and a machine dies", machine_dead, killed=AT_ONCE // 2)
 
 
-def test_two_prunes_at_once(team: Site) -> None:
+def test_two_prunes_at_once(team: TeamSite) -> None:
     team.configure(0.0)
     jobs = team.start(JOBS)
     team.completed(jobs, within=600)

@@ -64,7 +64,7 @@ class StoppingBridge(Bridge):
 
 
 @dataclass
-class Scene:
+class KilledJob:
     """A job whose process was killed while it was parked."""
 
     sluice: Commands
@@ -85,7 +85,7 @@ class Scene:
 
 
 @contextmanager
-def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: bool) -> Iterator[Scene]:
+def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: bool) -> Iterator[KilledJob]:
     bridge = StoppingBridge(prefect_api.removesuffix("/api"), stop=stop, taken=taken)
     try:
         child = sluice.start("pipeline", "start", "config.yaml", env={"PREFECT_API_URL": f"{bridge.url}/api"})
@@ -97,10 +97,10 @@ def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: boo
     finally:
         bridge.close()
     with PrefectApi(address_of(prefect_api)) as api:
-        yield Scene(sluice, api, job, bridge.asked)
+        yield KilledJob(sluice, api, job, bridge.asked)
 
 
-def goes_on(scene: Scene, fhir: Fhir, decision: str) -> None:
+def goes_on(scene: KilledJob, fhir: Fhir, decision: str) -> None:
     """The killed job waits, and a person's decision is what happens to it."""
     shown = scene.sluice("job", "list", "config.yaml").out
     assert f"{scene.job}  waiting " in shown
@@ -160,7 +160,7 @@ def test_a_job_killed_at_random_moments_after_its_wait_directory_appeared_waits(
         for number in range(20):
             child = sluice.start("pipeline", "start", "config.yaml")
             assert child.stdout
-            scene = Scene(sluice, api, child.stdout.readline().split()[1], [])
+            scene = KilledJob(sluice, api, child.stdout.readline().split()[1], [])
             wait_until((project / "jobs" / scene.job / "import_wait").is_dir, 120)
             moment = draw.uniform(0.0, 0.15)
             time.sleep(moment)

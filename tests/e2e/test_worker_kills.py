@@ -38,11 +38,11 @@ from tasks.flattening.flattening import FlatteningBounds
 from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.extraction_kill import FILES, QUERY, Extractor, contents, write_hospital
-from tests.e2e.machines import Worker, other_machine, this_machine, two_workers
+from tests.e2e.machines import WorkerProcess, other_machine, this_machine, two_workers
 from tests.e2e.test_kill_campaign import write_input
 from tests.peers.bridge import Bridge, bridge
 from tests.peers.sandbox import Sandboxed
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
@@ -54,16 +54,16 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Trial:
+class WorkerKillTrial:
     """One job, two machines."""
 
     sluice: Commands
     prefect: PrefectApi
-    workers: tuple[Worker, Worker]
+    workers: tuple[WorkerProcess, WorkerProcess]
     deployed: str
     name: str
     job: str = ""
-    dead: Worker | None = None
+    dead: WorkerProcess | None = None
     died: float = 0.0
     continued: float = 0.0
     finished: dict[Path, tuple[int, int]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Trial:
         return path.read_text() if path.exists() else ""
 
     @property
-    def living(self) -> Worker:
+    def living(self) -> WorkerProcess:
         one, two = self.workers
         return two if self.dead is one else one
 
@@ -125,7 +125,7 @@ class Trial:
         self.finished = {path: facts(path) for path in outputs(self.directory)}
         self.dies(runs)
 
-    def dies(self, machine: Worker, *, idle: bool = False) -> None:
+    def dies(self, machine: WorkerProcess, *, idle: bool = False) -> None:
         machine.die(idle=idle)
         self.dead, self.died = machine, time.monotonic()
 
@@ -190,15 +190,15 @@ def prefect(prefect_api: str) -> Iterator[PrefectApi]:
 
 
 @contextmanager
-def machines(sluice: Commands, prefect: PrefectApi, name: str) -> Iterator[Trial]:
+def machines(sluice: Commands, prefect: PrefectApi, name: str) -> Iterator[WorkerKillTrial]:
     here = this_machine(sluice.cwd / "this-machine", TIMES)
     there = other_machine(sluice.cwd / "other-machine", TIMES)
     with two_workers(sluice, prefect.address.url, here, there) as (one, two, deployed):
-        yield Trial(sluice, prefect, (one, two), deployed, name)
+        yield WorkerKillTrial(sluice, prefect, (one, two), deployed, name)
 
 
 @dataclass
-class Services:
+class HeldServices:
     """The sandbox services by name; ``reference`` is the FHIR server of the undisturbed run."""
 
     urls: dict[str, str]
@@ -243,12 +243,12 @@ class Services:
 
 
 @pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
+def services(tmp_path: Path) -> Iterator[HeldServices]:
     with (
         start_child(SandboxOptions(data=DATA)) as sandbox,
         serve_in_thread(fhir_service(FhirOptions(state=tmp_path / "reference-state"))) as reference,
     ):
-        yield Services(sandbox.urls | {"reference": reference.url})
+        yield HeldServices(sandbox.urls | {"reference": reference.url})
 
 
 def configure(directory: Path, steps: list[str], blocks: Json, *, server: str, name: str = "config.yaml") -> None:
@@ -264,7 +264,7 @@ def configure(directory: Path, steps: list[str], blocks: Json, *, server: str, n
     (directory / name).write_text(yaml.safe_dump(document))
 
 
-def configure_both(directory: Path, steps: list[str], blocks: Json, services: Services) -> None:
+def configure_both(directory: Path, steps: list[str], blocks: Json, services: HeldServices) -> None:
     """A configuration for the job, and ``reference.yaml`` for a run that nothing disturbs."""
     configure(directory, steps, blocks, server=services.urls["reference"], name="reference.yaml")
     configure(directory, steps, blocks, server=services.urls["fhir"])
@@ -337,7 +337,7 @@ MIDDLES = {
 
 @pytest.mark.parametrize("where", MIDDLES)
 def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: Services, where: str
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: HeldServices, where: str
 ) -> None:
     middle = MIDDLES[where]
     blocks: Json = {
@@ -382,7 +382,7 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
 
 
 def test_a_machine_dies_in_the_middle_of_an_import_from_a_directory(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: Services
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: HeldServices
 ) -> None:
     """Nothing can hold a directory: there are more files than can be read before the first is noticed."""
     steps = ["local_import", "send"]
@@ -404,7 +404,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_a_directory(
 
 
 def test_a_machine_dies_in_the_middle_of_an_import_from_urls(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: Services
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: HeldServices
 ) -> None:
     steps = ["http_import", "send"]
     write_input(tmp_path / "data", files=9, observations=2)
@@ -412,7 +412,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_urls(
     fetched: Counter[str] = Counter()
     stalling = False
 
-    def answer(seen: Seen) -> Reply | Raw:
+    def answer(seen: SeenRequest) -> Reply | Raw:
         name = seen.target.rpartition("/")[2]
         reply = Reply(200, bodies[name], {"Content-Type": "application/fhir+ndjson"})
         if "ndjson" not in seen.headers.get("accept", ""):
@@ -449,7 +449,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_urls(
 
 
 def test_a_machine_dies_in_the_middle_of_an_upload_to_a_bucket(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: Services
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: HeldServices
 ) -> None:
     """The bridge between the step and the store holds what comes after the second object."""
     with start_object_store() as store, bridge(store.url) as between:
@@ -496,7 +496,7 @@ def put(between: Bridge, job: str) -> Counter[str]:
 
 
 @pytest.fixture
-def hospital(tmp_path: Path) -> Iterator[Services]:
+def hospital(tmp_path: Path) -> Iterator[HeldServices]:
     """An extraction server with a result of ``FILES`` files, and a FHIR server."""
     made = write_hospital(tmp_path / "hospital", 3)
     settings = {"batchsize": str(made.per_batch), "batch_delay": "0.3", "maxconcurrency": "1"}
@@ -508,10 +508,10 @@ def hospital(tmp_path: Path) -> Iterator[Services]:
         }  # fmt: skip
         blocks = {"extractor": extractor, "send": DIRECT | {"batch_size": 1000}}
         configure(tmp_path, ["extractor", "send"], blocks, server=sandbox.urls["fhir"])
-        yield Services(sandbox.urls)
+        yield HeldServices(sandbox.urls)
 
 
-def ends_with_one_extraction(trial: Trial, server: Extractor, services: Services) -> Counter[str]:
+def ends_with_one_extraction(trial: WorkerKillTrial, server: Extractor, services: HeldServices) -> Counter[str]:
     """One submission in all; the files are the server's; the step after it began once. How often each was fetched."""
     fetched = server.fetched()
     assert [one["status"] for one in server.submissions()][1:] == []
@@ -530,7 +530,7 @@ def polls(server: Extractor) -> int:
 
 
 def test_a_machine_dies_when_its_submission_was_taken_and_not_answered(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: Services
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: HeldServices
 ) -> None:
     """The other finds the server's one new job, waits for it on trial, and takes it when it is what was asked."""
     server = Extractor(hospital.urls["extraction"])
@@ -547,7 +547,7 @@ def test_a_machine_dies_when_its_submission_was_taken_and_not_answered(
 
 
 def test_a_machine_dies_while_the_extraction_runs_and_is_held_back_by_a_person(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: Services
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: HeldServices
 ) -> None:
     """``extraction pause`` and ``extraction resume`` from the machine that lives are for the same job."""
     server = Extractor(hospital.urls["extraction"])
@@ -572,7 +572,7 @@ def test_a_machine_dies_while_the_extraction_runs_and_is_held_back_by_a_person(
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["submitted by the run", "a result that is complete"])
 def test_a_machine_dies_while_result_files_are_fetched(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: Services, by_hand: bool
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: HeldServices, by_hand: bool
 ) -> None:
     server = Extractor(hospital.urls["extraction"])
     asks = {"crtdl": str(tmp_path / "query.json")}
@@ -610,7 +610,7 @@ def submitted(server: Extractor, query: Path) -> str:
 
 
 @contextmanager
-def parked(sluice: Commands, prefect: PrefectApi, services: Services, name: str) -> Iterator[Trial]:
+def parked(sluice: Commands, prefect: PrefectApi, services: HeldServices, name: str) -> Iterator[WorkerKillTrial]:
     """A run of local_import → wait → send that waits; afterwards it is complete, decided once, and nothing twice."""
     blocks: Json = {"local_import": {"dir": str(DATA)}, "send": DIRECT}
     configure(sluice.cwd, ["local_import", "send"], blocks, server=services.urls["reference"], name="reference.yaml")
@@ -637,14 +637,14 @@ def parked(sluice: Commands, prefect: PrefectApi, services: Services, name: str)
     assert sum(event.get("event") == "wait" and event.get("state") == "asked" for event in events) == 1, events
 
 
-def parker(trial: Trial) -> Worker:
+def parker(trial: WorkerKillTrial) -> WorkerProcess:
     """The machine whose run parked itself."""
     (found,) = (worker for worker in trial.workers if worker.taken)
     return found
 
 
 def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved(
-    sluice: Commands, prefect: PrefectApi, services: Services
+    sluice: Commands, prefect: PrefectApi, services: HeldServices
 ) -> None:
     with parked(sluice, prefect, services, "parked") as trial:
         trial.dies(parker(trial), idle=True)
@@ -654,7 +654,7 @@ def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved(
 
 
 def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved_in_the_ui(
-    sluice: Commands, prefect: PrefectApi, services: Services
+    sluice: Commands, prefect: PrefectApi, services: HeldServices
 ) -> None:
     with parked(sluice, prefect, services, "parked, approved in the UI") as trial:
         trial.dies(parker(trial), idle=True)
@@ -664,7 +664,7 @@ def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved_in_the
 
 
 def test_a_command_that_dies_between_the_decision_and_the_resumption_has_decided(
-    sluice: Commands, prefect: PrefectApi, services: Services
+    sluice: Commands, prefect: PrefectApi, services: HeldServices
 ) -> None:
     """The record has the decision and the run is parked still, as such a command leaves it."""
     with parked(sluice, prefect, services, "decided, not resumed") as trial:
@@ -676,7 +676,7 @@ def test_a_command_that_dies_between_the_decision_and_the_resumption_has_decided
 
 
 def test_the_machine_that_took_an_approved_run_up_dies_before_it_has_begun(
-    sluice: Commands, prefect: PrefectApi, services: Services
+    sluice: Commands, prefect: PrefectApi, services: HeldServices
 ) -> None:
     with parked(sluice, prefect, services, "approved, taken up") as trial:
         approved = sluice("pipeline", "continue", "config.yaml", trial.job, "--approve", "--despite", "made up")
@@ -690,7 +690,9 @@ def test_the_machine_that_took_an_approved_run_up_dies_before_it_has_begun(
         trial.go_on(lapses=False)
 
 
-def test_the_machine_that_acts_on_an_approval_dies(sluice: Commands, prefect: PrefectApi, services: Services) -> None:
+def test_the_machine_that_acts_on_an_approval_dies(
+    sluice: Commands, prefect: PrefectApi, services: HeldServices
+) -> None:
     with parked(sluice, prefect, services, "approved, about to act") as trial:
         approved = sluice("pipeline", "continue", "config.yaml", trial.job, "--approve", "--despite", "made up")
         assert approved.code == 0, approved.err
@@ -707,7 +709,7 @@ def test_the_machine_that_acts_on_an_approval_dies(sluice: Commands, prefect: Pr
 
 @pytest.mark.parametrize("complete", [False, True], ids=["while the other works", "when the other is done"])
 def test_a_machine_that_wakes_up_after_its_lease_ends_by_itself_and_harms_nothing(
-    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: Services, complete: bool
+    sluice: Commands, prefect: PrefectApi, tmp_path: Path, services: HeldServices, complete: bool
 ) -> None:
     steps = ["local_import", "send"]
     blocks: Json = {"local_import": {"dir": str(DATA)}, "send": DIRECT}

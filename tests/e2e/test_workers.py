@@ -19,7 +19,7 @@ from flows.engine.flow_runs import run_deployment
 from flows.engine.server.start import EmbeddedServer
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
-from tests.e2e.machines import Worker, other_machine, two_workers
+from tests.e2e.machines import WorkerProcess, other_machine, two_workers
 from tests.peers.bridge import Bridge, bridge
 from tests.peers.postgres import postgres_running
 from tests.peers.project import Fhir, many_transactions, write_input
@@ -46,8 +46,8 @@ def import_and_send(tmp_path: Path, between: Bridge) -> Path:
 
 
 def killed_in_the_middle_of_send(
-    sluice: Commands, api: str, between: Bridge, one: Worker, two: Worker, deployed: str
-) -> tuple[str, Worker]:
+    sluice: Commands, api: str, between: Bridge, one: WorkerProcess, two: WorkerProcess, deployed: str
+) -> tuple[str, WorkerProcess]:
     """Start a run, let whoever takes it send a few transactions, kill that machine; the job and who is left.
 
     The next transaction is held until then: the middle of the step is sure.

@@ -44,18 +44,18 @@ def _import(directory: Path, compression: bool) -> StepReport:
 
 def _pseudonymize(directory: Path, compression: bool) -> StepReport:
     with pseudonymization.serving(pseudonymization.pseudonyms) as service:
-        return pseudonymization.Job(directory).run(service.url, compression=compression)
+        return pseudonymization.PseudonymizerJob(directory).run(service.url, compression=compression)
 
 
 def _validate(directory: Path, source: str) -> StepReport:
-    asking = validation.Job(directory)
+    asking = validation.ValidationJob(directory)
     asking.input = directory / source
     with validation.serving() as service:
         return asking.validate(service.url, fail_on_error=False)
 
 
 def _flatten(directory: Path, source: str) -> StepReport:
-    asking = flattening.Job(directory, flattening.VIEWS[::2])
+    asking = flattening.FlatteningJob(directory, flattening.VIEWS[::2])
     asking.input = directory / source
     with flattening.serving() as service:
         return asking.run(service.url)
@@ -63,7 +63,7 @@ def _flatten(directory: Path, source: str) -> StepReport:
 
 def _load(directory: Path, source: str) -> StepReport:
     with fhir.serving() as server:
-        return fhir.Job(directory, source).send(server.url)
+        return fhir.DirectLoadJob(directory, source).send(server.url)
 
 
 def _transfer(directory: Path, source: str) -> StepReport:

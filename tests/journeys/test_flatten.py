@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Project:
+class FlattenProject:
     """A working directory with ``config.yaml``, ``query.json``, ``lookup.json`` and ``data/``, and services."""
 
     directory: Path
@@ -150,7 +150,7 @@ PROBES = 2
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
+def project(tmp_path: Path) -> Iterator[FlattenProject]:
     data = tmp_path / "hospital"
     data.mkdir()
     for path in DATA.glob("*.ndjson"):
@@ -164,7 +164,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
         flattening=flattening_service(FlatteningOptions()),
         fhir=fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
     ) as services:
-        yield Project(tmp_path, services)
+        yield FlattenProject(tmp_path, services)
 
 
 def special() -> Json:
@@ -331,7 +331,7 @@ GROUPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("pseudonymized", [False, True])
 def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
-    sluice: Commands, project: Project, pseudonymized: bool
+    sluice: Commands, project: FlattenProject, pseudonymized: bool
 ) -> None:
     steps = "extractor, pseudonymizer, flattening, send" if pseudonymized else "extractor, flattening"
     project.configure(steps, formats="csv, parquet")
@@ -366,7 +366,7 @@ def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
     assert project.leaks(ran, ran.out, ran.err) == []
 
 
-def fill(project: Project, patients: int = 12) -> None:
+def fill(project: FlattenProject, patients: int = 12) -> None:
     """Patients with diagnoses and values, their Provenances, and a name that nobody may see."""
     project.query(
         ("g-pat", "Patienten", "Patient", "pat"), ("g-cond", "Diagnosen", "Condition", "cond"),
@@ -378,7 +378,7 @@ def fill(project: Project, patients: int = 12) -> None:
     project.data(a=lines[::2], b=lines[1::2])
 
 
-def undisturbed(sluice: Commands, project: Project) -> dict[str, bytes]:
+def undisturbed(sluice: Commands, project: FlattenProject) -> dict[str, bytes]:
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     assert ran.code == 0, ran.err
     tables = project.tables(ran)
@@ -394,7 +394,9 @@ def fault(action: str, **more: Any) -> Json:
 
 
 @pytest.mark.e2e
-def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(sluice: Commands, project: Project) -> None:
+def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(
+    sluice: Commands, project: FlattenProject
+) -> None:
     project.configure("local_import, flattening", formats="csv, parquet", batch=1)
     fill(project, 140)
     whole = undisturbed(sluice, project)
@@ -434,7 +436,7 @@ def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(sluic
 
 
 @pytest.mark.slow
-def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Commands, project: Project) -> None:
+def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Commands, project: FlattenProject) -> None:
     project.configure("local_import, flattening")
     fill(project)
     project.faults(fault("status", status=503, skip=1 + PROBES))
@@ -458,7 +460,7 @@ def test_a_lookup_file_changed_before_a_continue_is_checked_and_used(sluice: Com
 
 
 def test_names_of_groups_groups_without_a_table_and_groups_without_resources(
-    sluice: Commands, project: Project
+    sluice: Commands, project: FlattenProject
 ) -> None:
     project.configure("local_import, flattening")
     project.query(
@@ -483,7 +485,7 @@ def test_names_of_groups_groups_without_a_table_and_groups_without_resources(
     assert "resources that belong only to groups that get no CSV: 10 (their types are in the log)" in ran.err
 
 
-def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Commands, project: Project) -> None:
+def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Commands, project: FlattenProject) -> None:
     project.configure("local_import, flattening")
     project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
     project.data(a=[patient_line(1)])
@@ -503,7 +505,7 @@ def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Comma
 
 @pytest.mark.slow
 def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
-    sluice: Commands, project: Project
+    sluice: Commands, project: FlattenProject
 ) -> None:
     project.configure("local_import, flattening")
     project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
@@ -523,7 +525,7 @@ def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
 
 
 @pytest.mark.slow
-def test_a_core_file_alone_is_enough(sluice: Commands, project: Project) -> None:
+def test_a_core_file_alone_is_enough(sluice: Commands, project: FlattenProject) -> None:
     project.configure("local_import, flattening")
     project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-org", "Häuser", "Organization", "org"))
     hospital = resource("Organization", "o")
@@ -541,7 +543,7 @@ def begins(log: Path) -> int:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
-def test_kill_9_at_20_random_moments(sluice: Commands, project: Project) -> None:
+def test_kill_9_at_20_random_moments(sluice: Commands, project: FlattenProject) -> None:
     """Jobs that are killed twice each, at random moments behind the begin of the step."""
     project.configure("local_import, flattening", formats="csv, parquet", batch=1)
     fill(project, 140)
@@ -580,7 +582,7 @@ def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]
 
 @pytest.mark.slow
 def test_of_csv_and_parquet_the_report_measures_one_and_every_corrected_table(
-    sluice: Commands, project: Project, monkeypatch: pytest.MonkeyPatch
+    sluice: Commands, project: FlattenProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.configure("local_import, flattening, wait", formats="csv, parquet")
     fill(project)
@@ -611,7 +613,9 @@ def test_of_csv_and_parquet_the_report_measures_one_and_every_corrected_table(
 
 
 @pytest.mark.slow
-def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(sluice: Commands, project: Project) -> None:
+def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
+    sluice: Commands, project: FlattenProject
+) -> None:
     project.configure("local_import, flattening, wait, send")
     fill(project)
     ran = sluice("pipeline", "start", "config.yaml", "query.json")

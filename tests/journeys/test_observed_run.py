@@ -15,10 +15,10 @@ from jsonschema import Draft202012Validator
 from flows.reports import events, summary
 from tasks.shared.publication import technical
 from tests.conftest import Commands, wait_until
-from tests.peers.extraction import ExtractionServer, extraction_server
+from tests.peers.extraction import PatientExtraction, extraction_server
 from tests.peers.extraction import project as extraction_project
 from tests.peers.project import Fhir
-from tests.peers.server import Reply, Seen
+from tests.peers.server import Reply, SeenRequest
 
 PERSON = "Canaryperson"
 PASSWORD = "canary-password-7f3a"
@@ -109,19 +109,19 @@ def test_an_import_a_wait_a_failure_and_a_send_that_repeats_a_request(
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ExtractionServer]:
-    with extraction_server(ExtractionServer()) as running:
+def server(tmp_path: Path) -> Iterator[PatientExtraction]:
+    with extraction_server(PatientExtraction()) as running:
         extraction_project(tmp_path, running.url)
         yield running
 
 
 @pytest.mark.e2e
 def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
-    sluice: Commands, server: ExtractionServer, tmp_path: Path
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
     still_running = True
 
-    def busy(seen: Seen) -> Reply | None:
+    def busy(seen: SeenRequest) -> Reply | None:
         return Reply(202) if still_running and "/__status/" in seen.target else None
 
     server.override = busy

@@ -61,7 +61,7 @@ def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service
 
 
 @dataclass
-class Project:
+class PseudonymizeProject:
     """A working directory with ``config.yaml``, ``rules.yaml`` and the input in ``data/``."""
 
     directory: Path
@@ -89,7 +89,7 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, services: Services) -> Project:
+def project(tmp_path: Path, services: Services) -> PseudonymizeProject:
     resources = write_input(tmp_path / "data", patients=PATIENTS)
     (tmp_path / "rules.yaml").write_bytes(ANONYMIZATION_RULES.read_bytes())
     (tmp_path / "config.yaml").write_text(
@@ -104,10 +104,10 @@ retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
 """
     )
-    return Project(tmp_path, resources)
+    return PseudonymizeProject(tmp_path, resources)
 
 
-def shown(project: Project, job: str, *outputs: str) -> list[str]:
+def shown(project: PseudonymizeProject, job: str, *outputs: str) -> list[str]:
     """Names and ids of patients in what a run prints, logs and records (not in its data and private reports)."""
     texts = dict(enumerate(output.encode() for output in outputs)) | {
         path: path.read_bytes()
@@ -120,7 +120,7 @@ def shown(project: Project, job: str, *outputs: str) -> list[str]:
     return [f"{place}: {trace!r}" for place, text in texts.items() for trace in traces if re.search(trace, text)]
 
 
-def sent_once(project: Project, services: Services, ran: Ran | str) -> None:
+def sent_once(project: PseudonymizeProject, services: Services, ran: Ran | str) -> None:
     """What the FHIR server holds is what was pseudonymized: each resource once."""
     lines = [json.loads(line) for path in data_files(project.job(ran) / "pseudonymized") for line in read_lines(path)]
     resources = [entry["resource"] for line in lines for entry in line.get("entry", ())]
@@ -133,7 +133,7 @@ def sent_once(project: Project, services: Services, ran: Ran | str) -> None:
 
 @pytest.mark.slow
 def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
-    sluice: Commands, project: Project, services: Services
+    sluice: Commands, project: PseudonymizeProject, services: Services
 ) -> None:
     undisturbed = sluice("pipeline", "start", "config.yaml")
     assert undisturbed.code == 0, undisturbed.err
@@ -164,7 +164,7 @@ def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
 @pytest.mark.e2e
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
-    sluice: Commands, project: Project, services: Services, number: signal.Signals, code: int
+    sluice: Commands, project: PseudonymizeProject, services: Services, number: signal.Signals, code: int
 ) -> None:
     services["pseudonymizer"].faults({"action": "delay", "seconds": 600, "method": "POST", "skip": 12, "times": None})
     child = sluice.start("pipeline", "start", "config.yaml")
@@ -188,7 +188,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
 
 @pytest.mark.slow
 def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
-    sluice: Commands, project: Project, services: Services, prefect_api: str
+    sluice: Commands, project: PseudonymizeProject, services: Services, prefect_api: str
 ) -> None:
     wrong = {"resourceType": "Patient", "id": "p99", "gender": LEAK, "name": [{"family": FAMILY, LEAK: 1}]}
     (project.directory / "data" / "batch-9.ndjson").write_text(json.dumps(wrong) + "\n")
@@ -208,7 +208,7 @@ def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
 @pytest.mark.slow
 @pytest.mark.parametrize("services", [PseudonymizationOptions(ignore_config=True)], indirect=True)
 def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
-    sluice: Commands, project: Project, services: Services
+    sluice: Commands, project: PseudonymizeProject, services: Services
 ) -> None:
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 2, ran.err
@@ -220,7 +220,7 @@ def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
 
 @pytest.mark.slow
 def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continued(
-    sluice: Commands, project: Project, services: Services
+    sluice: Commands, project: PseudonymizeProject, services: Services
 ) -> None:
     refused = {"action": "status", "status": 400, "body": OUTCOME, "method": "POST", "skip": 12, "times": None}
     services["pseudonymizer"].faults(refused)
@@ -257,7 +257,7 @@ def killed_behind(child: subprocess.Popen[str], log: Path, step: str, seconds: f
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
 def test_kill_9_at_random_moments_of_validation_and_pseudonymization(
-    sluice: Commands, project: Project, services: Services
+    sluice: Commands, project: PseudonymizeProject, services: Services
 ) -> None:
     """Jobs that are killed three times each, at random moments behind the begin of the one or the other step."""
     undisturbed = sluice("pipeline", "start", "config.yaml")

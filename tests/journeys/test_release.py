@@ -31,7 +31,7 @@ WHY = "the extension is agreed with the board"
 pytestmark = pytest.mark.slow
 
 
-class Gate:
+class ReleaseGate:
     """A job of local_import → wait → send, and what a person does at its wait."""
 
     def __init__(self, sluice: Commands, project: Path, fhir: Fhir, api: str, maker: Maker) -> None:
@@ -103,11 +103,11 @@ def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
 
 
 @pytest.fixture
-def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, maker: Maker) -> Gate:
-    return Gate(sluice, project, fhir, prefect_api, maker)
+def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, maker: Maker) -> ReleaseGate:
+    return ReleaseGate(sluice, project, fhir, prefect_api, maker)
 
 
-def test_the_report_exists_before_the_decision_and_every_view_shows_the_decision(gate: Gate) -> None:
+def test_the_report_exists_before_the_decision_and_every_view_shows_the_decision(gate: ReleaseGate) -> None:
     started = gate.start()
     page = gate.directory / "report/step-2/release-report.html"
     assert str(page) in started.out
@@ -146,7 +146,7 @@ def test_the_report_exists_before_the_decision_and_every_view_shows_the_decision
     assert summary["report"] == gate.status()["report"] == str(gate.directory / "report/release-report.html")
 
 
-def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) -> None:
+def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     started = gate.start()
     assert "STOP" in started.out
@@ -175,7 +175,7 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) 
     assert summary["decisions"][0]["overridden"] == [STOP.key]
 
 
-def everywhere(gate: Gate) -> tuple[str, str, str]:
+def everywhere(gate: ReleaseGate) -> tuple[str, str, str]:
     """Return the record, the page and the JSON of the newest report, as text."""
     place = gate.directory / "report/step-2"
     page, document = (place / f"release-report.{kind}" for kind in ("html", "json"))
@@ -183,7 +183,7 @@ def everywhere(gate: Gate) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("where", ["cli", "ui"])
-def test_a_finding_is_accepted_with_a_reason_and_the_reason_is_kept(gate: Gate, where: str) -> None:
+def test_a_finding_is_accepted_with_a_reason_and_the_reason_is_kept(gate: ReleaseGate, where: str) -> None:
     gate.maker.findings = [STOP, LOOK]
     gate.start()
     answers = f"{STOP.key}={WHY}", f"{LOOK.code}=as agreed with the project"
@@ -203,7 +203,7 @@ def test_a_finding_is_accepted_with_a_reason_and_the_reason_is_kept(gate: Gate, 
 
 
 @pytest.mark.parametrize("where", ["cli", "ui"])
-def test_a_finding_that_is_not_acceptable_keeps_the_job_from_being_released(gate: Gate, where: str) -> None:
+def test_a_finding_that_is_not_acceptable_keeps_the_job_from_being_released(gate: ReleaseGate, where: str) -> None:
     gate.maker.findings = [LOOK]
     gate.start()
     answer = f"{LOOK.key}=no contract yet"
@@ -224,7 +224,9 @@ def test_a_finding_that_is_not_acceptable_keeps_the_job_from_being_released(gate
 
 
 @pytest.mark.parametrize("where", ["cli", "ui"])
-def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decision(gate: Gate, where: str) -> None:
+def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decision(
+    gate: ReleaseGate, where: str
+) -> None:
     gate.maker.findings = [LOOK]
     gate.start()
     if where == "cli":
@@ -243,7 +245,7 @@ def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decisi
     assert gate.fhir.total() == 19
 
 
-def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: Gate) -> None:
+def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start()
     gate.go_on("--reject", "--by", "Bo")
@@ -254,7 +256,7 @@ def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("where", ["on the command line", "in the Prefect UI"])
-def test_a_rejection_of_a_job_that_nobody_runs_is_told_wherever_somebody_looks(gate: Gate, where: str) -> None:
+def test_a_rejection_of_a_job_that_nobody_runs_is_told_wherever_somebody_looks(gate: ReleaseGate, where: str) -> None:
     """Its log, the Logs tab, the short form, the step, the list: not only the state."""
     gate.maker.findings = [STOP]
     gate.start()
@@ -278,7 +280,7 @@ def test_a_rejection_of_a_job_that_nobody_runs_is_told_wherever_somebody_looks(g
     assert "rejected, rejected" not in row
 
 
-def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Gate) -> None:
+def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start()
     gate.answer(decision="release", by="Anna")
@@ -297,7 +299,7 @@ def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Ga
     assert len(gate.maker.given) == 2  # at the wait, and at the end
 
 
-def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) -> None:
+def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: ReleaseGate) -> None:
     gate.configure(reviewers=2)
     gate.start()
     first = gate.go_on("--approve", "--by", "Anna Data", "--comment", "one")
@@ -321,7 +323,7 @@ def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) 
     assert len(gate.maker.given) == 2
 
 
-def test_a_second_reviewer_may_reject_and_a_change_voids_the_first_approval(gate: Gate) -> None:
+def test_a_second_reviewer_may_reject_and_a_change_voids_the_first_approval(gate: ReleaseGate) -> None:
     gate.configure(reviewers=2)
     gate.start()
     gate.answer(decision="release", by="Anna")
@@ -340,7 +342,7 @@ def test_a_second_reviewer_may_reject_and_a_change_voids_the_first_approval(gate
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_two_reviewers_release_the_same_files_with_and_without_a_report(gate: Gate, enabled: bool) -> None:
+def test_two_reviewers_release_the_same_files_with_and_without_a_report(gate: ReleaseGate, enabled: bool) -> None:
     gate.configure(reviewers=2, enabled=enabled)
     gate.start()
     gate.go_on("--approve", "--by", "Anna")
@@ -351,7 +353,7 @@ def test_two_reviewers_release_the_same_files_with_and_without_a_report(gate: Ga
 
 
 @pytest.mark.parametrize("fails", [OSError(28, "No space left on device", "/x"), RuntimeError("Meier")])
-def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: Gate, fails: Exception) -> None:
+def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: ReleaseGate, fails: Exception) -> None:
     gate.maker.fails = fails
     started = gate.start()
     assert "the release report is missing" in started.out
@@ -371,7 +373,7 @@ def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: Gate, fail
 
 
 @pytest.mark.parametrize("place", ["release-report.html", "release-report.json", ""])
-def test_what_stands_in_the_way_of_a_report_neither_loses_nor_releases_the_job(gate: Gate, place: str) -> None:
+def test_what_stands_in_the_way_of_a_report_neither_loses_nor_releases_the_job(gate: ReleaseGate, place: str) -> None:
     gate.start()
     step = gate.directory / "report/step-2"
     shutil.rmtree(step)
@@ -384,21 +386,21 @@ def test_what_stands_in_the_way_of_a_report_neither_loses_nor_releases_the_job(g
     assert gate.fhir.total() == 1
 
 
-def without_stops(gate: Gate) -> None:
+def without_stops(gate: ReleaseGate) -> None:
     document = gate.directory / "report/step-2/release-report.json"
     report = json.loads(document.read_text())
     report["findings"], report["tiles"]["stops"] = [], 0
     document.write_text(json.dumps(report))
 
 
-def without_page(gate: Gate) -> None:
+def without_page(gate: ReleaseGate) -> None:
     (gate.directory / "report/step-2/release-report.html").unlink()
 
 
 @pytest.mark.parametrize("spoil", [without_stops, without_page])
 @pytest.mark.parametrize("where", ["cli", "ui"])
 def test_a_report_that_somebody_touched_is_not_believed_and_made_again(
-    gate: Gate, spoil: Callable[[Gate], None], where: str
+    gate: ReleaseGate, spoil: Callable[[ReleaseGate], None], where: str
 ) -> None:
     gate.maker.findings = [STOP]
     gate.start()
@@ -419,7 +421,7 @@ def test_a_report_that_somebody_touched_is_not_believed_and_made_again(
     assert gate.fhir.total() == 19
 
 
-def test_a_step_that_is_done_again_takes_the_reports_with_it(gate: Gate) -> None:
+def test_a_step_that_is_done_again_takes_the_reports_with_it(gate: ReleaseGate) -> None:
     gate.start(*STRAIGHT)
     assert len(list((gate.directory / "report").rglob("*.html"))) == 4
     assert gate.sluice("job", "run", "config.yaml", gate.job, "--step", "1", "--force", *STRAIGHT).code == 0
@@ -427,7 +429,7 @@ def test_a_step_that_is_done_again_takes_the_reports_with_it(gate: Gate) -> None
     assert "error[no-report]" in gate.sluice("job", "report", "config.yaml", gate.job).err
 
 
-def test_the_copy_of_a_report_is_not_there_any_more_when_the_next_one_fails(gate: Gate) -> None:
+def test_the_copy_of_a_report_is_not_there_any_more_when_the_next_one_fails(gate: ReleaseGate) -> None:
     (gate.project / "site").mkdir()
     gate.configure(copy_to="site")
     gate.start()
@@ -440,7 +442,7 @@ def test_the_copy_of_a_report_is_not_there_any_more_when_the_next_one_fails(gate
 
 
 @pytest.mark.parametrize("how", ["continue", "--approve", "job report", "form"])
-def test_a_report_that_failed_once_is_made_by_whoever_looks_next(gate: Gate, how: str) -> None:
+def test_a_report_that_failed_once_is_made_by_whoever_looks_next(gate: ReleaseGate, how: str) -> None:
     gate.maker.fails = OSError(28, "No space left on device", "/x")
     gate.start()
     gate.maker.fails = None
@@ -461,7 +463,7 @@ def test_a_report_that_failed_once_is_made_by_whoever_looks_next(gate: Gate, how
 
 
 @pytest.mark.parametrize("how", ["continue", "job report"])
-def test_the_report_of_the_end_that_failed_is_made_again(gate: Gate, how: str) -> None:
+def test_the_report_of_the_end_that_failed_is_made_again(gate: ReleaseGate, how: str) -> None:
     gate.start()
     gate.maker.fails = RuntimeError("x")
     gate.go_on("--approve")
@@ -479,7 +481,7 @@ def test_the_report_of_the_end_that_failed_is_made_again(gate: Gate, how: str) -
     assert len(gate.maker.given) == asked
 
 
-def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: Gate) -> None:
+def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: ReleaseGate) -> None:
     config = gate.project / "config.yaml"
     config.write_text(config.read_text().replace("local_import, wait, send", "local_import"))
     why = "the job sends nothing and asks nobody, so no release report was made"
@@ -497,7 +499,7 @@ def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: 
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate: Gate, enabled: bool) -> None:
+def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate: ReleaseGate, enabled: bool) -> None:
     gate.configure(enabled=enabled)
     gate.start()
     gate.correct()
@@ -522,7 +524,7 @@ def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate:
 
 @pytest.mark.parametrize("what", ["data", "page"])
 @pytest.mark.parametrize("state", ["waiting", "completed"])
-def test_job_report_check_is_not_0_after_an_edit_in_place(gate: Gate, what: str, state: str) -> None:
+def test_job_report_check_is_not_0_after_an_edit_in_place(gate: ReleaseGate, what: str, state: str) -> None:
     gate.start()
     if state == "completed":
         gate.go_on("--approve")
@@ -542,7 +544,7 @@ def test_job_report_check_is_not_0_after_an_edit_in_place(gate: Gate, what: str,
     assert "edited</h1>" not in page.read_text()
 
 
-def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_more(gate: Gate) -> None:
+def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_more(gate: ReleaseGate) -> None:
     gate.start()
     gate.correct()
     again = gate.go_on("--approve")
@@ -557,7 +559,7 @@ def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_m
     covers_what_is_sent(gate, 2)
 
 
-def covers_what_is_sent(gate: Gate, position: int | None) -> None:
+def covers_what_is_sent(gate: ReleaseGate, position: int | None) -> None:
     """Files, hashes and counts of the report are those that ``send`` compared before its first request."""
     with (files.page(gate.directory, position).parent / "files.csv").open() as text:
         listed = [Entry(row["name"], int(row["stored bytes"]), row["sha256"]) for row in csv.DictReader(text)]
@@ -571,14 +573,14 @@ def covers_what_is_sent(gate: Gate, position: int | None) -> None:
     assert report.tiles.bytes == sum(entry.size for entry in sent.entries)
 
 
-def test_the_report_covers_what_is_sent(gate: Gate) -> None:
+def test_the_report_covers_what_is_sent(gate: ReleaseGate) -> None:
     gate.start()
     gate.go_on("--approve")
     covers_what_is_sent(gate, 2)
     covers_what_is_sent(gate, None)
 
 
-def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: Gate) -> None:
+def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: ReleaseGate) -> None:
     gate.start()
     gate.answer(decision="release", by="Anna")
     (changed,) = (gate.directory / "import").glob("batch-0*")
@@ -594,13 +596,13 @@ def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: 
     assert gate.fhir.posts() == []
 
 
-def set_label(gate: Gate, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+def set_label(gate: ReleaseGate, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     url = f"{gate.api}/flow_runs/{gate.job}"
     value = change(json.loads(ask_prefect("GET", url)["labels"].get(name) or "{}"))
     ask_prefect("PATCH", f"{url}/labels", {name: json.dumps(value) if value else ""})
 
 
-def test_a_decision_for_another_report_is_refused(gate: Gate) -> None:
+def test_a_decision_for_another_report_is_refused(gate: ReleaseGate) -> None:
     gate.start()
     seen = gate.record().seen[2]
     approval = {"approved": True, "by": "Anna", "when": "2026-11-23", "files": seen, "report": "0" * 64}
@@ -611,7 +613,7 @@ def test_a_decision_for_another_report_is_refused(gate: Gate) -> None:
     assert gate.status()["approvals"] == []
 
 
-def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: Gate) -> None:
+def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: ReleaseGate) -> None:
     gate.start("--set", f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}")
     again = gate.go_on("--approve", "--set", f"services.send.url={gate.fhir.url}")
     assert "where the data go" in again.out
@@ -620,7 +622,7 @@ def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: G
     assert gate.fhir.total() == 19
 
 
-def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate: Gate) -> None:
+def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate: ReleaseGate) -> None:
     there = f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}"
     gate.start("--set", there)
     gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
@@ -634,7 +636,7 @@ def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate
     assert gate.fhir.total() == 19
 
 
-def test_a_wait_of_an_earlier_version_gets_a_report_before_it_is_released(gate: Gate) -> None:
+def test_a_wait_of_an_earlier_version_gets_a_report_before_it_is_released(gate: ReleaseGate) -> None:
     gate.start()
     set_label(gate, "job.shown.2", lambda _: None)
     shown = gate.go_on("--approve", code=5)  # a script does not take it for an approval
@@ -644,7 +646,7 @@ def test_a_wait_of_an_earlier_version_gets_a_report_before_it_is_released(gate: 
     assert gate.fhir.total() == 19
 
 
-def test_what_an_earlier_version_released_goes_on(gate: Gate) -> None:
+def test_what_an_earlier_version_released_goes_on(gate: ReleaseGate) -> None:
     gate.start()
     gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
     gate.go_on("--approve", code=3)
@@ -655,7 +657,7 @@ def test_what_an_earlier_version_released_goes_on(gate: Gate) -> None:
     assert gate.fhir.total() == 19
 
 
-def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: Gate) -> None:
+def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")
     assert "do not leave with this decision" in gate.form()
@@ -668,7 +670,7 @@ def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: Gate) -> Non
 STRAIGHT = ("--set", "pipeline.enabled_steps=[local_import, send]")
 
 
-def test_without_a_wait_a_stop_is_told_and_kept(gate: Gate) -> None:
+def test_without_a_wait_a_stop_is_told_and_kept(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     started = gate.start(*STRAIGHT)
     assert gate.fhir.total() == 19
@@ -683,7 +685,7 @@ def test_without_a_wait_a_stop_is_told_and_kept(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate: Gate, missing: bool) -> None:
+def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate: ReleaseGate, missing: bool) -> None:
     gate.configure(on_stop="fail")
     gate.maker.findings = [STOP]
     gate.maker.fails = RuntimeError("x") if missing else None
@@ -703,7 +705,7 @@ def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate:
     assert gate.fhir.total() == 19
 
 
-def test_a_second_release_of_a_query_is_compared_with_the_first_and_has_its_host(gate: Gate) -> None:
+def test_a_second_release_of_a_query_is_compared_with_the_first_and_has_its_host(gate: ReleaseGate) -> None:
     first = gate.start(str(DEMO_CRTDL)).job
     gate.go_on("--approve")
     gate.start(str(DEMO_CRTDL))
@@ -716,7 +718,7 @@ def test_a_second_release_of_a_query_is_compared_with_the_first_and_has_its_host
     assert gate.maker.given[-1].last is None  # without a query
 
 
-def test_a_report_that_fails_at_the_end_fails_no_job(gate: Gate) -> None:
+def test_a_report_that_fails_at_the_end_fails_no_job(gate: ReleaseGate) -> None:
     gate.start()
     gate.maker.fails = RuntimeError("x")
     ran = gate.go_on("--approve")
@@ -725,7 +727,7 @@ def test_a_report_that_fails_at_the_end_fails_no_job(gate: Gate) -> None:
     assert gate.status()["report"] == str(gate.directory / "report/step-2/release-report.html")
 
 
-def test_without_reports_the_gate_asks_as_before(gate: Gate) -> None:
+def test_without_reports_the_gate_asks_as_before(gate: ReleaseGate) -> None:
     gate.configure(enabled=False)
     gate.maker.findings = [STOP]
     gate.start()
@@ -736,7 +738,7 @@ def test_without_reports_the_gate_asks_as_before(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("decision", ["--approve", "--reject"])
-def test_the_copy_for_people_without_a_shell_is_named_and_says_who_decided(gate: Gate, decision: str) -> None:
+def test_the_copy_for_people_without_a_shell_is_named_and_says_who_decided(gate: ReleaseGate, decision: str) -> None:
     (gate.project / "site").mkdir()
     gate.configure(copy_to="site", link="https://intranet.example/reports/")
     gate.start()
@@ -752,7 +754,7 @@ def test_the_copy_for_people_without_a_shell_is_named_and_says_who_decided(gate:
     assert copy.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: ReleaseGate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.configure(k=12)
     gate.start()
     told: list[int] = []
@@ -791,12 +793,12 @@ def of_wards(data: Path) -> None:
 
 
 @pytest.fixture
-def measured(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> Gate:
+def measured(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> ReleaseGate:
     of_wards(project / "data")
-    return Gate(sluice, project, fhir, prefect_api, Maker())
+    return ReleaseGate(sluice, project, fhir, prefect_api, Maker())
 
 
-def everything_but_the_log(gate: Gate) -> dict[str, str]:
+def everything_but_the_log(gate: ReleaseGate) -> dict[str, str]:
     """All that others than the engineer read of a job, by place."""
     run = ask_prefect("GET", f"{gate.api}/flow_runs/{gate.job}")
     places = {"run": json.dumps(run, ensure_ascii=False)}  # labels, parameters, the state with its message
@@ -810,12 +812,12 @@ def everything_but_the_log(gate: Gate) -> dict[str, str]:
     return places
 
 
-def has_no_canary(gate: Gate, *outputs: str, canary: str = "Meier") -> None:
+def has_no_canary(gate: ReleaseGate, *outputs: str, canary: str = "Meier") -> None:
     texts = everything_but_the_log(gate) | {f"output {n}": text for n, text in enumerate(outputs)}
     assert [place for place, text in texts.items() if canary in text] == []
 
 
-def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: Gate) -> None:
+def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: ReleaseGate) -> None:
     started = measured.start()
     has_no_canary(measured, started.out)
     assert started.err.count(f"{CANARY} empty.ndjson") == 1  # to whom the command belongs, before the job began
@@ -845,7 +847,7 @@ def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: Gate) -
     has_no_canary(measured, refused.out)
 
 
-def test_a_type_of_one_patient_is_one_of_the_other_types(measured: Gate) -> None:
+def test_a_type_of_one_patient_is_one_of_the_other_types(measured: ReleaseGate) -> None:
     measured.start()
     measured.go_on("--approve", "--despite", WHY)
     page, text = measured.artifacts()["**The page of the job"], (measured.directory / "summary.json").read_text()

@@ -13,7 +13,7 @@ from tasks.release_report.measure import account, spill
 from tasks.release_report.measure.stored import MEASURED
 from tasks.release_report.page import files
 from tests.conftest import Commands
-from tests.journeys.test_release import Gate
+from tests.journeys.test_release import ReleaseGate
 from tests.peers.gate import Maker
 from tests.peers.project import Fhir
 
@@ -26,9 +26,9 @@ Full = Callable[[str], None]
 
 
 @pytest.fixture
-def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> Gate:
+def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> ReleaseGate:
     """With a report that is measured."""
-    return Gate(sluice, project, fhir, prefect_api, Maker())
+    return ReleaseGate(sluice, project, fhir, prefect_api, Maker())
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Full:
     return fill
 
 
-def left(gate: Gate) -> list[str]:
+def left(gate: ReleaseGate) -> list[str]:
     """What a report that failed left in the job's directory, beside what it measured."""
     found = (path for path in (gate.directory / "report").rglob("*") if path.is_file())
     return [path.name for path in found if path.parent != gate.directory / MEASURED]
@@ -62,7 +62,7 @@ def left(gate: Gate) -> list[str]:
     "where", ["/.report/", "files.csv", "report.html", "report.json", "report.recipient.html", "report.recipient.json"]
 )
 def test_a_full_disk_neither_loses_nor_releases_a_job_and_the_report_follows(
-    gate: Gate, full: Full, where: str
+    gate: ReleaseGate, full: Full, where: str
 ) -> None:
     full(where)
     started = gate.start()
@@ -88,7 +88,7 @@ def test_a_full_disk_neither_loses_nor_releases_a_job_and_the_report_follows(
     assert gate.fhir.total() == 19
 
 
-def test_a_full_disk_takes_the_report_of_other_files_with_it(gate: Gate, full: Full) -> None:
+def test_a_full_disk_takes_the_report_of_other_files_with_it(gate: ReleaseGate, full: Full) -> None:
     gate.start()
     (gate.directory / "import_wait/fixed.ndjson").write_text('{"resourceType":"Patient","id":"only-this"}\n')
     full("report.json")
@@ -99,7 +99,7 @@ def test_a_full_disk_takes_the_report_of_other_files_with_it(gate: Gate, full: F
     assert gate.status()["report"] is None
 
 
-def test_a_full_disk_where_nobody_is_asked_is_as_strict_as_the_configuration(gate: Gate, full: Full) -> None:
+def test_a_full_disk_where_nobody_is_asked_is_as_strict_as_the_configuration(gate: ReleaseGate, full: Full) -> None:
     gate.configure(on_stop="fail")
     full("report.html")
     assert "error[report-missing]" in gate.start(*STRAIGHT, code=5).err
@@ -109,7 +109,9 @@ def test_a_full_disk_where_nobody_is_asked_is_as_strict_as_the_configuration(gat
     assert gate.fhir.posts() == []
 
 
-def test_a_full_disk_at_the_end_fails_no_job_and_keeps_the_report_of_the_decision(gate: Gate, full: Full) -> None:
+def test_a_full_disk_at_the_end_fails_no_job_and_keeps_the_report_of_the_decision(
+    gate: ReleaseGate, full: Full
+) -> None:
     gate.start()
     full("/report/release-report.")
     gate.go_on("--approve", "--despite", WHY)
@@ -118,7 +120,7 @@ def test_a_full_disk_at_the_end_fails_no_job_and_keeps_the_report_of_the_decisio
     assert [one.by for one in (files.read(gate.directory, 2) or pytest.fail("gone")).decisions]
 
 
-def test_a_full_disk_at_the_decision_keeps_the_decision_and_the_report_as_it_was(gate: Gate, full: Full) -> None:
+def test_a_full_disk_at_the_decision_keeps_the_decision_and_the_report_as_it_was(gate: ReleaseGate, full: Full) -> None:
     gate.start()
     before = files.page(gate.directory, 2).read_bytes()
     full("/step-2/release-report.")
@@ -130,7 +132,7 @@ def test_a_full_disk_at_the_decision_keeps_the_decision_and_the_report_as_it_was
     assert [path for path in gate.directory.rglob("*.part") if "report" in path.name] == []
 
 
-def test_a_full_disk_of_the_copy_costs_the_copy_alone(gate: Gate, full: Full) -> None:
+def test_a_full_disk_of_the_copy_costs_the_copy_alone(gate: ReleaseGate, full: Full) -> None:
     (gate.project / "site").mkdir()
     gate.configure(copy_to="site", link="https://intranet.example/")
     full("/site/")
@@ -145,7 +147,7 @@ def test_a_full_disk_of_the_copy_costs_the_copy_alone(gate: Gate, full: Full) ->
     assert gate.fhir.total() == 19
 
 
-def test_a_full_disk_where_measurements_are_kept_costs_these_alone(gate: Gate, full: Full) -> None:
+def test_a_full_disk_where_measurements_are_kept_costs_these_alone(gate: ReleaseGate, full: Full) -> None:
     full(f"/{MEASURED}/")
     gate.start()
     assert not list((gate.directory / MEASURED).iterdir())

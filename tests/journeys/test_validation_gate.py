@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Commands
 from tests.peers.project import Fhir
 from tests.peers.server import Reply
-from tests.peers.validation import FakeService, issue, outcome, serving
+from tests.peers.validation import FakeValidation, issue, outcome, serving
 
 CANARY = "Kanarienvogel"
 
@@ -25,13 +25,13 @@ def judged(_: int, body: bytes) -> Reply:
 
 
 @pytest.fixture
-def service() -> Iterator[FakeService]:
+def service() -> Iterator[FakeValidation]:
     with serving(judged) as service:
         yield service
 
 
 @pytest.fixture
-def checked(tmp_path: Path, fhir: Fhir, service: FakeService) -> Path:
+def checked(tmp_path: Path, fhir: Fhir, service: FakeValidation) -> Path:
     """local_import → validation → send, over three patients of whom one is wrong."""
     (tmp_path / "data").mkdir()
     names = ["Gut", CANARY, "Besser"]
@@ -52,7 +52,7 @@ jobs_dir: jobs
     return tmp_path
 
 
-def posts(service: FakeService) -> int:
+def posts(service: FakeValidation) -> int:
     return sum(seen.method == "POST" for seen in service.seen) - service.probes
 
 
@@ -83,7 +83,7 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
 
 @pytest.mark.slow
 def test_the_gate_cannot_be_passed_by_continuing(
-    sluice: Commands, checked: Path, fhir: Fhir, service: FakeService
+    sluice: Commands, checked: Path, fhir: Fhir, service: FakeValidation
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     before = posts(service)
@@ -130,7 +130,9 @@ def test_a_step_run_alone_meets_the_gate_too(sluice: Commands, checked: Path) ->
 
 
 @pytest.mark.slow
-def test_a_validation_service_that_fails_is_no_finding(sluice: Commands, checked: Path, service: FakeService) -> None:
+def test_a_validation_service_that_fails_is_no_finding(
+    sluice: Commands, checked: Path, service: FakeValidation
+) -> None:
     service.script = lambda _, body: Reply(503 if body else 200)
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err

@@ -24,7 +24,7 @@ from tests.peers import validation
 from tests.peers.project import write_input
 from tests.peers.pseudonymization import pseudonyms
 from tests.peers.sandbox import Sandboxed
-from tests.peers.server import Reply, Seen, loopback
+from tests.peers.server import Reply, SeenRequest, loopback
 
 STEPS = ("pseudonymizer", "validation", "flattening", "send")
 RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", marks=pytest.mark.slow)]
@@ -143,7 +143,7 @@ def test_a_token_endpoint_on_another_host_is_named_once_on_screen_and_in_the_log
     write_input(tmp_path / "data")
     words = "services.pseudonymizer.auth: the token endpoint of the issuer 127.0.0.1 is on another host, localhost"
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         said = pseudonyms(seen.body)
         if "openid-configuration" in seen.target:
             elsewhere = server.url.replace("127.0.0.1", "localhost")

@@ -8,36 +8,36 @@ from typing import Any
 
 from tests.peers import fhir, flattening, pseudonymization, validation
 from tests.peers.s3 import S3Job, configuration
-from tests.peers.server import Seen
+from tests.peers.server import SeenRequest
 from tests.peers.transfer import TransferJob
 from tests.peers.validation import CANARY
 
 
-def asks(method: str, part: str = "") -> Callable[[Seen], bool]:
+def asks(method: str, part: str = "") -> Callable[[SeenRequest], bool]:
     """Whether a request is one of this method, for an address with this part."""
     return lambda seen: seen.method == method and part in seen.target
 
 
 def pseudonymizer(directory: Path, url: str, **options: Any) -> None:
-    job = pseudonymization.Job(directory)
+    job = pseudonymization.PseudonymizerJob(directory)
     job.write("a.ndjson", pseudonymization.patient("p0", name=[{"family": CANARY}]))
     job.run(url, attempts=1, **options)
 
 
 def validator(directory: Path, url: str, **options: Any) -> None:
-    job = validation.Job(directory)
+    job = validation.ValidationJob(directory)
     job.write("a.ndjson", validation.patient("p0", name=[{"family": CANARY}]))
     job.validate(url, attempts=1, **options)
 
 
 def flattener(directory: Path, url: str, **options: Any) -> None:
-    job = flattening.Job(directory)
+    job = flattening.FlatteningJob(directory)
     job.write("a.ndjson", flattening.patient_line(1))
     job.run(url, attempts=1, **options)
 
 
 def load(directory: Path, url: str, **options: Any) -> None:
-    job = fhir.Job(directory)
+    job = fhir.DirectLoadJob(directory)
     job.write("a.ndjson", fhir.observation("o0", text=CANARY))
     job.send(url, attempts=1, **options)
 

@@ -21,7 +21,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import Handle, HandleStore, StepContext
 from tests.peers import job
 from tests.peers.client import client
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 BASE = "https://torch.example"
 JOB = "11111111-1111-4111-8111-111111111111"
@@ -56,7 +56,7 @@ def crtdl(**changes: Any) -> dict[str, Any]:
     return document | changes
 
 
-class Clock:
+class SimulatedClock:
     """Simulated seconds; sleeping moves them on and is remembered."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) 
 
 
 @dataclass
-class Server:
+class MockExtraction:
     """Answers by path; ``polls`` are given one after the other, the last one for ever; ``results`` are those of single
     jobs, for ever.
     """
@@ -199,7 +199,7 @@ def extraction_client(server: Callable[[httpx.Request], httpx.Response], base_ur
     return ExtractionClient(http_client(server, configuration(base_url)), base_url)
 
 
-class Store(HandleStore):
+class RecordingStore(HandleStore):
     """A handle store that remembers everything that was saved."""
 
     def __init__(self, handle: Handle | None = None) -> None:
@@ -212,14 +212,14 @@ class Store(HandleStore):
 
 
 @dataclass
-class Job:
+class ExtractorJob:
     """A job directory with a CRTDL, and the step in it."""
 
     path: Path
-    server: Server
+    server: MockExtraction
     config: PipelineConfig = field(default_factory=configuration)
-    store: Store = field(default_factory=Store)
-    clock: Clock = field(default_factory=Clock)
+    store: RecordingStore = field(default_factory=RecordingStore)
+    clock: SimulatedClock = field(default_factory=SimulatedClock)
     input: str | None = None
     patients: Path | None = None
 
@@ -262,7 +262,7 @@ def bundles(name: str, count: int) -> bytes:
 
 
 @dataclass
-class ExtractionServer:
+class PatientExtraction:
     """Every job is complete after ``polls`` polls; its files are the same for every job."""
 
     files: dict[str, bytes] = field(
@@ -275,11 +275,11 @@ class ExtractionServer:
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: dict[str, dict[str, Any]] = field(default_factory=dict)
     polled: dict[str, int] = field(default_factory=dict)
-    override: Callable[[Seen], Reply | Raw | None] = lambda _: None
+    override: Callable[[SeenRequest], Reply | Raw | None] = lambda _: None
     url: str = ""
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenRequest] = field(default_factory=list)
 
-    def __call__(self, seen: Seen) -> Reply | Raw:
+    def __call__(self, seen: SeenRequest) -> Reply | Raw:
         self.seen.append(seen)
         special = self.override(seen)
         if special is not None:
@@ -315,7 +315,7 @@ class ExtractionServer:
         extension = _extension(job_id, self.asked[job_id])
         return _json({"requiresAccessToken": False, "output": output, "error": [], "extension": extension})
 
-    def _task(self, seen: Seen, rest: str) -> Reply:
+    def _task(self, seen: SeenRequest, rest: str) -> Reply:
         if not rest:
             return _json({"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]})
         job_id, _, operation = rest.partition("/")
@@ -350,7 +350,7 @@ def _json(document: object, status: int = 200) -> Reply:
 
 
 @contextmanager
-def extraction_server(server: ExtractionServer) -> Iterator[ExtractionServer]:
+def extraction_server(server: PatientExtraction) -> Iterator[PatientExtraction]:
     with loopback(server) as listening:
         server.url = listening.url
         yield server

@@ -16,17 +16,17 @@ from tasks.send.direct import Bounds, run
 from tasks.shared.report import StepReport
 from tests.peers import job, server
 from tests.peers.job import resource
-from tests.peers.server import Seen, Service
+from tests.peers.server import ScriptedService, SeenRequest
 
 
 @dataclass(frozen=True)
-class Reply(server.Reply):
+class FhirReply(server.Reply):
     """``apply``: store the entries first."""
 
     apply: bool = True
 
 
-Script = Callable[[int, dict[str, Any]], Reply | None]
+Script = Callable[[int, dict[str, Any]], FhirReply | None]
 
 
 def outcome(code: str, diagnostics: str = "", text: str | None = None) -> bytes:
@@ -36,17 +36,17 @@ def outcome(code: str, diagnostics: str = "", text: str | None = None) -> bytes:
     return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
 
 
-def hapi_missing(target: str = "Patient/x") -> Reply:
+def hapi_missing(target: str = "Patient/x") -> FhirReply:
     text = f"HAPI-1094: Resource {target} not found, specified in path: Observation.subject"
-    return Reply(400, outcome("processing", text), apply=False)
+    return FhirReply(400, outcome("processing", text), apply=False)
 
 
-def blaze_missing(target: str = "Patient/x") -> Reply:
+def blaze_missing(target: str = "Patient/x") -> FhirReply:
     text = f"Referential integrity violated. Resource `{target}` doesn't exist."
-    return Reply(409, outcome("conflict", text), apply=False)
+    return FhirReply(409, outcome("conflict", text), apply=False)
 
 
-class FakeFhir(Service[dict[str, Any]]):
+class FakeFhir(ScriptedService[dict[str, Any]]):
     """Stores what is PUT in transactions."""
 
     def __init__(self, script: Script | None = None) -> None:
@@ -72,7 +72,7 @@ class FakeFhir(Service[dict[str, Any]]):
     def sent(self) -> list[list[str]]:
         return [self.entries(number) for number in range(len(self.bundles))]
 
-    def read(self, seen: Seen) -> dict[str, Any]:
+    def read(self, seen: SeenRequest) -> dict[str, Any]:
         # Numbers as text: their spelling is what the tests look at.
         bundle: dict[str, Any] = json.loads(seen.body, parse_float=str, parse_int=str)
         return bundle
@@ -82,8 +82,8 @@ class FakeFhir(Service[dict[str, Any]]):
         return super().note(request)
 
     def answer(self, number: int, request: dict[str, Any], said: server.Reply | None) -> server.Reply:
-        reply = said or Reply()
-        body = self.apply(self.seen[number].body) if isinstance(reply, Reply) and reply.apply else b""
+        reply = said or FhirReply()
+        body = self.apply(self.seen[number].body) if isinstance(reply, FhirReply) and reply.apply else b""
         with self.lock:
             self.spans[number] = (self.spans[number][0], time.monotonic())
         return replace(reply, body=body if reply.body is None else reply.body)
@@ -110,7 +110,7 @@ serving = FakeFhir
 """``with serving(…) as server``"""
 
 
-class Job(job.Job):
+class DirectLoadJob(job.StepJob):
     """A job whose data is sent."""
 
     step = "send"

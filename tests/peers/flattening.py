@@ -18,7 +18,7 @@ from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
-from tests.peers.server import Reply, Seen, Service
+from tests.peers.server import Reply, ScriptedService, SeenRequest
 from tests.tasks.flattening import lookups
 
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
@@ -26,7 +26,7 @@ PROFILE = "https://example.org/StructureDefinition/"
 
 
 @dataclass(frozen=True)
-class Request(Seen):
+class FlatteningRequest(SeenRequest):
     """A ``$run`` as it arrived."""
 
     view: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -41,17 +41,17 @@ class Request(Seen):
         return [json.loads(resource)["id"] for resource in self.resources]
 
 
-Script = Callable[[int, Request], "Reply | None"]
+Script = Callable[[int, FlatteningRequest], "Reply | None"]
 
 
-class _Parameter(msgspec.Struct):
+class _FlatteningParameter(msgspec.Struct):
     name: str
     resource: msgspec.Raw
 
 
-class _Parameters(msgspec.Struct):
+class _FlatteningParameters(msgspec.Struct):
     resourceType: str  # noqa: N815
-    parameter: list[_Parameter]
+    parameter: list[_FlatteningParameter]
 
 
 def _at(raw: bytes, path: str) -> bytes | None:
@@ -83,7 +83,7 @@ def rows_of(view: dict[str, Any], resource: bytes) -> list[bytes]:
     ]
 
 
-class FakeService(Service[Request]):
+class FakeFlattening(ScriptedService[FlatteningRequest]):
     """Answers rows."""
 
     content_type = "application/x-ndjson"
@@ -95,9 +95,9 @@ class FakeService(Service[Request]):
         self.overlaps = 0
         super().__init__(script)
 
-    def read(self, seen: Seen) -> Request:
+    def read(self, seen: SeenRequest) -> FlatteningRequest:
         """Checks the shape that document 3 §5 asks for."""
-        parameters = msgspec.json.decode(seen.body, type=_Parameters)
+        parameters = msgspec.json.decode(seen.body, type=_FlatteningParameters)
         first, *rest = parameters.parameter
         assert (parameters.resourceType, first.name) == ("Parameters", "viewDefinition")
         assert {one.name for one in rest} == {"resources"}
@@ -105,17 +105,17 @@ class FakeService(Service[Request]):
         assert set(view) <= {"resourceType", "name", "status", "resource", "constant", "select", "where"}
         resources = [bytes(one.resource) for one in rest]
         assert {json.loads(resource)["resourceType"] for resource in resources} == {view["resource"]}
-        return Request(**vars(seen), view=view, resources=resources)
+        return FlatteningRequest(**vars(seen), view=view, resources=resources)
 
-    def note(self, request: Request) -> int:
+    def note(self, request: FlatteningRequest) -> int:
         self.overlaps += request.view["name"] in [one.view["name"] for one in self.under_way]
         return super().note(request)
 
-    def answer(self, number: int, request: Request, said: Reply | None) -> Reply:
+    def answer(self, number: int, request: FlatteningRequest, said: Reply | None) -> Reply:
         rows = (row for resource in request.resources for row in self.rows(request.view, resource))
         return said or Reply(body=b"".join(row + b"\n" for row in rows))
 
-    def handle(self, seen: Seen) -> Reply:
+    def handle(self, seen: SeenRequest) -> Reply:
         if seen.method != "GET":
             return super().handle(seen)
         assert seen.target == "/fhir/metadata"
@@ -123,7 +123,7 @@ class FakeService(Service[Request]):
         return self.metadata()
 
 
-serving = FakeService
+serving = FakeFlattening
 """``with serving(…) as service``"""
 
 
@@ -171,7 +171,7 @@ OBSERVATIONS = view(
 VIEWS = (PATIENTS, CONDITIONS, OBSERVATIONS)
 
 
-class Job(job.Job):
+class FlatteningJob(job.StepJob):
     """A job whose data is flattened."""
 
     step = "flattening"
@@ -251,7 +251,7 @@ def patient_line(number: int, observations: int = 3, size: int = 0, conditions: 
     return bundle(f"b{number}", patient, *diagnoses, *values, *named)
 
 
-def demo_job(directory: Path) -> tuple[Job, dict[str, list[dict[str, Any]]]]:
+def demo_job(directory: Path) -> tuple[FlatteningJob, dict[str, list[dict[str, Any]]]]:
     """A job with the data of the demo and a group for its Patients, Conditions and Observations; and all resources by
     type, as they are written: numbers with a point are texts."""
     coding = {"forEach": "code.coding", "column": lookups.column("system", "code", "display")["column"]}
@@ -263,7 +263,7 @@ def demo_job(directory: Path) -> tuple[Job, dict[str, list[dict[str, Any]]]]:
         lookups.table({"Condition.code": lookups.element(coding)}, url=PROFILE + "cond"),
         lookups.table({"Observation.value": lookups.element(quantity)}, url=PROFILE + "obs", kind="Observation"),
     )
-    made = Job(directory / "job")
+    made = FlatteningJob(directory / "job")
     made.crtdl = lookups.crtdl(
         lookups.group("Patient.gender", reference=PROFILE + "pat", name="pat", key="1"),
         lookups.group("Condition.code", reference=PROFILE + "cond", name="cond", key="2"),

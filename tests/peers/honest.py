@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.peers.pseudonymization import pseudonyms
-from tests.peers.server import Reply, Seen
+from tests.peers.server import Reply, SeenRequest
 
 UNREADABLE_RULES = b"ZmhpclBhdGhSdWxlczogWwo="
 STATEMENT = json.dumps({
@@ -17,7 +17,7 @@ FOUND = json.dumps({"resourceType": "OperationOutcome", "issue": [{"severity": "
 JSON = {"Content-Type": "application/fhir+json"}
 
 
-def honest(seen: Seen) -> Reply | None:
+def honest(seen: SeenRequest) -> Reply | None:
     """The answer to a probe; ``None`` for everything else."""
     if seen.target.endswith("/fhir/metadata"):
         return Reply(200, STATEMENT, JSON)

@@ -44,7 +44,7 @@ def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any
     return list(service.probe.ask(service, config, **options))
 
 
-class Job:
+class StepJob:
     """A job directory with input, for a step that is run in it once or several times."""
 
     step = ""

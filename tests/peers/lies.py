@@ -11,7 +11,7 @@ from tests.peers.server import Reply
 
 
 @dataclass(frozen=True)
-class Asked:
+class HonestAnswer:
     """What a liar knows: what was sent, its honest answer, and the answers to the requests before."""
 
     sent: dict[str, Any]

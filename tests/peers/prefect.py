@@ -21,7 +21,7 @@ from tasks.shared.report import Shown
 from tests.conftest import ask_prefect
 
 
-class Prefect:
+class FakePrefect:
     """What it keeps; ``run`` is the flow run it knows. Ids of artifacts are by chance, as the server's are."""
 
     api: PrefectApi
@@ -95,8 +95,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
 
 
 @contextmanager
-def prefect_in_memory() -> Iterator[Prefect]:
-    known = Prefect()
+def prefect_in_memory() -> Iterator[FakePrefect]:
+    known = FakePrefect()
     with PrefectApi(ApiAddress(url="http://127.0.0.1")) as known.api:
         known.api.close()
         known.api._client = httpx.Client(transport=httpx.MockTransport(known), base_url="http://127.0.0.1")

@@ -19,14 +19,14 @@ from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
 from tests.peers.lines import read_lines
-from tests.peers.server import Reply, Seen, Service
+from tests.peers.server import Reply, ScriptedService, SeenRequest
 
 RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"
 REMOVING = b"fhirPathRules:\n  - {path: Observation, method: remove}\n"
 
 
 @dataclass(frozen=True)
-class Request(Seen):
+class PseudonymizationRequest(SeenRequest):
     """``config`` is the anonymization file in it."""
 
     resource: bytes = field(default=b"", repr=False)
@@ -41,7 +41,7 @@ class Request(Seen):
         return False
 
 
-Script = Callable[[int, Request], "Reply | None"]
+Script = Callable[[int, PseudonymizationRequest], "Reply | None"]
 
 
 def identity(resource: bytes) -> bytes:
@@ -58,52 +58,52 @@ def pseudonyms(resource: bytes, key: bytes = b"key") -> bytes:
     return re.sub(rb'("reference":\s*"[A-Za-z]+/)([^"]+)"', hashed, resource)
 
 
-class FakeService(Service[Request]):
+class FakePseudonymizer(ScriptedService[PseudonymizationRequest]):
     """Gives back ``transform(resource)``. ``reads_config`` False is a server before 2.34.0. A probe's number is -1."""
 
     def __init__(self, transform: Callable[[bytes], bytes] = identity, script: Script | None = None) -> None:
         self.transform = transform
         self.reads_config = True
-        self.probes: list[Request] = []
+        self.probes: list[PseudonymizationRequest] = []
         super().__init__(script)
 
-    def read(self, seen: Seen) -> Request:
+    def read(self, seen: SeenRequest) -> PseudonymizationRequest:
         if b'"Parameters"' not in seen.body[:60]:
-            return Request(**vars(seen), resource=seen.body)
-        config, resource = msgspec.json.decode(seen.body, type=_Parameters).parameter
+            return PseudonymizationRequest(**vars(seen), resource=seen.body)
+        config, resource = msgspec.json.decode(seen.body, type=_DeidentifyParameters).parameter
         assert (config.name, resource.name) == ("config", "resource")
         assert config.valueAttachment["contentType"] == "application/yaml"
         data = base64.b64decode(config.valueAttachment["data"], validate=True)
-        return Request(**vars(seen), resource=bytes(resource.resource), config=data)
+        return PseudonymizationRequest(**vars(seen), resource=bytes(resource.resource), config=data)
 
-    def note(self, request: Request) -> int:
+    def note(self, request: PseudonymizationRequest) -> int:
         if request.is_probe:
             self.probes.append(request)
             return -1
         return super().note(request)
 
-    def answer(self, number: int, request: Request, said: Reply | None) -> Reply:
+    def answer(self, number: int, request: PseudonymizationRequest, said: Reply | None) -> Reply:
         if request.is_probe and self.reads_config:
             return said or Reply(400, b"{}")
         return said or Reply(body=request.resource if request.is_probe else self.transform(request.resource))
 
 
-class _Parameter(msgspec.Struct):
+class _DeidentifyParameter(msgspec.Struct):
     name: str
     valueAttachment: dict[str, str] = {}  # noqa: N815
     resource: msgspec.Raw = msgspec.Raw()
 
 
-class _Parameters(msgspec.Struct):
+class _DeidentifyParameters(msgspec.Struct):
     resourceType: str  # noqa: N815
-    parameter: list[_Parameter] = []
+    parameter: list[_DeidentifyParameter] = []
 
 
-serving = FakeService
+serving = FakePseudonymizer
 """``with serving(…) as service``"""
 
 
-class Job(job.Job):
+class PseudonymizerJob(job.StepJob):
     """A job whose data is pseudonymized."""
 
     step = "pseudonymizer"

@@ -20,7 +20,7 @@ from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.job import in_process
-from tests.peers.server import Loopback, Raw, Reply, Seen
+from tests.peers.server import Loopback, Raw, Reply, SeenRequest
 
 KEY_ID = "AKIDCANARY"
 SECRET = "canary-secret-4711"
@@ -45,11 +45,11 @@ def configuration(
     return job.configuration({"send": send}, attempts=attempts, **top)
 
 
-class S3Job(job.Job):
+class S3Job(job.StepJob):
     """A job whose files are uploaded."""
 
     step = "send"
-    write = job.Job.put
+    write = job.StepJob.put
 
     def __init__(self, directory: Path, *, job_id: str = "job-1", source: str = "import") -> None:
         self.job_id = job_id
@@ -105,13 +105,13 @@ def refusal(status: int, code: str, extra: str = "", **headers: str) -> Reply:
     return Reply(status, body.encode(), {"Content-Type": "application/xml", **headers})
 
 
-Script = Callable[["Asked"], "Reply | Raw | None"]
+Script = Callable[["S3Request"], "Reply | Raw | None"]
 
 
-class Asked:
+class S3Request:
     """One request, as S3 reads it."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: SeenRequest) -> None:
         parts = urlsplit(seen.target)
         query = parse_qs(parts.query, keep_blank_values=True)
         self.seen = seen
@@ -149,7 +149,7 @@ class ScriptedStore(Loopback):
     ) -> None:
         self.script = script
         self.whole_keys = whole_keys
-        self.asked: list[Asked] = []
+        self.asked: list[S3Request] = []
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.etags: dict[str, str] = {}
         """Of the objects that were uploaded in parts."""
@@ -160,17 +160,17 @@ class ScriptedStore(Loopback):
     def names(self) -> list[str]:
         return [asked.name for asked in self.asked]
 
-    def of(self, name: str) -> list[Asked]:
+    def of(self, name: str) -> list[S3Request]:
         return [asked for asked in self.asked if asked.name == name]
 
-    def _answer(self, seen: Seen) -> Reply | Raw:
-        asked = Asked(seen)
+    def _answer(self, seen: SeenRequest) -> Reply | Raw:
+        asked = S3Request(seen)
         self.asked.append(asked)
         scripted = self.script(asked) if self.script else None
         return scripted if scripted is not None else self.serve(asked)
 
-    def serve(self, asked: Asked) -> Reply:
-        handlers: dict[str, Callable[[Asked], Reply]] = {
+    def serve(self, asked: S3Request) -> Reply:
+        handlers: dict[str, Callable[[S3Request], Reply]] = {
             "HeadBucket": self._head_bucket,
             "HeadObject": self._head_object,
             "ListObjectsV2": self._list_objects_v2,
@@ -183,10 +183,10 @@ class ScriptedStore(Loopback):
         }
         return handlers[asked.name](asked)
 
-    def _head_bucket(self, asked: Asked) -> Reply:
+    def _head_bucket(self, asked: S3Request) -> Reply:
         return Reply(200)
 
-    def _head_object(self, asked: Asked) -> Reply:
+    def _head_object(self, asked: S3Request) -> Reply:
         if asked.key not in self.objects:
             return Reply(404)
         body, headers = self.objects[asked.key]
@@ -202,10 +202,10 @@ class ScriptedStore(Loopback):
             length=len(body),
         )
 
-    def _list_objects_v2(self, asked: Asked) -> Reply:
+    def _list_objects_v2(self, asked: S3Request) -> Reply:
         return Reply(200, b"<ListBucketResult></ListBucketResult>")
 
-    def _list_multipart_uploads(self, asked: Asked) -> Reply:
+    def _list_multipart_uploads(self, asked: S3Request) -> Reply:
         uploads = "".join(
             f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>"
             for upload, (key, _) in self.begun.items()
@@ -213,25 +213,25 @@ class ScriptedStore(Loopback):
         )
         return Reply(200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>".encode())
 
-    def _put_object(self, asked: Asked) -> Reply:
+    def _put_object(self, asked: S3Request) -> Reply:
         self.objects[asked.key] = (asked.seen.body, asked.seen.headers)
         self.etags.pop(asked.key, None)
         return Reply(200, b"", {"ETag": f'"{hashlib.md5(asked.seen.body).hexdigest()}"'})
 
-    def _create_multipart_upload(self, asked: Asked) -> Reply:
+    def _create_multipart_upload(self, asked: S3Request) -> Reply:
         upload = f"u{len(self.begun) + 1}"
         self.begun[upload] = (asked.key, asked.seen.headers)
         self.parts[upload] = {}
         body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
         return Reply(200, body.encode())
 
-    def _upload_part(self, asked: Asked) -> Reply:
+    def _upload_part(self, asked: S3Request) -> Reply:
         if asked.upload_id not in self.begun:
             return refusal(404, "NoSuchUpload")
         self.parts[asked.upload_id][asked.part] = asked.seen.body
         return Reply(200, b"", {"ETag": f'"p{asked.part}"'})
 
-    def _complete_multipart_upload(self, asked: Asked) -> Reply:
+    def _complete_multipart_upload(self, asked: S3Request) -> Reply:
         if asked.upload_id not in self.begun:
             return refusal(404, "NoSuchUpload")
         key, headers = self.begun.pop(asked.upload_id)
@@ -241,7 +241,7 @@ class ScriptedStore(Loopback):
         body = '<CompleteMultipartUploadResult><ETag>"whole-3"</ETag></CompleteMultipartUploadResult>'
         return Reply(200, body.encode())
 
-    def _abort_multipart_upload(self, asked: Asked) -> Reply:
+    def _abort_multipart_upload(self, asked: S3Request) -> Reply:
         if self.begun.pop(asked.upload_id, None) is None:
             return refusal(404, "NoSuchUpload")
         return Reply(204)

@@ -19,8 +19,8 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.report import StepReport
 from tasks.validation import validation as validation_step
 from tests.peers import fhir, flattening, pseudonymization, validation
-from tests.peers.job import Job
-from tests.peers.server import Reply, Service
+from tests.peers.job import StepJob
+from tests.peers.server import Reply, ScriptedService
 from tests.peers.validation import CANARY
 
 OUTCOME = validation.outcome(validation.issue())
@@ -32,11 +32,11 @@ OF_DATA |= {501: "service-failed"}
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepKind:
     """A step, and one of its requests, which can go wrong: not its first, not its last."""
 
-    job: Callable[[Path], Job]
-    serving: Callable[[], Service[Any]]
+    job: Callable[[Path], StepJob]
+    serving: Callable[[], ScriptedService[Any]]
     run: Callable[..., StepReport]
     fill: Callable[[Any], object]
     goes_wrong: Callable[[Any], bool]
@@ -57,52 +57,54 @@ class Kind:
     """What its errors are called, beyond ``REFUSED``."""
 
 
-def _pseudonymizer(job: pseudonymization.Job) -> None:
+def _pseudonymizer(job: pseudonymization.PseudonymizerJob) -> None:
     people = [pseudonymization.patient(f"p{n}", name=[{"family": CANARY}]) for n in range(9)]
     job.write("a.ndjson", *people[:3], pseudonymization.bundle("b", *people[3:5]), pseudonymization.observation(CANARY))
     job.write("b.ndjson", *people)
 
 
-def _validation(job: validation.Job) -> None:
+def _validation(job: validation.ValidationJob) -> None:
     job.write("a.ndjson", *[validation.patient(f"a{n}", bad=1, x="y" * 600) for n in range(2)])
     job.write("b.ndjson", *[validation.patient(f"b{n}", bad=1, x="y" * 600) for n in range(4)])
 
 
-def _flattening(job: flattening.Job) -> None:
+def _flattening(job: flattening.FlatteningJob) -> None:
     job.write("a.ndjson", *[flattening.patient_line(n, 6) for n in range(4)])
     job.write("b.ndjson", *[flattening.patient_line(n, 6, size=3) for n in range(4, 8)])
 
 
-def _send(job: fhir.Job) -> None:
+def _send(job: fhir.DirectLoadJob) -> None:
     job.write("a.ndjson", *[fhir.observation(f"o{n}", text=CANARY) for n in range(20)])
 
 
 KINDS = {
-    "pseudonymizer": Kind(
-        pseudonymization.Job, lambda: pseudonymization.serving(pseudonymization.pseudonyms),
-        functools.partial(pseudonymization.Job.run, max_concurrent_requests=1),
+    "pseudonymizer": StepKind(
+        pseudonymization.PseudonymizerJob, lambda: pseudonymization.serving(pseudonymization.pseudonyms),
+        functools.partial(pseudonymization.PseudonymizerJob.run, max_concurrent_requests=1),
         _pseudonymizer, lambda request: b'"Observation"' in request.body, "a.ndjson:5 Observation",
         lambda job, _: {path.name: path.read_bytes() for path in job.output.iterdir()},
         {"timeout": "1s"}, ("failed", "pseudonymized"), "pseudonymizer/failed/*.txt", (413,),
         OF_DATA | {302: "service-unexpected", 413: "pseudonymizer-too-large"},
     ),
-    "validation": Kind(
-        validation.Job, validation.serving,
-        functools.partial(validation.Job.validate, chunk_bytes=1000, max_concurrent_requests=1),
+    "validation": StepKind(
+        validation.ValidationJob, validation.serving,
+        functools.partial(validation.ValidationJob.validate, chunk_bytes=1000, max_concurrent_requests=1),
         _validation, lambda body: b'"b1"' in body, "b.ndjson:2 Patient",
         lambda job, _: job.files(), {"bounds": validation_step.ValidationBounds(timeout=1.0, mebibyte=1000)},
         ("validation", ".state", "failed"), "validation/failed/*", (),
         OF_DATA | {302: "service-unexpected", 410: "service-refused", 413: "validation-too-large"},
     ),
-    "flattening": Kind(
-        flattening.Job, flattening.serving,
-        functools.partial(flattening.Job.run, bounds=flattening_step.FlatteningBounds(mebibyte=900), batch_size_mb=3),
+    "flattening": StepKind(
+        flattening.FlatteningJob, flattening.serving,
+        functools.partial(
+            flattening.FlatteningJob.run, bounds=flattening_step.FlatteningBounds(mebibyte=900), batch_size_mb=3
+        ),
         _flattening, lambda request: "p1-o0" in request.ids, "group Labor, batch 3",
         lambda job, _: job.tables(), {}, ("failed",), "flattening/failed/*", (202, 204),
         OF_DATA | {202: "flattening-answer", 204: "flattening-answer"},
     ),
-    "send": Kind(
-        fhir.Job, fhir.serving, functools.partial(fhir.Job.send, batch_size=5),
+    "send": StepKind(
+        fhir.DirectLoadJob, fhir.serving, functools.partial(fhir.DirectLoadJob.send, batch_size=5),
         _send, lambda bundle: "Observation/o10" in [entry["request"]["url"] for entry in bundle["entry"]],
         "a.ndjson:11-15", lambda _, service: (sorted(service.stored.items()), sorted(service.history)),
         {"timeout": "1s"}, ("failed",), "send/failed/*.txt",
@@ -111,10 +113,10 @@ KINDS = {
 }  # fmt: skip
 
 
-class Scene:
+class StepScene:
     """A job of a step over its service."""
 
-    def __init__(self, kind: Kind, directory: Path, service: Service[Any]) -> None:
+    def __init__(self, kind: StepKind, directory: Path, service: ScriptedService[Any]) -> None:
         self.kind, self.service = kind, service
         self.job = kind.job(directory)
         kind.fill(self.job)
@@ -166,7 +168,7 @@ class Scene:
         given = {path.name: path.read_bytes() for path in self.job.input.iterdir()}
         shutil.rmtree(self.job.directory)
         with self.kind.serving() as service:
-            whole = Scene(self.kind, self.job.directory, service)
+            whole = StepScene(self.kind, self.job.directory, service)
             for name, content in given.items():
                 whole.job.put(name, content)
             whole.run()
@@ -175,9 +177,9 @@ class Scene:
 
 
 @contextmanager
-def playing(name: str, directory: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+def playing(name: str, directory: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
     """The scene of a step, of which nothing of the data stands in the log."""
     kind = KINDS[name]
     with caplog.at_level(logging.DEBUG), kind.serving() as service:
-        yield Scene(kind, directory, service)
+        yield StepScene(kind, directory, service)
     assert CANARY not in caplog.text

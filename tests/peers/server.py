@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRequest:
     """One request as it arrived; names of headers in lower case."""
 
     method: str
@@ -82,7 +82,7 @@ class Drip:
     reads: bool = False
 
 
-Answerer = Callable[[Seen], "Reply | Raw"]
+Answerer = Callable[[SeenRequest], "Reply | Raw"]
 
 
 class Loopback:
@@ -96,11 +96,11 @@ class Loopback:
         self._given = 0
         self.lock = threading.Lock()
         self.closing = threading.Event()
-        self.seen: list[Seen] = []
+        self.seen: list[SeenRequest] = []
         self.connections = 0
-        self.refuses: Callable[[Seen], bool] = lambda _: False
+        self.refuses: Callable[[SeenRequest], bool] = lambda _: False
         """Asked between the head of a request and its body: whether to reset the connection there."""
-        self.drips: Callable[[Seen], Drip | None] = lambda _: None
+        self.drips: Callable[[SeenRequest], Drip | None] = lambda _: None
         """Asked at the same moment: whether the answer, or the reading, is to have no end."""
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
         self.port: int = self._listener.getsockname()[1]
@@ -121,7 +121,7 @@ class Loopback:
         """Connections of which something could still be read."""
         return sum(thread.is_alive() for thread in self._threads)
 
-    def handle(self, seen: Seen) -> Reply | Raw:
+    def handle(self, seen: SeenRequest) -> Reply | Raw:
         with self.lock:
             self.seen.append(seen)
             if callable(self._answers):
@@ -184,7 +184,7 @@ class Loopback:
             else:
                 sock.sendall(drip.again)
 
-    def _give(self, sock: socket.socket, seen: Seen, answer: Reply | Raw) -> bool:
+    def _give(self, sock: socket.socket, seen: SeenRequest, answer: Reply | Raw) -> bool:
         """Send it; whether the connection can be used again."""
         if isinstance(answer, Raw):
             for piece in [answer.data] if isinstance(answer.data, bytes) else answer.data:
@@ -216,7 +216,7 @@ def _reset(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _head(reader: Any) -> Seen | None:
+def _head(reader: Any) -> SeenRequest | None:
     line = reader.readline()
     if not line:
         return None
@@ -225,7 +225,7 @@ def _head(reader: Any) -> Seen | None:
     while (line := reader.readline().rstrip(b"\r\n")) != b"":
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.lower()] = value.strip()
-    return Seen(method, target, headers, b"")
+    return SeenRequest(method, target, headers, b"")
 
 
 loopback = Loopback
@@ -234,7 +234,7 @@ loopback = Loopback
 R = TypeVar("R")
 
 
-class Service(Loopback, Generic[R]):
+class ScriptedService(Loopback, Generic[R]):
     """A service as its kind is; ``script(number, request)`` may say something else, requests from 0.
 
     Requests are taken up at once, as a service does. A body above ``limit`` bytes gets a 413.
@@ -253,7 +253,7 @@ class Service(Loopback, Generic[R]):
         """How many were under way at most."""
         super().__init__([])
 
-    def read(self, seen: Seen) -> R:
+    def read(self, seen: SeenRequest) -> R:
         """What a script gets to see; an assertion here is one about the request."""
         raise NotImplementedError
 
@@ -289,7 +289,7 @@ class Service(Loopback, Generic[R]):
             time.sleep(0.02)
         self.script = None
 
-    def handle(self, seen: Seen) -> Reply:
+    def handle(self, seen: SeenRequest) -> Reply:
         request = self.read(seen)
         with self.lock:
             self.seen.append(seen)

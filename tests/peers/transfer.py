@@ -25,7 +25,7 @@ from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.server import Loopback, Reply, Seen
+from tests.peers.server import Loopback, Reply, SeenRequest
 
 SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
 PROJECT = "Test_PROJECT-1"
@@ -55,7 +55,7 @@ class Received:
             return files
 
 
-class Store:
+class TransferStore:
     """A FHIR store under test, seen from the other side."""
 
     def __init__(self, url: str) -> None:
@@ -105,10 +105,10 @@ class Store:
 
 
 @contextmanager
-def serving(gate: RequiredCredentials | None = None, **options: Any) -> Iterator[Store]:
+def serving(gate: RequiredCredentials | None = None, **options: Any) -> Iterator[TransferStore]:
     """A sandbox FHIR server on loopback."""
     with serve_in_thread(fhir_service(FhirOptions(**options), gate)) as served:
-        store = Store(served.url)
+        store = TransferStore(served.url)
         try:
             yield store
         finally:
@@ -124,14 +124,14 @@ class Endpoint(Loopback):
     """A store of zips and their documents that answers as FHIR says; ``script`` may say something else. ``moment`` is
     what a request is for: ``search``, ``look``, ``upload``, ``commit``, a second time with ``again``."""
 
-    def __init__(self, script: Callable[[str, Seen, Reply], Reply | None] | None = None) -> None:
+    def __init__(self, script: Callable[[str, SeenRequest, Reply], Reply | None] | None = None) -> None:
         self.script = script
         self.documents: dict[str, dict[str, Any]] = {}
         self.sizes: dict[str, int] = {}
         self.moments: list[str] = []
         super().__init__(self._answer)
 
-    def _answer(self, seen: Seen) -> Reply:
+    def _answer(self, seen: SeenRequest) -> Reply:
         kind, _, identity = seen.target.partition("?")[0].removeprefix("/fhir/").partition("/")
         moment = {"GET": "search", "HEAD": "look"}.get(seen.method) or ("upload" if kind == "Binary" else "commit")
         moment = f"{moment} again" if moment in self.moments else moment
@@ -140,7 +140,7 @@ class Endpoint(Loopback):
         said = self.script(moment, seen, reply) if self.script else None
         return said or reply
 
-    def _honest(self, seen: Seen, kind: str, identity: str) -> Reply:
+    def _honest(self, seen: SeenRequest, kind: str, identity: str) -> Reply:
         if seen.method == "GET":
             return as_json(searchset(*self.documents.values()))
         if seen.method == "HEAD":
@@ -159,12 +159,12 @@ def as_json(document: Any) -> Reply:
     return Reply(200, json.dumps(document).encode(), {"Content-Type": "application/fhir+json"})
 
 
-class TransferJob(job.Job):
+class TransferJob(job.StepJob):
     """A job whose files are handed over."""
 
     step = "send"
     position = 2
-    write = job.Job.put
+    write = job.StepJob.put
 
     def fill(self, *, patients: int = 20) -> dict[str, bytes]:
         """NDJSON in both forms; what the receiver must find."""

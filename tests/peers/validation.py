@@ -12,7 +12,7 @@ from typing import Any
 from tasks.shared.report import StepReport
 from tasks.validation.validation import ValidationBounds, run
 from tests.peers import job
-from tests.peers.server import Reply, Seen, Service
+from tests.peers.server import Reply, ScriptedService, SeenRequest
 
 CANARY = "Canary-Erika-Mustermann"
 """Stands in every resource and in every free text of the service: must never be seen outside private files."""
@@ -40,7 +40,7 @@ def judged(body: bytes) -> bytes:
     return outcome(*issues)
 
 
-class FakeService(Service[bytes]):
+class FakeValidation(ScriptedService[bytes]):
     """Judges the bodies that it gets, also where a script says no more than 200. A probe is honestly found wrong."""
 
     def __init__(self, script: Script | None = None, *, limit: int | None = None) -> None:
@@ -57,7 +57,7 @@ class FakeService(Service[bytes]):
         """``Type/id`` of everything that was judged, in the order of the answers."""
         return [key for body in self.accepted for key in keys(body)]
 
-    def read(self, seen: Seen) -> bytes:
+    def read(self, seen: SeenRequest) -> bytes:
         return seen.body
 
     def note(self, request: bytes) -> int:
@@ -81,11 +81,11 @@ def keys(body: bytes) -> list[str]:
     return [f"{one['resource']['resourceType']}/{one['resource'].get('id')}" for one in json.loads(body)["entry"]]
 
 
-serving = FakeService
+serving = FakeValidation
 """``with serving(…) as server``"""
 
 
-class Job(job.Job):
+class ValidationJob(job.StepJob):
     """A job whose data is validated."""
 
     step = "validation"

@@ -25,7 +25,7 @@ from tests.real.tried import Figure, Tried, save
 HERE = Path(__file__).parent
 
 
-class Recorder:
+class RunRecorder:
     """A plugin of pytest that keeps the tests of some components, with ``others`` those of none, too, and what became
     of them."""
 
@@ -94,7 +94,7 @@ def main() -> int:
     if not versions:
         return 0
     sys.stdout.flush()
-    recorder = Recorder(versions, others=not given.names)
+    recorder = RunRecorder(versions, others=not given.names)
     marks = "real" if given.campaign else "real and not campaign"
     options = ["-n", "0", "-p", "no:cacheprovider", "-m", marks, "-k", given.k, str(HERE)]
     code = int(pytest.main(options, plugins=[recorder]))

@@ -67,7 +67,7 @@ class Issuer:
         assert not [line for line in lines if line.startswith("server error")]
 
 
-class Clock:
+class TokenClock:
     """A clock that a test sets."""
 
     now = 1000.0
@@ -114,7 +114,7 @@ def test_an_issuer_with_only_client_secret_basic_gets_every_character_intact() -
 
 
 def test_a_token_is_replaced_thirty_seconds_before_it_expires() -> None:
-    clock = Clock()
+    clock = TokenClock()
     issuer = Issuer(lifetime=60)
     with issuer.up(), reading(issuer, clock=clock) as http:
         read(http, issuer)

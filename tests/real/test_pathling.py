@@ -14,7 +14,7 @@ from tasks.flattening.probe import service as declared_service
 from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.errors import ServiceError
 from tests.peers import job
-from tests.peers.flattening import PROFILE, Job, bundle, demo_job, of_patient, provenance, resource
+from tests.peers.flattening import PROFILE, FlatteningJob, bundle, demo_job, of_patient, provenance, resource
 from tests.real.conftest import Measure
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -42,7 +42,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def flattened(url: str, directory: Path, view: GroupView, *resources: dict[str, Any]) -> list[dict[str, str]]:
     """The rows of one group that has all these resources, by id."""
-    made = Job(directory, [view])
+    made = FlatteningJob(directory, [view])
     made.write("a.ndjson", bundle("b", *resources, provenance(view.group_id, *resources)))
     made.run(url)
     return sorted(rows(made.output / f"{view.group_name}.csv"), key=lambda row: row["id"])
@@ -162,7 +162,9 @@ def test_choice_types_nulls_decimals_dates_and_texts(pathling: str, tmp_path: Pa
 
 def test_many_batches_of_several_groups_have_a_row_for_each_resource(pathling: str, tmp_path: Path) -> None:
     kinds = {"one": "Observation", "two": "Condition", "three": "Encounter"}
-    made = Job(tmp_path, [view(key, kind, paths(id="id", patient="subject.reference")) for key, kind in kinds.items()])
+    made = FlatteningJob(
+        tmp_path, [view(key, kind, paths(id="id", patient="subject.reference")) for key, kind in kinds.items()]
+    )
     for number in range(60):
         ours = {
             key: [of_patient(kind, f"{key}-{number}-{n}", f"p{number}") for n in range(5)]

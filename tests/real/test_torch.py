@@ -25,7 +25,7 @@ from tasks.send.step import run as send_data
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tests.peers import job
-from tests.peers.extraction import Store, configuration
+from tests.peers.extraction import RecordingStore, configuration
 from tests.peers.lines import read_lines
 from tests.real import job as sent
 from tests.real.conftest import Measure
@@ -58,13 +58,13 @@ def torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     return urls[0]
 
 
-class Extraction:
+class TorchExtraction:
     """The step in a directory of its own."""
 
     def __init__(self, directory: Path, url: str, query: Path, patients: Path | None) -> None:
         directory.mkdir()
         self.directory = directory
-        self.store = Store()
+        self.store = RecordingStore()
         self.config = configuration(url, polling_interval="1s", max_polling_interval="5s", file_ready_interval="1s")
         self._given = {"crtdl": query, "patients": patients, "handle": self.store}
 
@@ -91,16 +91,16 @@ def test_it_extracts_what_the_sandbox_extracts(
     if named:
         patients = tmp_path / "patients.txt"
         patients.write_text("".join(f"{one['id']}\n" for one in resources() if one["resourceType"] == "Patient"))
-    theirs = Extraction(tmp_path / "torch", torch, query, patients)
+    theirs = TorchExtraction(tmp_path / "torch", torch, query, patients)
     figure("torch", f"{query.stem}, {'patients named' if named else 'cohort asked for'}", theirs.run)
     with serve_in_thread(extraction_service(ExtractionOptions(data=DATA))) as served:
-        ours = Extraction(tmp_path / "sandbox", served.url, query, patients)
+        ours = TorchExtraction(tmp_path / "sandbox", served.url, query, patients)
         ours.run()
     assert theirs.found() == ours.found()
 
 
 def test_its_task_says_that_the_job_is_complete_and_a_deleted_one_is_gone(torch: str, tmp_path: Path) -> None:
-    made = Extraction(tmp_path / "torch", torch, QUERIES[0], None)
+    made = TorchExtraction(tmp_path / "torch", torch, QUERIES[0], None)
     made.run()
     handle = made.store.load()
     assert handle is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.__main__ import Recorder
+from tests.real.__main__ import RunRecorder
 from tests.real.components import COMPONENTS_OF, DIFFERS, FIGURE, components_of
 from tests.real.tried import Figure, Tried, load, render, save
 
@@ -28,7 +28,7 @@ def report(test: str, outcome: str = "passed", when: str = "call", **more: Any) 
 
 
 def test_a_run_keeps_counts_reasons_differences_and_figures() -> None:
-    recorder = Recorder({"minio": "RELEASE.1"}, others=False)
+    recorder = RunRecorder({"minio": "RELEASE.1"}, others=False)
     known = [(COMPONENTS_OF, "minio"), (DIFFERS, ["minio", "is odd"]), (DIFFERS, ["hapi", "is another"])]
     for _ in range(2):
         recorder.pytest_runtest_logreport(report("test_a", user_properties=[*known, (FIGURE, ["minio", FOUND])]))

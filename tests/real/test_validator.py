@@ -16,7 +16,7 @@ from tasks.validation.probe import service as declared_service
 from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, attribute, crtdl, group
 from tests.peers import job
 from tests.peers.job import resource
-from tests.peers.validation import Job, bundle, keys
+from tests.peers.validation import ValidationJob, bundle, keys
 from tests.real.conftest import Measure
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -34,7 +34,7 @@ def observation(identifier: str, **more: Any) -> dict[str, Any]:
     return resource("Observation", identifier, text=NARRATIVE, **known | about | more)
 
 
-def found(job: Job) -> set[tuple[str, str, str, str, str]]:
+def found(job: ValidationJob) -> set[tuple[str, str, str, str, str]]:
     """File, line, resource, location and code of every finding."""
     return {
         (row["file"], row["line"], row["resource"], row["location"], row["code"])
@@ -49,7 +49,7 @@ def test_the_made_up_resource_shows_that_it_validates(validator: str) -> None:
 
 
 def test_what_is_right_has_no_finding_and_an_outcome_that_says_so(validator: str, tmp_path: Path) -> None:
-    made = Job(tmp_path)
+    made = ValidationJob(tmp_path)
     made.write("a.ndjson", patient("p", gender="female", birthDate="1980-02-03"), observation("o"))
     assert made.validate(validator).details["findings"] == 0
     (outcome,) = made.reports()["a.validation.ndjson"]
@@ -58,7 +58,7 @@ def test_what_is_right_has_no_finding_and_an_outcome_that_says_so(validator: str
 
 
 def test_a_warning_is_told_and_is_no_finding(validator: str, tmp_path: Path) -> None:
-    made = Job(tmp_path)
+    made = ValidationJob(tmp_path)
     made.write("a.ndjson", resource("Patient", "p", gender="female"))
     result = made.validate(validator)
     assert (result.details["findings"], result.details["severities"]) == (0, {"warning": 1})
@@ -67,7 +67,7 @@ def test_a_warning_is_told_and_is_no_finding(validator: str, tmp_path: Path) -> 
 
 
 def test_findings_are_where_the_resources_are(validator: str, tmp_path: Path) -> None:
-    made = Job(tmp_path)
+    made = ValidationJob(tmp_path)
     inner = bundle(patient("p", gender="female"), observation("o1", status="no such"), observation("o2", valueTim="x"))
     made.write("a.ndjson", patient("q"), inner)
     made.write("b.ndjson", patient("r", birthDate="yesterday"), patient("s"))
@@ -90,7 +90,7 @@ def many(count: int) -> list[dict[str, Any]]:
 def test_the_findings_of_many_chunks_at_once_are_those_of_one(validator: str, tmp_path: Path) -> None:
     results = []
     for name, settings in (("one", {}), ("many", {"chunk_bytes": 4000, "max_concurrent_requests": 6})):
-        made = Job(tmp_path / name)
+        made = ValidationJob(tmp_path / name)
         for file in "abc":
             made.write(f"{file}.ndjson", *many(60))
         result = made.validate(validator, **settings)
@@ -132,7 +132,7 @@ LITTLE = crtdl(
 def test_what_the_sandbox_extracts_of_its_own_data_is_valid(
     validator: str, tmp_path: Path, query: Any, figure: Measure
 ) -> None:
-    made = Job(tmp_path)
+    made = ValidationJob(tmp_path)
     options = ExtractionOptions(data=DATA, batchsize=5)
     with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
         texts = client.extract(query).texts

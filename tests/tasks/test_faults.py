@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, Stopped
-from tests.peers.scenes import KINDS, OUTCOME, REFUSED, Scene, playing
+from tests.peers.scenes import KINDS, OUTCOME, REFUSED, StepScene, playing
 from tests.peers.server import Reply, closed_port
 from tests.peers.validation import CANARY
 
@@ -24,7 +24,7 @@ TRANSIENT = [408, 429, 500, 502, 503, 504]
 
 
 @pytest.fixture(params=list(KINDS))
-def scene(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
     with playing(request.param, tmp_path / "job", caplog) as scene:
         yield scene
 
@@ -38,7 +38,7 @@ EACH = [(kind, status) for kind in KINDS for status in TRANSIENT]
 
 
 @on(*EACH, name="status")
-def test_a_transient_status_is_repeated_with_the_same_bytes(scene: Scene, status: int) -> None:
+def test_a_transient_status_is_repeated_with_the_same_bytes(scene: StepScene, status: int) -> None:
     scene.goes_wrong(Reply(status, OUTCOME), times=1)
     scene.run()
     first, second = scene.tries()
@@ -49,7 +49,7 @@ def test_a_transient_status_is_repeated_with_the_same_bytes(scene: Scene, status
 
 # flattening takes a 500 that stays for terminal
 @on(*[one for one in EACH if one != ("flattening", 500)], name="status")
-def test_a_transient_status_that_stays_fails_the_step_with_exit_code_3(scene: Scene, status: int) -> None:
+def test_a_transient_status_that_stays_fails_the_step_with_exit_code_3(scene: StepScene, status: int) -> None:
     scene.goes_wrong(Reply(status, OUTCOME))
     error = scene.fails(ServiceBusyError)
     assert (error.exit_code, error.status, error.reference) == (3, status, "service-busy")
@@ -61,7 +61,7 @@ def test_a_transient_status_that_stays_fails_the_step_with_exit_code_3(scene: Sc
 
 
 @on(*[(name, status) for name, kind in KINDS.items() for status in REFUSED | kind.refused], name="status")
-def test_any_other_status_is_terminal_at_once(scene: Scene, status: int) -> None:
+def test_any_other_status_is_terminal_at_once(scene: StepScene, status: int) -> None:
     body = b"" if status == 204 else OUTCOME
     scene.goes_wrong(Reply(status, body))
     error = scene.fails(ServiceError)
@@ -76,7 +76,7 @@ def test_any_other_status_is_terminal_at_once(scene: Scene, status: int) -> None
 
 
 @pytest.mark.parametrize("status", [301, 302])
-def test_a_redirect_is_refused(scene: Scene, status: int) -> None:
+def test_a_redirect_is_refused(scene: StepScene, status: int) -> None:
     scene.goes_wrong(Reply(status, headers={"Location": "/elsewhere"}))
     error = scene.fails(ServiceError)
     assert (error.exit_code, error.status, error.reference) == (1, status, "redirect-refused")
@@ -84,7 +84,7 @@ def test_a_redirect_is_refused(scene: Scene, status: int) -> None:
 
 
 @pytest.mark.parametrize("header", ["7", "0"])
-def test_retry_after_lengthens_the_wait(scene: Scene, header: str) -> None:
+def test_retry_after_lengthens_the_wait(scene: StepScene, header: str) -> None:
     scene.goes_wrong(Reply(429, headers={"Retry-After": header}), times=1)
     scene.run()
     assert scene.job.slept == [max(0.1, float(header))]
@@ -94,7 +94,7 @@ BROKEN = {"reset": Reply(reset=True), "cut": Reply(body=b'{"resourceType":"%b"}\
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_an_answer_that_does_not_come_or_breaks_off_once_is_not_noticed(scene: Scene, how: str) -> None:
+def test_an_answer_that_does_not_come_or_breaks_off_once_is_not_noticed(scene: StepScene, how: str) -> None:
     scene.goes_wrong(BROKEN[how], times=1)
     scene.run()
     first, second = scene.tries()
@@ -103,7 +103,7 @@ def test_an_answer_that_does_not_come_or_breaks_off_once_is_not_noticed(scene: S
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_when_that_goes_on_the_step_fails_transiently(scene: Scene, how: str) -> None:
+def test_when_that_goes_on_the_step_fails_transiently(scene: StepScene, how: str) -> None:
     scene.goes_wrong(BROKEN[how])
     with pytest.raises(NetworkError) as caught:
         scene.run()
@@ -118,7 +118,7 @@ def test_when_that_goes_on_the_step_fails_transiently(scene: Scene, how: str) ->
 # flattening does not ask again: there a timeout means that the batch is too large
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", [kind for kind in KINDS if kind != "flattening"], indirect=True)
-def test_a_service_that_stalls_is_asked_again_after_the_timeout(scene: Scene) -> None:
+def test_a_service_that_stalls_is_asked_again_after_the_timeout(scene: StepScene) -> None:
     scene.goes_wrong(Reply(stall=True))
     error = scene.fails(NetworkError, attempts=2, **scene.kind.slowly)
     assert (error.exit_code, error.reference) == (3, "timeout")
@@ -126,7 +126,7 @@ def test_a_service_that_stalls_is_asked_again_after_the_timeout(scene: Scene) ->
     scene.then_succeeds()
 
 
-def test_nobody_there_is_transient(scene: Scene) -> None:
+def test_nobody_there_is_transient(scene: StepScene) -> None:
     url, scene.service.url = scene.service.url, f"http://127.0.0.1:{closed_port()}"
     error = scene.fails(NetworkError)
     assert (error.exit_code, error.reference) == (3, "connect-failed")
@@ -135,7 +135,7 @@ def test_nobody_there_is_transient(scene: Scene) -> None:
     scene.run()
 
 
-def test_a_stop_ends_the_step_and_another_run_goes_on(scene: Scene) -> None:
+def test_a_stop_ends_the_step_and_another_run_goes_on(scene: StepScene) -> None:
     def script(_: int, request: Any) -> None:
         if scene.kind.goes_wrong(request):
             scene.job.context.stop.request("SIGTERM")

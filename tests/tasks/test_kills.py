@@ -20,7 +20,7 @@ from tests.peers import flattening, pseudonymization, validation
 from tests.peers.flattening import of_patient, provenance, resource
 from tests.peers.job import in_process
 from tests.peers.pseudonymization import RULES, patient, patient_bundle
-from tests.peers.server import Service
+from tests.peers.server import ScriptedService
 
 # A process of its own, so that it can be killed: name of the step, directory, URL, requests at once.
 CLIENT = """
@@ -40,7 +40,7 @@ class Killable:
     """A step that is killed, and what must be the same in the end."""
 
     job: Callable[[Path], Any]
-    serving: Callable[[], Service[Any]]
+    serving: Callable[[], ScriptedService[Any]]
     run: Callable[..., StepReport]
     fill: Callable[[Any, int], None]
     """Input of all kinds, of about so many lines."""
@@ -53,7 +53,7 @@ class Killable:
     reported: Callable[[StepReport], Any]
 
 
-def fill_pseudonymizer(job: pseudonymization.Job, lines: int) -> None:
+def fill_pseudonymizer(job: pseudonymization.PseudonymizerJob, lines: int) -> None:
     """A core file, patients, a Bundle that is split, plain lines, an empty file."""
     draw, size = random.Random(3), 1500 if lines < 100 else 4000
     job.write("core.ndjson", *[patient(f"core{n}", text="c" * draw.randrange(size)) for n in range(lines // 4)])
@@ -62,7 +62,7 @@ def fill_pseudonymizer(job: pseudonymization.Job, lines: int) -> None:
     job.write("c.ndjson")
 
 
-def fill_validation(job: validation.Job, lines: int) -> None:
+def fill_validation(job: validation.ValidationJob, lines: int) -> None:
     """Plain lines, Bundles, one line above the size of a chunk, what cannot be sent."""
     line = validation.patient_line
     job.write("core.ndjson", *[resource("Organization", f"org{n}", bad=n % 2) for n in range(5)])
@@ -72,7 +72,7 @@ def fill_validation(job: validation.Job, lines: int) -> None:
     job.write("c.ndjson")
 
 
-def fill_flattening(job: flattening.Job, lines: int) -> None:
+def fill_flattening(job: flattening.FlatteningJob, lines: int) -> None:
     """Core, patients, a line that is too long to hold, plain resources, an empty file."""
     draw, line = random.Random(5), flattening.patient_line
     cores = [of_patient("Observation", f"core{n}", "p") for n in range(lines // 5)]
@@ -83,7 +83,7 @@ def fill_flattening(job: flattening.Job, lines: int) -> None:
     job.write("d.ndjson")
 
 
-def output(job: pseudonymization.Job) -> dict[str, bytes]:
+def output(job: pseudonymization.PseudonymizerJob) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(job.output.iterdir())}
 
 
@@ -95,7 +95,7 @@ def without_requests(result: StepReport) -> dict[str, Any]:
     return result.result() | {"details": {**result.details, "requests": 0}}
 
 
-def flattened(job: flattening.Job, url: str, *, max_concurrent_requests: int) -> StepReport:
+def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_requests: int) -> StepReport:
     del max_concurrent_requests  # it is always that of two groups
     return job.run(url, **SMALL)
 
@@ -103,12 +103,16 @@ def flattened(job: flattening.Job, url: str, *, max_concurrent_requests: int) ->
 def _pseudonymizer(compression: bool) -> Killable:
     bounds = PseudonymizerBounds(cut_every=5_000)
     run = partial(
-        pseudonymization.Job.run, rules=RULES, bundle_split_threshold_mb=1, compression=compression, bounds=bounds
+        pseudonymization.PseudonymizerJob.run,
+        rules=RULES,
+        bundle_split_threshold_mb=1,
+        compression=compression,
+        bounds=bounds,
     )
     # In the first file, in the large one, and late; the core file at least was done, and stayed done.
     return Killable(
-        pseudonymization.Job, lambda: pseudonymization.serving(pseudonymization.pseudonyms), run, fill_pseudonymizer,
-        output, "pseudonymizer/ledger.ndjson", (30, 25, 20), 20, figures,
+        pseudonymization.PseudonymizerJob, lambda: pseudonymization.serving(pseudonymization.pseudonyms), run,
+        fill_pseudonymizer, output, "pseudonymizer/ledger.ndjson", (30, 25, 20), 20, figures,
     )  # fmt: skip
 
 
@@ -117,12 +121,13 @@ STEPS = {
     "pseudonymizer, zst": _pseudonymizer(True),
     # Answers that came in the last quarter of a second are lost with the process.
     "validation": Killable(
-        validation.Job, validation.serving, partial(validation.Job.validate, chunk_bytes=CHUNK), fill_validation,
-        validation.Job.files, "validation/.state/ledger.ndjson", (0, 9, 20), -2, without_requests,
+        validation.ValidationJob, validation.serving, partial(validation.ValidationJob.validate, chunk_bytes=CHUNK),
+        fill_validation, validation.ValidationJob.files,
+        "validation/.state/ledger.ndjson", (0, 9, 20), -2, without_requests,
     ),
     # Of what was answered, at most the batches under way at each kill are asked for again.
     "flattening": Killable(
-        flattening.Job, flattening.serving, flattened, fill_flattening, flattening.Job.tables,
+        flattening.FlatteningJob, flattening.serving, flattened, fill_flattening, flattening.FlatteningJob.tables,
         "flattening/ledger.ndjson", (2, 5, 6), 2 + 5 + 6 - 3 * 2, without_requests,
     ),
 }  # fmt: skip

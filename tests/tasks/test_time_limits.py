@@ -23,7 +23,7 @@ from tests.peers import asking, fhir, flattening, pseudonymization, validation
 from tests.peers.asking import asks
 from tests.peers.client import client
 from tests.peers.s3 import scripted
-from tests.peers.server import Drip, Loopback, Reply, Seen
+from tests.peers.server import Drip, Loopback, Reply, SeenRequest
 from tests.peers.transfer import Endpoint
 
 LIMIT = 0.3
@@ -55,7 +55,7 @@ class Asking:
 
     serving: Callable[[], Loopback]
     run: Callable[[Path, str], object]
-    victim: Callable[[Seen], bool] = lambda seen: seen.method == "POST"
+    victim: Callable[[SeenRequest], bool] = lambda seen: seen.method == "POST"
     reference: str = "timeout"
     leaves: tuple[str, ...] = ()
     """What it does not read, and so does not wait for."""
@@ -83,13 +83,13 @@ UNREAD = tuple(name for name in DRIPS if name not in ("the body of the request",
 NO_BODY = ("the body of the request",)
 TRANSFER, UPLOAD = partial(asking.transfer, timeout=SHORT), partial(asking.upload, timeout=SHORT)
 ASKED = {
-    "pseudonymizer": Asking(pseudonymization.FakeService, partial(asking.pseudonymizer, timeout=SHORT)),
+    "pseudonymizer": Asking(pseudonymization.FakePseudonymizer, partial(asking.pseudonymizer, timeout=SHORT)),
     "validation": Asking(
-        validation.FakeService,
+        validation.FakeValidation,
         partial(asking.validator, max_concurrent_requests=1, bounds=ValidationBounds(timeout=LIMIT)),
     ),
     "flattening": Asking(  # packed rows are refused by their head
-        flattening.FakeService,
+        flattening.FakeFlattening,
         partial(asking.flattener, timeout=SHORT),
         reference="flattening-timeout",
         leaves=(PACKED,),

@@ -29,7 +29,7 @@ from tasks.shared.prefect_task import proved
 from tests.peers import asking, fhir, flattening, job, pseudonymization, validation
 from tests.peers.asking import asks
 from tests.peers.s3 import scripted
-from tests.peers.server import Loopback, Reply, Seen
+from tests.peers.server import Loopback, Reply, SeenRequest
 from tests.peers.transfer import Endpoint
 from tests.peers.validation import CANARY
 
@@ -38,18 +38,18 @@ AUTH = {"username": "loader", "password": PASSWORD, "api_key": KEY}
 JSON = {"Content-Type": "application/fhir+json"}
 
 
-def quoting(seen: Seen) -> str:
+def quoting(seen: SeenRequest) -> str:
     """What a gateway makes of a request that it does not like: all that it saw, beside data of a patient."""
     known = {"password": PASSWORD, "x-api-key": KEY, "basic": base64.b64encode(f"loader:{PASSWORD}".encode()).decode()}
     return json.dumps({"about": CANARY, "headers": seen.headers, "cookie": f"session={KEY}", "known": known})
 
 
-def outcome(seen: Seen) -> bytes:
+def outcome(seen: SeenRequest) -> bytes:
     issue = {"severity": "error", "code": "processing", "diagnostics": quoting(seen)}
     return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
 
 
-KINDS: dict[str, Callable[[Seen], Reply]] = {
+KINDS: dict[str, Callable[[SeenRequest], Reply]] = {
     "refused": lambda seen: Reply(403, outcome(seen), JSON),
     "busy": lambda seen: Reply(503, outcome(seen), JSON),
     "a promise": lambda seen: Reply(202, outcome(seen), JSON),
@@ -62,14 +62,14 @@ KINDS: dict[str, Callable[[Seen], Reply]] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class ToldStep:
     """A step that asks; ``place`` is what of the input an error names, ``run`` gives the job's directory."""
 
     key: str
     serving: Callable[[], Loopback]
     run: Callable[[Path, str], Any]
     place: str
-    victim: Callable[[Seen], bool] = lambda seen: seen.method == "POST"
+    victim: Callable[[SeenRequest], bool] = lambda seen: seen.method == "POST"
     takes: tuple[str, ...] = ()
     """Kinds that are right for it."""
 
@@ -81,21 +81,21 @@ def _probe(directory: Path, url: str) -> None:
 
 PSEUDONYMIZER, TRANSFER = partial(asking.pseudonymizer, auth=AUTH), partial(asking.transfer, auth=AUTH)
 STEPS = {
-    "pseudonymizer": Step("pseudonymizer", pseudonymization.FakeService, PSEUDONYMIZER, "a.ndjson:1 Patient"),
-    "pseudonymizer, made up": Step(
-        "pseudonymizer", pseudonymization.FakeService, _probe, "/fhir/$de-identify", takes=("a promise",)
+    "pseudonymizer": ToldStep("pseudonymizer", pseudonymization.FakePseudonymizer, PSEUDONYMIZER, "a.ndjson:1 Patient"),
+    "pseudonymizer, made up": ToldStep(
+        "pseudonymizer", pseudonymization.FakePseudonymizer, _probe, "/fhir/$de-identify", takes=("a promise",)
     ),
-    "validation": Step("validation", validation.FakeService, asking.validator, "a.ndjson:1"),
-    "flattening": Step(
-        "flattening", flattening.FakeService, asking.flattener, "group Patient, batch 1",
+    "validation": ToldStep("validation", validation.FakeValidation, asking.validator, "a.ndjson:1"),
+    "flattening": ToldStep(
+        "flattening", flattening.FakeFlattening, asking.flattener, "group Patient, batch 1",
         lambda seen: b'"resource":"Patient"' in seen.body,
     ),
-    "direct load": Step("send", fhir.FakeFhir, partial(asking.load, auth=AUTH), "a.ndjson:1"),
-    "transfer: search": Step("send", Endpoint, TRANSFER, "/fhir/DocumentReference", asks("GET")),
-    "transfer: upload": Step(
+    "direct load": ToldStep("send", fhir.FakeFhir, partial(asking.load, auth=AUTH), "a.ndjson:1"),
+    "transfer: search": ToldStep("send", Endpoint, TRANSFER, "/fhir/DocumentReference", asks("GET")),
+    "transfer: upload": ToldStep(
         "send", Endpoint, TRANSFER, "/fhir/Binary/", asks("PUT", "Binary"), takes=tuple(KINDS)[2:]
     ),  # what it is answered with is not read: what is there then is looked at
-    "S3": Step("send", scripted, asking.upload, "a.ndjson", asks("PUT")),
+    "S3": ToldStep("send", scripted, asking.upload, "a.ndjson", asks("PUT")),
 }  # fmt: skip
 
 
@@ -109,16 +109,16 @@ STEPS = {
     ],
 )
 def test_what_is_told_of_a_wrong_answer(
-    step: Step, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    step: ToldStep, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for secret in (PASSWORD, KEY):
         SECRETS.text(secret)  # as a step does with those of all services
     SECRETS.pair("loader", PASSWORD)
-    asked: list[Seen] = []
+    asked: list[SeenRequest] = []
     with step.serving() as server, caplog.at_level(logging.DEBUG):
         honest = server.handle
 
-        def handle(seen: Seen) -> Any:
+        def handle(seen: SeenRequest) -> Any:
             if not step.victim(seen):
                 return honest(seen)
             asked.append(seen)

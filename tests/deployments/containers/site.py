@@ -58,7 +58,7 @@ def named(variable: str) -> str:
 
 
 @dataclass
-class Site:
+class ContainerSite:
     """A clone with its own containers, networks and volumes."""
 
     clone: Path
@@ -186,11 +186,11 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 @contextmanager
-def new_site(directory: Path) -> Iterator[Site]:
+def new_site(directory: Path) -> Iterator[ContainerSite]:
     """A clone in ``directory``, and nothing of it afterwards."""
     words, python = shlex.split(named("SLUICE_REAL_COMPOSE")), named("SLUICE_REAL_PYTHON_IMAGE")
     project = f"sluice-test-{secrets.token_hex(4)}"
-    site = Site(directory / "clone", words, project, free_ports())
+    site = ContainerSite(directory / "clone", words, project, free_ports())
     site.clone.mkdir(mode=0o700)
     for name in CLONED:
         if (ROOT / name).is_dir():

@@ -20,7 +20,7 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tests.browser.conftest import CANARIES, RESOURCES, write_patients
 from tests.conftest import wait_until
 from tests.deployments.containers.forward import forwarded_port
-from tests.deployments.containers.site import HOSPITAL, LOADER_PASSWORD, Site, new_site, write
+from tests.deployments.containers.site import HOSPITAL, LOADER_PASSWORD, ContainerSite, new_site, write
 from tests.peers.bridge import Bridge, bridge
 
 pytestmark = [pytest.mark.campaign, pytest.mark.real, pytest.mark.timeout(1800)]
@@ -31,13 +31,13 @@ TRANSACTIONS = 18
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[ContainerSite]:
     with new_site(tmp_path) as made:
         yield made
 
 
 @dataclass
-class Hospital:
+class ContainerHospital:
     """A FHIR server that the workers reach, and a bridge that holds requests before they reach it."""
 
     url: str
@@ -54,7 +54,7 @@ class Hospital:
 
 
 @pytest.fixture
-def hospital(site: Site, tmp_path: Path) -> Iterator[Hospital]:
+def hospital(site: ContainerSite, tmp_path: Path) -> Iterator[ContainerHospital]:
     """Containers that are up, and a configuration that they can run."""
     started, listed = site.page("docker compose --file deployments/compose.yaml up")
     assert started.code == 0, started.err[-3000:]
@@ -83,10 +83,10 @@ pipeline: {{enabled_steps: [local_import, wait, send]}}
 jobs_dir: jobs
 """
         write(site.configuration / "nightly.yaml", text, 0o644)
-        yield Hospital(service.url, between)
+        yield ContainerHospital(service.url, between)
 
 
-def test_the_image_is_small_unprivileged_and_without_secret_compiler_or_second_ui(site: Site) -> None:
+def test_the_image_is_small_unprivileged_and_without_secret_compiler_or_second_ui(site: ContainerSite) -> None:
     write(site.configuration / "study.yaml", "canary-configuration", 0o644)
     built = site.compose("build", seconds=900)
     assert built.code == 0, built.err[-3000:]
@@ -114,7 +114,7 @@ def test_the_image_is_small_unprivileged_and_without_secret_compiler_or_second_u
 
 
 @pytest.mark.parametrize(("missing", "name"), [("login", "SLUICE_API_AUTH"), ("database", "SLUICE_DB_PASSWORD")])
-def test_without_a_secret_nothing_starts_and_the_error_names_it(site: Site, missing: str, name: str) -> None:
+def test_without_a_secret_nothing_starts_and_the_error_names_it(site: ContainerSite, missing: str, name: str) -> None:
     site.secrets(**{missing: ""})
     ran = site.compose("up", "--detach")
     assert ran.code != 0
@@ -123,7 +123,7 @@ def test_without_a_secret_nothing_starts_and_the_error_names_it(site: Site, miss
     assert site.containers() == []
 
 
-def test_a_wrong_database_password_and_missing_deployments_make_up_fail(site: Site) -> None:
+def test_a_wrong_database_password_and_missing_deployments_make_up_fail(site: ContainerSite) -> None:
     site.up("--build")
     wait_until(site.healthy, 180)
     site.compose("down")
@@ -146,7 +146,7 @@ def test_a_wrong_database_password_and_missing_deployments_make_up_fail(site: Si
 
 
 def test_jobs_run_wait_and_survive_the_death_the_stop_and_the_removal_of_containers(
-    site: Site, hospital: Hospital
+    site: ContainerSite, hospital: ContainerHospital
 ) -> None:
     only_the_server_is_reached_on_loopback_by_who_has_the_login(site)
     assert site.compose("exec", "worker", "printenv", "LOADER_PASSWORD").out == f"{LOADER_PASSWORD}\n"
@@ -183,7 +183,7 @@ def test_jobs_run_wait_and_survive_the_death_the_stop_and_the_removal_of_contain
     everything_is_private_and_quiet(site, [first["id"], second, third])
 
 
-def only_the_server_is_reached_on_loopback_by_who_has_the_login(site: Site) -> None:
+def only_the_server_is_reached_on_loopback_by_who_has_the_login(site: ContainerSite) -> None:
     published = [
         (one["Service"], port["URL"], port["PublishedPort"])
         for one in site.containers()
@@ -202,7 +202,7 @@ def only_the_server_is_reached_on_loopback_by_who_has_the_login(site: Site) -> N
     assert (settings["available_uis"], settings["auth"]) == (["v1"], "BASIC")
 
 
-def from_the_form(site: Site) -> str:
+def from_the_form(site: ContainerSite) -> str:
     """Start a run as the form in the UI does; its id."""
     deployment = site.ask("GET", "/api/deployments/name/pipeline/sluice").json()["id"]
     body = {"parameters": {"config": CONFIG}, "state": {"type": "SCHEDULED"}}
@@ -211,14 +211,14 @@ def from_the_form(site: Site) -> str:
     return str(answer.json()["id"])
 
 
-def holder(site: Site) -> str:
+def holder(site: ContainerSite) -> str:
     """The container in which the one run is."""
     found = [name for name in site.workers() if "prefect.engine" in site.engine("top", name)]
     assert len(found) == 1, found
     return found[0]
 
 
-def sends_until_held(site: Site, hospital: Hospital, job: str) -> None:
+def sends_until_held(site: ContainerSite, hospital: ContainerHospital, job: str) -> None:
     """Approve a waiting job until its send is surely in its middle."""
     before = hospital.between.held
     hospital.between.hold("POST", after=5)
@@ -228,7 +228,7 @@ def sends_until_held(site: Site, hospital: Hospital, job: str) -> None:
     wait_until(lambda: hospital.between.held > before, 120)
 
 
-def completes(site: Site, hospital: Hospital, job: str) -> None:
+def completes(site: ContainerSite, hospital: ContainerHospital, job: str) -> None:
     """``pipeline continue`` once more, and the end; what was complete did not begin again."""
     hospital.between.release()
     ran = site.sluice("pipeline", "continue", CONFIG, job)
@@ -240,7 +240,7 @@ def completes(site: Site, hospital: Hospital, job: str) -> None:
     assert log.count("step 3 send is complete") == 1
 
 
-def a_killed_worker_s_job_goes_on_at_the_other(site: Site, hospital: Hospital, job: str) -> None:
+def a_killed_worker_s_job_goes_on_at_the_other(site: ContainerSite, hospital: ContainerHospital, job: str) -> None:
     sends_until_held(site, hospital, job)
     dead = holder(site)
     site.engine("kill", "--signal", "KILL", dead)
@@ -251,7 +251,7 @@ def a_killed_worker_s_job_goes_on_at_the_other(site: Site, hospital: Hospital, j
     assert site.workers() == [living]
 
 
-def a_stopped_worker_s_job_is_stopped_and_goes_on(site: Site, hospital: Hospital, job: str) -> None:
+def a_stopped_worker_s_job_is_stopped_and_goes_on(site: ContainerSite, hospital: ContainerHospital, job: str) -> None:
     sends_until_held(site, hospital, job)
     worker = holder(site)
     stopped = site.compose("stop")
@@ -265,7 +265,7 @@ def a_stopped_worker_s_job_is_stopped_and_goes_on(site: Site, hospital: Hospital
     completes(site, hospital, job)
 
 
-def everything_is_private_and_quiet(site: Site, jobs: list[str]) -> None:
+def everything_is_private_and_quiet(site: ContainerSite, jobs: list[str]) -> None:
     """Modes of the volume, nothing that could not be written, and no canary in any log or record."""
     modes = site.compose("exec", "worker", "find", "/var/lib/sluice", "-printf", "%u %y%m\n").out.split("\n")
     assert set(filter(None, modes)) == {"sluice d700", "sluice f600"}

@@ -55,7 +55,7 @@ deployments:
 """
 
 
-class Site:
+class SystemdSite:
     """The machine, and what an administrator asks it."""
 
     def __init__(self, machine: Guest) -> None:
@@ -179,9 +179,9 @@ class Site:
 
 
 @contextmanager
-def site() -> Iterator[Site]:
+def site() -> Iterator[SystemdSite]:
     """A site where everything runs."""
     with guest() as machine:
-        built = Site(machine)
+        built = SystemdSite(machine)
         built.install()
         yield built

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import ROOT, wait_until
-from tests.deployments.systemd.site import CONFIGURATION, NAME, SECRET, SMALL, UNITS, Site, site
+from tests.deployments.systemd.site import CONFIGURATION, NAME, SECRET, SMALL, UNITS, SystemdSite, site
 
 pytestmark = [pytest.mark.real, pytest.mark.campaign, pytest.mark.timeout(1800)]
 
@@ -16,18 +16,18 @@ PATIENTS = 180  # 60 transactions of half a second
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[Site]:
+def built() -> Iterator[SystemdSite]:
     with site() as built:
         yield built
 
 
 @pytest.fixture
-def here(built: Site) -> Site:
+def here(built: SystemdSite) -> SystemdSite:
     built.is_up()
     return built
 
 
-def sending(here: Site, prefix: str) -> str:
+def sending(here: SystemdSite, prefix: str) -> str:
     """A job in the middle of its send; the FHIR server must be slow."""
     here.patients(prefix, PATIENTS)
     job = here.start(SMALL)
@@ -36,25 +36,25 @@ def sending(here: Site, prefix: str) -> str:
 
 
 class TestInstalled:
-    def test_both_units_run_and_nothing_of_the_machine_failed(self, here: Site) -> None:
+    def test_both_units_run_and_nothing_of_the_machine_failed(self, here: SystemdSite) -> None:
         assert here.machine.run("systemctl is-system-running").strip() == "running"
         for unit in UNITS:
             assert here.machine.unit(unit, "ActiveState") == "active"
             assert here.machine.ran(f"systemctl is-enabled {unit}").out.strip() == "enabled"
 
-    def test_the_server_shows_its_pages_and_answers_nobody_without_the_login(self, here: Site) -> None:
+    def test_the_server_shows_its_pages_and_answers_nobody_without_the_login(self, here: SystemdSite) -> None:
         status, page = here.machine.http("GET", "http://127.0.0.1:4200/dashboard")
         assert status == 200
         assert "<html" in page
         assert here.machine.http("POST", "http://127.0.0.1:4200/api/flow_runs/filter", {})[0] == 401
 
-    def test_what_is_written_is_the_owner_s_alone(self, here: Site) -> None:
+    def test_what_is_written_is_the_owner_s_alone(self, here: SystemdSite) -> None:
         for directory, user in (("/var/lib/sluice", "sluice"), ("/var/lib/sluice-server", "sluice-server")):
             assert here.machine.run(f"stat --format='%U %a' {directory}").split() == [user, "700"]
             others = f"find {directory} ! -user {user} -o -perm /077 ! -type l"
             assert here.machine.run(others) == ""
 
-    def test_the_scores_are_those_of_the_page(self, here: Site) -> None:
+    def test_the_scores_are_those_of_the_page(self, here: SystemdSite) -> None:
         said = [
             re.findall(r"(\d\.\d) OK", here.machine.run(f"systemd-analyze security --no-pager {unit} | tail --lines=1"))
             for unit in UNITS
@@ -68,7 +68,7 @@ class TestConfined:
     def unit(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
-    def inside(self, here: Site, unit: str, script: str) -> int:
+    def inside(self, here: SystemdSite, unit: str, script: str) -> int:
         """What a shell with the unit's user, files and capabilities makes of a script: its exit code."""
         pid = here.machine.unit(unit, "MainPID")
         user = here.machine.unit(unit, "User")
@@ -77,13 +77,15 @@ class TestConfined:
             f"--bounding-set=-all --inh-caps=-all --no-new-privs sh -c '{script}'"
         ).code
 
-    def test_it_writes_to_its_own_directory_only(self, here: Site, unit: str) -> None:
+    def test_it_writes_to_its_own_directory_only(self, here: SystemdSite, unit: str) -> None:
         own = "/var/lib/" + ("sluice-server" if unit == "sluice-server" else "sluice")
         assert self.inside(here, unit, f"touch {own}/probe && rm {own}/probe") == 0
         for place in ("/usr/local/lib/sluice", "/etc/sluice", "/var/lib", "/var/tmp/..", "/srv", "/dev/shm/.."):
             assert self.inside(here, unit, f"touch {place}/probe") != 0, place
 
-    def test_it_sees_no_home_no_secrets_of_others_and_no_processes_of_others(self, here: Site, unit: str) -> None:
+    def test_it_sees_no_home_no_secrets_of_others_and_no_processes_of_others(
+        self, here: SystemdSite, unit: str
+    ) -> None:
         here.machine.run("mkdir --parents /home/somebody && touch /home/somebody/file /tmp/file && chmod 0777 /root")
         (other,) = set(UNITS) - {unit}
         pid = here.machine.unit(other, "MainPID")
@@ -93,11 +95,11 @@ class TestConfined:
             assert self.inside(here, unit, f"cat /etc/sluice/{name}.env") != 0
         here.machine.run("chmod 0700 /root")
 
-    def test_the_server_does_not_see_the_jobs_nor_the_worker_the_record(self, here: Site) -> None:
+    def test_the_server_does_not_see_the_jobs_nor_the_worker_the_record(self, here: SystemdSite) -> None:
         assert self.inside(here, "sluice-server", "ls /var/lib/sluice") != 0
         assert self.inside(here, "sluice-worker", "ls /var/lib/sluice-server") != 0
 
-    def test_its_process_has_a_filter_for_system_calls_and_no_capability(self, here: Site, unit: str) -> None:
+    def test_its_process_has_a_filter_for_system_calls_and_no_capability(self, here: SystemdSite, unit: str) -> None:
         status = here.machine.run(f"cat /proc/{here.machine.unit(unit, 'MainPID')}/status")
         fields = dict(re.findall(r"^(\w+):\s+(.*)$", status, re.MULTILINE))
         assert fields["NoNewPrivs"] == "1"
@@ -105,7 +107,7 @@ class TestConfined:
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             assert int(fields[name], 16) == 0, name
 
-    def test_the_server_reaches_this_machine_only(self, here: Site) -> None:
+    def test_the_server_reaches_this_machine_only(self, here: SystemdSite) -> None:
         here.machine.run("""
             ip address replace 10.99.0.1/32 dev lo
             systemctl reset-failed listener 2>/dev/null || true
@@ -125,7 +127,7 @@ class TestConfined:
 
 
 class TestJob:
-    def test_every_step_runs_and_the_wait_is_approved(self, here: Site) -> None:
+    def test_every_step_runs_and_the_wait_is_approved(self, here: SystemdSite) -> None:
         job = here.start_as_the_page_does()
         here.reaches(CONFIGURATION, job, "waiting")
         assert here.sluice(f"pipeline continue {CONFIGURATION} {job} --approve --comment fine").code == 0
@@ -134,7 +136,7 @@ class TestJob:
         names = ["extractor", "validation", "pseudonymizer", "flattening", "wait", "send"]
         assert [(step["name"], step["state"]) for step in steps] == [(name, "completed") for name in names]
 
-    def test_a_run_made_at_the_api_is_the_same_job(self, here: Site) -> None:
+    def test_a_run_made_at_the_api_is_the_same_job(self, here: SystemdSite) -> None:
         here.patients("api", 9)
         made = here.machine.run(f"prefect deployment run pipeline/sluice --param config={SMALL} 2>&1")
         (job,) = re.findall(r"UUID: (\S+)", made)
@@ -142,7 +144,7 @@ class TestJob:
         assert job in here.sluice(f"job list {SMALL}").out
         assert here.stored("api", 9) == 9
 
-    def test_a_schedule_starts_jobs(self, here: Site) -> None:
+    def test_a_schedule_starts_jobs(self, here: SystemdSite) -> None:
         here.patients("scheduled", 9)
         here.machine.run("prefect --no-prompt deploy --prefect-file /etc/sluice/minutely.yaml --all")
         try:
@@ -150,7 +152,7 @@ class TestJob:
         finally:
             here.machine.run("prefect deployment delete pipeline/minutely")
 
-    def test_nothing_that_others_may_read_holds_a_secret_and_the_journal_no_name(self, here: Site) -> None:
+    def test_nothing_that_others_may_read_holds_a_secret_and_the_journal_no_name(self, here: SystemdSite) -> None:
         here.patients("quiet", 9)
         job = here.start(SMALL)
         here.reaches(SMALL, job, "completed")
@@ -167,7 +169,7 @@ class TestJob:
             for pid in here.processes(unit):
                 assert here.machine.ran(f"runuser --user nobody -- cat /proc/{pid}/environ").code != 0
 
-    def test_a_full_disk_fails_the_job_and_not_the_worker(self, here: Site) -> None:
+    def test_a_full_disk_fails_the_job_and_not_the_worker(self, here: SystemdSite) -> None:
         here.machine.run("""
             mkdir --parents /srv/small
             mount --types tmpfs --options size=140m,mode=0700,uid=sluice,gid=sluice small /srv/small
@@ -193,7 +195,7 @@ class TestJob:
 
 
 class TestStopped:
-    def test_a_worker_that_is_stopped_stops_its_jobs_and_they_go_on_later(self, here: Site) -> None:
+    def test_a_worker_that_is_stopped_stops_its_jobs_and_they_go_on_later(self, here: SystemdSite) -> None:
         with here.slow_server():
             job = sending(here, "stop")
             pids = here.processes("sluice-worker")
@@ -207,7 +209,7 @@ class TestStopped:
         here.reaches(SMALL, job, "completed")
         assert here.stored("stop", PATIENTS) == PATIENTS
 
-    def test_the_runs_of_a_worker_that_is_killed_die_with_it_and_go_on_at_the_next(self, here: Site) -> None:
+    def test_the_runs_of_a_worker_that_is_killed_die_with_it_and_go_on_at_the_next(self, here: SystemdSite) -> None:
         with here.slow_server():
             job = sending(here, "kill")
             pids = here.processes("sluice-worker")
@@ -221,7 +223,7 @@ class TestStopped:
         here.reaches(SMALL, job, "completed")
         assert here.stored("kill", PATIENTS) == PATIENTS
 
-    def test_jobs_go_on_while_a_server_that_was_killed_comes_back(self, here: Site) -> None:
+    def test_jobs_go_on_while_a_server_that_was_killed_comes_back(self, here: SystemdSite) -> None:
         with here.slow_server():
             job = sending(here, "server")
             here.machine.run(f"kill -KILL {here.machine.unit('sluice-server', 'MainPID')}")
@@ -229,7 +231,7 @@ class TestStopped:
         here.reaches(SMALL, job, "completed")
         assert here.stored("server", PATIENTS) == PATIENTS
 
-    def test_a_server_waits_for_its_database(self, here: Site) -> None:
+    def test_a_server_waits_for_its_database(self, here: SystemdSite) -> None:
         try:
             here.machine.run("systemctl stop sluice-worker sluice-server postgresql@15-main")
             here.machine.run("systemctl start --no-block sluice-server")
@@ -238,7 +240,7 @@ class TestStopped:
             here.machine.run("systemctl start postgresql@15-main")
         wait_until(lambda: here.machine.unit("sluice-server", "ActiveState") == "active", 120)
 
-    def test_after_a_reboot_everything_is_back_in_order(self, here: Site) -> None:
+    def test_after_a_reboot_everything_is_back_in_order(self, here: SystemdSite) -> None:
         waiting = here.start(CONFIGURATION, "/etc/sluice/nightly.crtdl")
         here.reaches(CONFIGURATION, waiting, "waiting")
         schedule = "sed 's/active: false/active: true/' /etc/sluice/prefect.yaml > /etc/sluice/active.yaml"
@@ -263,13 +265,13 @@ class TestStopped:
         assert here.stored("reboot", PATIENTS) == PATIENTS
 
 
-def test_the_journal_of_a_quiet_start_has_no_warning(here: Site) -> None:
+def test_the_journal_of_a_quiet_start_has_no_warning(here: SystemdSite) -> None:
     here.machine.run("systemctl stop sluice-worker && systemctl restart sluice-server && systemctl start sluice-worker")
     wait_until(lambda: "started!" in _since_start(here), 60)
     assert not re.findall(r"WARNING|ERROR|Traceback", _since_start(here))
 
 
-def _since_start(here: Site) -> str:
+def _since_start(here: SystemdSite) -> str:
     identifiers = [here.machine.unit(unit, "InvocationID") for unit in UNITS]
     return "".join(
         here.machine.run(f"journalctl --no-pager --output=cat _SYSTEMD_INVOCATION_ID={one}") for one in identifiers

@@ -28,7 +28,7 @@ IMPLIED = 0.2
 """What a private mount namespace takes off the score of a unit that runs."""
 
 
-class Unit(RawConfigParser):
+class SystemdUnit(RawConfigParser):
     """A systemd unit; settings given more than once are lists."""
 
     def __init__(self, path: Path) -> None:
@@ -41,14 +41,14 @@ class Unit(RawConfigParser):
         return dict(re.findall(r"^Environment=(\w+)=(.*)$", self.text, re.MULTILINE))
 
 
-SERVER_UNIT = Unit(SYSTEMD / "sluice-server.service")
-WORKER_UNIT = Unit(SYSTEMD / "sluice-worker.service")
+SERVER_UNIT = SystemdUnit(SYSTEMD / "sluice-server.service")
+WORKER_UNIT = SystemdUnit(SYSTEMD / "sluice-worker.service")
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 class TestUnit:
     def test_it_is_hardened(self, path: Path) -> None:
-        service = Unit(path)["Service"]
+        service = SystemdUnit(path)["Service"]
         for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces"):
             assert service[name] == "yes"
         assert service["ProtectSystem"] == "strict"
@@ -58,30 +58,30 @@ class TestUnit:
 
     def test_it_has_a_user_and_a_directory_of_its_own(self, path: Path) -> None:
         """The server must not see the jobs, nor the secrets of the services in the worker's environment."""
-        service = Unit(path)["Service"]
+        service = SystemdUnit(path)["Service"]
         assert service["User"] == service["Group"] == service["StateDirectory"]
-        assert len({Unit(unit)["Service"]["User"] for unit in UNITS}) == len(UNITS)
+        assert len({SystemdUnit(unit)["Service"]["User"] for unit in UNITS}) == len(UNITS)
         assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
 
     def test_a_run_has_time_to_end_cleanly_and_is_told_by_sigterm(self, path: Path) -> None:
-        service = Unit(path)["Service"]
+        service = SystemdUnit(path)["Service"]
         assert service["KillSignal"] == "SIGTERM"
         assert int(service["TimeoutStopSec"]) >= 15
         # Prefect's worker kills its runs when it gets the signal: deployments.worker gets it alone, and tells them.
         assert service.get("KillMode") == ("mixed" if "deployments.worker" in service["ExecStart"] else None)
 
     def test_it_comes_back_however_long_what_it_needs_is_away(self, path: Path) -> None:
-        unit = Unit(path)
+        unit = SystemdUnit(path)
         assert unit["Service"]["Restart"] == "on-failure"
         assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
     def test_secrets_come_from_a_file(self, path: Path) -> None:
-        unit = Unit(path)
+        unit = SystemdUnit(path)
         assert unit["Service"]["EnvironmentFile"].startswith("/etc/sluice/")
         assert not any(SECRET.search(name) for name in unit.environment())
 
     def test_no_telemetry(self, path: Path) -> None:
-        unit = Unit(path)
+        unit = SystemdUnit(path)
         wanted = OPERATED if "server" in path.stem else dict.fromkeys(QUIET)
         for name in set(wanted) - {"PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT"}:
             assert unit.environment()[name] == SERVER[name]

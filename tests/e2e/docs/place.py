@@ -52,7 +52,7 @@ SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(
 """As pip writes it."""
 
 
-class Place:
+class ExamplePlace:
     """An empty directory, a shell in it, and what is known by name."""
 
     def __init__(self, directory: Path, api: str | None, **known: str) -> None:

@@ -36,7 +36,7 @@ BLOCKS = {
 
 
 @dataclass(frozen=True)
-class Services:
+class ExampleServices:
     """What runs: URLs by name."""
 
     open: Mapping[str, str]
@@ -59,7 +59,7 @@ class Services:
 
 
 @contextmanager
-def services(directory: Path) -> Iterator[Services]:
+def services(directory: Path) -> Iterator[ExampleServices]:
     """Run them all while the block runs."""
     issuer = OAuthIssuer(IssuerSettings(client_secret=SECRET))
     gate = RequiredCredentials(username="sluice", password=SECRET, api_key=SECRET, accepts_token=issuer.accepts)
@@ -69,7 +69,7 @@ def services(directory: Path) -> Iterator[Services]:
         def url(app: Any, certificate: Certificate | None = None) -> str:
             return running.enter_context(serve_in_thread(app, certificate=certificate)).url
 
-        yield Services(
+        yield ExampleServices(
             open={
                 "extraction": url(extraction_service()),
                 "pseudonymizer": url(pseudonymization_service()),

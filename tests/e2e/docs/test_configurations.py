@@ -13,22 +13,22 @@ import yaml
 from config import STEPS
 from deployments.sandbox import objectstore
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
-from tests.docs.pages import DOCS, Block, blocks
-from tests.e2e.docs.place import Place
-from tests.e2e.docs.services import SECRET, Services, services
+from tests.docs.pages import DOCS, PageBlock, blocks
+from tests.e2e.docs.place import ExamplePlace
+from tests.e2e.docs.services import SECRET, ExampleServices, services
 
 EXAMPLES = [block for page in DOCS for block in blocks(page, "yaml") if page.name != "from-aether.md"]
 """Those of all pages. ``test_connect`` runs the file of aether."""
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleServices]:
     with services(tmp_path_factory.mktemp("services")) as started:
         yield started
 
 
 @pytest.fixture
-def place(tmp_path: Path, prefect_api: str) -> Place:
+def place(tmp_path: Path, prefect_api: str) -> ExamplePlace:
     """The files that examples name, as a reader has them."""
     (tmp_path / "data").mkdir()
     for file in DATA.glob("*.ndjson"):
@@ -37,7 +37,7 @@ def place(tmp_path: Path, prefect_api: str) -> Place:
     shutil.copy(ANONYMIZATION_RULES, tmp_path / "rules/project-x.yaml")
     shutil.copy(DEMO_LOOKUP, tmp_path / "lookup.json")
     shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
-    place = Place(tmp_path, prefect_api)
+    place = ExamplePlace(tmp_path, prefect_api)
     # An example waits five seconds between its first looks at an extraction: long for a test.
     place.environment |= {"APP_SERVICES_EXTRACTOR_POLLING_INTERVAL": "PT1S"}
     return place
@@ -46,7 +46,9 @@ def place(tmp_path: Path, prefect_api: str) -> Place:
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_an_example_configuration_runs_as_a_job(example: Block, place: Place, running: Services) -> None:
+def test_an_example_configuration_runs_as_a_job(
+    example: PageBlock, place: ExamplePlace, running: ExampleServices
+) -> None:
     configuration = yaml.safe_load(example.text)
     steps = configuration["pipeline"]["enabled_steps"]
     place.known |= running.of(configuration)
@@ -65,7 +67,7 @@ def test_an_example_configuration_runs_as_a_job(example: Block, place: Place, ru
         assert running.issuer.issued > tokens
 
 
-def run(place: Place, example: Block, steps: list[str]) -> None:
+def run(place: ExamplePlace, example: PageBlock, steps: list[str]) -> None:
     """Start the job, and approve it where it waits. Every step ends well, and no output shows a secret."""
     place.save("config.yaml", example.text)
     started = place.ran("sluice pipeline start config.yaml" + (" query.json" if "extractor" in steps else ""))

@@ -13,8 +13,8 @@ import yaml
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from tests.docs.pages import example
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import Place
-from tests.e2e.docs.services import SECRET, Services, services
+from tests.e2e.docs.place import ExamplePlace
+from tests.e2e.docs.services import SECRET, ExampleServices, services
 
 ENRICHMENTS = """\
 [{"groupReference": "https://www.medizininformatik-initiative.de/fhir/core/modul-person/StructureDefinition/Patient",
@@ -23,7 +23,7 @@ ENRICHMENTS = """\
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleServices]:
     with services(tmp_path_factory.mktemp("services")) as started:
         yield started
 
@@ -31,9 +31,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
-    tmp_path: Path, prefect_api: str, running: Services
+    tmp_path: Path, prefect_api: str, running: ExampleServices
 ) -> None:
-    place = Place(tmp_path, prefect_api)
+    place = ExamplePlace(tmp_path, prefect_api)
     text = example("docs/connect.md", "services:\n  extractor:").text
     place.known |= running.of(yaml.safe_load(text))
     place.environment |= dict.fromkeys(("EXTRACTOR_PASSWORD", "PSEUDONYMIZER_API_KEY", "SEND_CLIENT_SECRET"), SECRET)
@@ -74,9 +74,11 @@ def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
-def test_a_configuration_of_aether_runs_and_is_migrated(tmp_path: Path, prefect_api: str, running: Services) -> None:
+def test_a_configuration_of_aether_runs_and_is_migrated(
+    tmp_path: Path, prefect_api: str, running: ExampleServices
+) -> None:
     file = example("docs/from-aether.md", "services:\n  torch:").text
-    place = Place(tmp_path, prefect_api, **running.of(yaml.safe_load(file)))
+    place = ExamplePlace(tmp_path, prefect_api, **running.of(yaml.safe_load(file)))
     place.known["config"] = "aether.yaml"
     place.save("aether.yaml", file)
     place.save("enrichments.json", ENRICHMENTS)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import example, read
 from tests.docs.references import ROOT
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 
 SMALL = {
     "bench_import": "--mb 2 --rounds 1 --only {only}", "bench_send": "--mb 2 --rounds 1",
@@ -30,7 +30,7 @@ def without_comment(line: str) -> str:
 
 @pytest.mark.e2e
 def test_the_generated_files_are_what_the_commands_write(tmp_path: Path) -> None:
-    place = Place(tmp_path, None)
+    place = ExamplePlace(tmp_path, None)
     (tmp_path / "docs").mkdir()
     (tmp_path / "config").mkdir()
     lines = example("docs/development.md", ".venv/bin/python -m config.reference").text
@@ -44,7 +44,7 @@ def test_the_generated_files_are_what_the_commands_write(tmp_path: Path) -> None
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_every_bench_runs_and_prints_figures(tmp_path: Path) -> None:
-    place = Place(tmp_path, None)
+    place = ExamplePlace(tmp_path, None)
     lines = example("docs/development.md", ".venv/bin/python -m tests.bench.bench_import").text.splitlines()
     benches = {line.split("tests.bench.")[1].split()[0] for line in lines}
     assert benches == SMALL.keys()
@@ -61,7 +61,7 @@ def test_every_call_of_pytest_finds_tests(tmp_path: Path) -> None:
     real = example("docs/development.md", ".venv/bin/python -m pytest tests/real").text
     calls = [without_comment(line) for line in (first + real).splitlines() if "pytest" in line]
     assert len(calls) == 9
-    place = Place(tmp_path, None)
+    place = ExamplePlace(tmp_path, None)
     for call in calls:
         done = subprocess.run(
             ["bash", "-c", f"{place.here(call)} --collect-only -p no:cacheprovider"], cwd=ROOT, env=place.environment,

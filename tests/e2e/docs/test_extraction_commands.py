@@ -17,14 +17,14 @@ from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from tests.conftest import wait_until
 from tests.docs.pages import example
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 from tests.peers.lines import read_lines
 
 HELD = 3600.0
 """Seconds that a job takes for each of its parts: however busy this machine is, none ends by itself."""
 
 
-class Server:
+class SandboxExtraction:
     """The sandbox extraction server."""
 
     def __init__(self, url: str) -> None:
@@ -43,18 +43,18 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SandboxExtraction]:
     delay: float = getattr(request, "param", HELD)
     options = ExtractionOptions(batchsize=1, maxconcurrency=1, batch_delay=delay, state=tmp_path / "extraction-state")
     with serve_in_thread(extraction_service(options)) as served:
-        server = Server(served.url)
+        server = SandboxExtraction(served.url)
         with server.client:
             yield server
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("server", [0.0], indirect=True)
-def test_the_query_that_the_page_shows_is_one(place: Place, server: Server) -> None:
+def test_the_query_that_the_page_shows_is_one(place: ExamplePlace, server: SandboxExtraction) -> None:
     place.save("small.json", example("docs/extraction.md", '{\n  "version": "1"').text)
     assert "All checks passed. The job can start." in place.run("sluice pipeline plan config.yaml small.json")
     assert re.fullmatch(r"[1-9] patients\n", place.run("sluice extraction preview config.yaml small.json"))
@@ -66,8 +66,8 @@ def test_the_query_that_the_page_shows_is_one(place: Place, server: Server) -> N
 
 
 @pytest.fixture
-def place(tmp_path: Path, prefect_api: str, server: Server) -> Place:
-    place = Place(tmp_path, prefect_api, extraction=str(server.client.base_url).rstrip("/"))
+def place(tmp_path: Path, prefect_api: str, server: SandboxExtraction) -> ExamplePlace:
+    place = ExamplePlace(tmp_path, prefect_api, extraction=str(server.client.base_url).rstrip("/"))
     shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
     place.save(
         "config.yaml",
@@ -78,7 +78,9 @@ def place(tmp_path: Path, prefect_api: str, server: Server) -> Place:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
-def test_the_server_s_jobs_are_looked_at_and_controlled_as_the_page_says(place: Place, server: Server) -> None:
+def test_the_server_s_jobs_are_looked_at_and_controlled_as_the_page_says(
+    place: ExamplePlace, server: SandboxExtraction
+) -> None:
     assert place.run("sluice extraction preview config.yaml query.json").endswith(" patients\n")
     place.run("sluice extraction preview config.yaml query.json --ids ids.txt")
     assert (place.directory / "ids.txt").read_text().strip()
@@ -102,7 +104,9 @@ def test_the_server_s_jobs_are_looked_at_and_controlled_as_the_page_says(place: 
 @pytest.mark.campaign
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("server", [0.0], indirect=True)
-def test_the_result_of_a_job_that_is_complete_is_imported_by_its_status_url(place: Place, server: Server) -> None:
+def test_the_result_of_a_job_that_is_complete_is_imported_by_its_status_url(
+    place: ExamplePlace, server: SandboxExtraction
+) -> None:
     place.known["status_url"] = server.submit()
     job = place.known["status_url"].rpartition("/")[2]
     wait_until(lambda: server.state(job) == "COMPLETED", 60)

@@ -14,14 +14,14 @@ from tests.conftest import free_ports
 from tests.docs.pages import example, read
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown, shape
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path: Path, prefect_api: str) -> None:
     port = free_ports(5)
-    place = Place(tmp_path, prefect_api, port=str(port), fhir=f"http://127.0.0.1:{port}")
+    place = ExamplePlace(tmp_path, prefect_api, port=str(port), fhir=f"http://127.0.0.1:{port}")
     place.lines(example("docs/first-job.md", "mkdir -p data").text)
     place.save("first.yaml", example("docs/first-job.md", "services:\n  local_import:").text)
     with place.running(example("docs/first-job.md", "sluice sandbox --port 8090").text, "configuration: "):
@@ -84,7 +84,7 @@ def explains_the_summary(summary: dict[str, Any]) -> None:
 
 @pytest.mark.e2e
 def test_a_first_configuration_is_written_as_the_pages_say(tmp_path: Path) -> None:
-    place = Place(tmp_path, None)
+    place = ExamplePlace(tmp_path, None)
     assert "sluice.yaml is written" in place.run("sluice config init")
     assert "then: sluice config check config.yaml\n" in place.run("sluice config init FILE")
     place.environment["SEND_PASSWORD"] = "x"

@@ -14,18 +14,18 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tests.conftest import ROOT, Ran, seed, wait_until
 from tests.docs.pages import example, read
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 from tests.peers.sandbox import Sandboxed
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def place(tmp_path: Path, migrated_database: Path) -> Iterator[Place]:
+def place(tmp_path: Path, migrated_database: Path) -> Iterator[ExamplePlace]:
     """The first configuration and data, a FHIR server, and a Prefect database that needs no migration."""
     seed(tmp_path / "jobs", migrated_database)
     with serve_in_thread(fhir_service()) as served:
-        place = Place(tmp_path, None, fhir=served.url, config="first.yaml")
+        place = ExamplePlace(tmp_path, None, fhir=served.url, config="first.yaml")
         # A worker looks for runs every ten seconds otherwise.
         place.environment |= {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_HEARTBEAT_SECONDS": "5"}
         place.run(example("docs/first-job.md", "mkdir -p data").text)
@@ -33,18 +33,18 @@ def place(tmp_path: Path, migrated_database: Path) -> Iterator[Place]:
         yield place
 
 
-def state(place: Place) -> str:
+def state(place: ExamplePlace) -> str:
     return str(json.loads(place.run("sluice pipeline status CONFIG JOB --json"))["state"])
 
 
-def approve(place: Place) -> None:
+def approve(place: ExamplePlace) -> None:
     """See the job through: it waits, is approved, and completes."""
     wait_until(lambda: state(place) == "waiting", 120)
     place.run("sluice pipeline continue CONFIG JOB --approve --despite made-up")
     wait_until(lambda: state(place) == "completed", 120)
 
 
-def test_the_server_runs_in_the_background_until_it_is_stopped(place: Place) -> None:
+def test_the_server_runs_in_the_background_until_it_is_stopped(place: ExamplePlace) -> None:
     started, status, stopped = place.lines(example("docs/prefect-ui.md", "sluice server start first.yaml").text)
     ((link, address),) = re.findall(
         r"^Prefect UI: ((http://127\.0\.0\.1:\d+)/sluice/sign-in#[\w+/=]+)$", started, re.MULTILINE
@@ -55,7 +55,7 @@ def test_the_server_runs_in_the_background_until_it_is_stopped(place: Place) -> 
         httpx.get(address, trust_env=False)
 
 
-def test_a_deployment_is_served_and_takes_what_is_detached(place: Place) -> None:
+def test_a_deployment_is_served_and_takes_what_is_detached(place: ExamplePlace) -> None:
     server, serve, start = example("docs/prefect-ui.md", "sluice server start\npython -m").text.splitlines()
     place.run(server)
     try:
@@ -73,7 +73,7 @@ def test_a_deployment_is_served_and_takes_what_is_detached(place: Place) -> None
         place.run("sluice server stop")
 
 
-def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: Place) -> None:
+def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: ExamplePlace) -> None:
     pool, deploy, worker = example("docs/prefect-ui.md", "prefect work-pool create").text.splitlines()
     place.save("deployments/prefect.yaml", read(ROOT / "deployments/prefect.yaml"))
     (api,) = re.findall(r"^API: (\S+)", place.run("sluice server start"), re.MULTILINE)
@@ -91,7 +91,7 @@ def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: Place) -> Non
         place.run("sluice server stop")
 
 
-def test_the_script_continues_a_job_that_failed_for_now(place: Place) -> None:
+def test_the_script_continues_a_job_that_failed_for_now(place: ExamplePlace) -> None:
     place.environment |= {"APP_PIPELINE_ENABLED_STEPS": "local_import,send", "APP_RETRY_MAX_ATTEMPTS": "1"}
     fault = {"action": "status", "status": 503, "method": "POST", "path": "/fhir"}
     Sandboxed(place.known["fhir"]).faults(fault)
@@ -103,7 +103,7 @@ def test_the_script_continues_a_job_that_failed_for_now(place: Place) -> None:
     assert len(place.run("sluice job list CONFIG").splitlines()) == 2
 
 
-def test_the_nights_of_a_crontab(place: Place) -> None:
+def test_the_nights_of_a_crontab(place: ExamplePlace) -> None:
     place.environment |= {"APP_PIPELINE_ENABLED_STEPS": "local_import,send", "APP_REPORT_ENABLED": "false"}
     place.save("nightly.yaml", read(place.directory / "first.yaml"))
     lines = example("docs/nightly.md", "PATH=/srv/sluice/.venv/bin").text.splitlines()
@@ -117,7 +117,7 @@ def test_the_nights_of_a_crontab(place: Place) -> None:
     assert "error[input-not-found]" in place.ran(f"{night} --dir nowhere").err
 
 
-def test_room_is_made_by_a_prune(place: Place) -> None:
+def test_room_is_made_by_a_prune(place: ExamplePlace) -> None:
     place.environment["APP_PIPELINE_ENABLED_STEPS"] = "local_import,send"
     place.run("sluice pipeline start CONFIG")
     dry, prune = example("docs/disk.md", "sluice job prune CONFIG").text.replace("P30D", "0s").splitlines()
@@ -128,7 +128,7 @@ def test_room_is_made_by_a_prune(place: Place) -> None:
     assert not [path for path in (place.directory / "jobs").iterdir() if not path.name.startswith(".")]
 
 
-def test_the_commands_of_a_job_s_life(place: Place) -> None:
+def test_the_commands_of_a_job_s_life(place: ExamplePlace) -> None:
     place.run("sluice config check FILE")
     assert json.loads(place.run("sluice config schema"))["properties"]
     assert "retry.max_attempts" in place.run("sluice config show FILE")

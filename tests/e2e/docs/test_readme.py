@@ -13,7 +13,7 @@ from deployments.sandbox.configuration import STEPS
 from tests.conftest import ROOT
 from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read, section
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 
 
 def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
@@ -54,7 +54,7 @@ class TestDemo:
     @pytest.mark.timeout(240)
     def test_it_runs_and_prints_what_the_readme_shows_and_the_paths_of_its_files(self, tmp_path: Path) -> None:
         line = example("README.md", DEMO)
-        printed = Place(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
+        printed = ExamplePlace(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
         assert_shown(example("README.md", "Sluice demo in").text, printed)
         head, *listed = printed.partition("\nfiles of job")[2].partition("\n\n")[0].splitlines()
         job = Path(head.rpartition(", in ")[2].removesuffix(":"))
@@ -73,7 +73,7 @@ class TestDemo:
     @pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
     def test_it_shows_the_other_ways_to_send(self, tmp_path: Path, mode: str, shown: str) -> None:
         assert f"`demo --send {mode}`" in read(README)
-        ran = Place(tmp_path, None).ran(f"sluice demo --send {mode}", timeout=200)
+        ran = ExamplePlace(tmp_path, None).ran(f"sluice demo --send {mode}", timeout=200)
         assert ran.code == 0, ran.err
         assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
         assert "sandbox-secret" not in ran.out + ran.err
@@ -83,6 +83,6 @@ class TestDemo:
     def test_with_review_it_asks_on_a_terminal(self, tmp_path: Path) -> None:
         assert "`demo --review`" in read(README)
         answers = [("[y/N]", "y"), ("Your name", "Kim Roe"), ("Comment", "made up"), ("Why despite", "a demo")]
-        printed = Place(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
+        printed = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
         assert re.search(r"^\d  wait +completed", printed, re.MULTILINE), printed
         assert set(STEPS) <= set(re.findall(r"^\d  (\w+) +completed", printed, re.MULTILINE))

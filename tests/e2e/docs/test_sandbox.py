@@ -15,14 +15,14 @@ import yaml
 from tests.docs.pages import example, spoken
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[ExamplePlace]:
     """The sandbox, started as the page says in a clone of the repository."""
     (tmp_path / "deployments").symlink_to(ROOT / "deployments")
-    place = Place(tmp_path, None)
+    place = ExamplePlace(tmp_path, None)
     with place.running(example("docs/sandbox.md", "python -m deployments.sandbox").text, "Ctrl-C ends") as log:
         assert_shown(example("docs/sandbox.md", "configuration: ").text, log.read_text())
         place.known["sandbox"] = log.read_text().partition("\n")[0].removeprefix("configuration: ")
@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
-def test_queries_and_faults_are_sent_with_curl_as_shown(place: Place) -> None:
+def test_queries_and_faults_are_sent_with_curl_as_shown(place: ExamplePlace) -> None:
     url = place.known["url"] = place.known["extraction"]
     printed = place.run(example("docs/sandbox.md", "CRTDL=").text)
     assert printed.startswith("HTTP/1.1 202")
@@ -49,7 +49,7 @@ def test_queries_and_faults_are_sent_with_curl_as_shown(place: Place) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(240)
-def test_its_configuration_and_the_demo_s_query_make_a_job(place: Place) -> None:
+def test_its_configuration_and_the_demo_s_query_make_a_job(place: ExamplePlace) -> None:
     line = "python -m flows.run pipeline start …/sandbox.yaml …/demo.crtdl"
     assert line in spoken(ROOT / "docs/sandbox.md")
     line = line.replace("…/sandbox.yaml", place.known["sandbox"])
@@ -82,5 +82,5 @@ def test_a_service_is_served_in_a_test_as_shown() -> None:
 
 @pytest.mark.campaign
 def test_sluice_sandbox_is_the_same(tmp_path: Path) -> None:
-    with Place(tmp_path, None).running("sluice sandbox", "Ctrl-C ends the sandbox."):
+    with ExamplePlace(tmp_path, None).running("sluice sandbox", "Ctrl-C ends the sandbox."):
         pass

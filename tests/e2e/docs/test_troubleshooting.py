@@ -9,7 +9,7 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tests.docs.pages import example
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 from tests.e2e.docs.services import certified
 
 CONFIGURATION = """
@@ -25,7 +25,7 @@ def test_a_certificate_that_is_not_trusted_is_found_as_shown(tmp_path: Path) -> 
     shown = example("docs/troubleshooting.md", "error[tls-untrusted]").text
     certificate, _ = certified(tmp_path)  # the file of its CA is not named in the configuration
     with serve_in_thread(fhir_service(), certificate=certificate) as served:
-        place = Place(tmp_path, None, fhir=served.url)
+        place = ExamplePlace(tmp_path, None, fhir=served.url)
         place.save("data/Patient.ndjson", '{"resourceType": "Patient", "id": "p1"}\n')
         place.save("config.yaml", CONFIGURATION)
         ran = place.ran("sluice pipeline start config.yaml")

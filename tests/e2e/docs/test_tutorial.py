@@ -12,7 +12,7 @@ from tests.conftest import free_ports
 from tests.docs.pages import example
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import Place
+from tests.e2e.docs.place import ExamplePlace
 
 
 @pytest.mark.campaign
@@ -24,7 +24,7 @@ def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefe
     (clone / ".venv/bin").mkdir(parents=True)
     (clone / ".venv/bin/activate").touch()  # the place's PATH has the program already
     urls = {name: f"http://127.0.0.1:{port + n}" for n, name in enumerate(("fhir", "extraction", "pseudonymizer"))}
-    place = Place(clone, prefect_api, port=str(port), **urls)
+    place = ExamplePlace(clone, prefect_api, port=str(port), **urls)
     place.run(example("docs/tutorial.md", "mkdir study").text)
     place.directory = clone / "study"
 

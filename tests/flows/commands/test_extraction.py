@@ -11,38 +11,38 @@ from pathlib import Path
 import pytest
 
 from flows.run import run
-from tests.peers.extraction import ExtractionServer, extraction_server, project
-from tests.peers.server import Reply, Seen, closed_port
+from tests.peers.extraction import PatientExtraction, extraction_server, project
+from tests.peers.server import Reply, SeenRequest, closed_port
 
 UNKNOWN = "99999999-9999-4999-8999-999999999999"
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExtractionServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientExtraction]:
     monkeypatch.chdir(tmp_path)
-    with extraction_server(ExtractionServer()) as running:
+    with extraction_server(PatientExtraction()) as running:
         project(tmp_path, running.url)
         yield running
 
 
 @pytest.fixture
-def job(server: ExtractionServer) -> str:
+def job(server: PatientExtraction) -> str:
     server._submit()
     return next(iter(server.tasks))
 
 
-def state(server: ExtractionServer, job: str) -> str:
+def state(server: PatientExtraction, job: str) -> str:
     return str(server.tasks[job]["businessStatus"]["coding"][0]["code"])
 
 
-class TestPreview:
-    def test_it_prints_the_size_of_the_cohort_and_no_id(self, server: ExtractionServer, capsys) -> None:
+class TestExtractionPreview:
+    def test_it_prints_the_size_of_the_cohort_and_no_id(self, server: PatientExtraction, capsys) -> None:
         assert run(["extraction", "preview", "config.yaml", "query.json"]) == 0
         assert capsys.readouterr().out == "3 patients\n"
         assert server.seen[-1].body == Path("query.json").read_bytes()
         assert server.seen[-1].headers["content-type"] == "application/json"
 
-    def test_ids_are_written_as_patients_reads_them_for_this_user_only(self, server: ExtractionServer, capsys) -> None:
+    def test_ids_are_written_as_patients_reads_them_for_this_user_only(self, server: PatientExtraction, capsys) -> None:
         assert run(["extraction", "preview", "config.yaml", "query.json", "--ids", "ids.txt", "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == {"patients": 3, "ids": "ids.txt"}
         assert Path("ids.txt").read_text() == "p0\np1\np2\n"
@@ -59,7 +59,7 @@ class TestPreview:
         ],
     )
     def test_ids_take_the_place_of_a_file_and_of_nothing_else(
-        self, server: ExtractionServer, target: str, says: str, capsys
+        self, server: PatientExtraction, target: str, says: str, capsys
     ) -> None:
         os.mkfifo("pipe")
         Path("old.txt").write_text("old\n")
@@ -75,12 +75,12 @@ class TestPreview:
         assert Path("old.txt").read_text() == "old\n"
         assert server.seen == []
 
-    def test_a_bare_ccdl_will_do(self, server: ExtractionServer) -> None:
+    def test_a_bare_ccdl_will_do(self, server: PatientExtraction) -> None:
         Path("ccdl.json").write_text('{"version": "2", "inclusionCriteria": []}')
         assert run(["extraction", "preview", "config.yaml", "ccdl.json"]) == 0
 
     @pytest.mark.parametrize("content", ["no json", "[]", '{"resourceType": "Parameters"}'])
-    def test_anything_else_is_an_error_of_the_input(self, server: ExtractionServer, content: str, capsys) -> None:
+    def test_anything_else_is_an_error_of_the_input(self, server: PatientExtraction, content: str, capsys) -> None:
         Path("other.json").write_text(content)
         assert run(["extraction", "preview", "config.yaml", "other.json"]) == 2
         assert "error[crtdl-" in capsys.readouterr().err
@@ -88,7 +88,7 @@ class TestPreview:
 
 
 class TestList:
-    def test_it_lists_the_jobs(self, server: ExtractionServer, job: str, capsys) -> None:
+    def test_it_lists_the_jobs(self, server: PatientExtraction, job: str, capsys) -> None:
         assert run(["extraction", "list", "config.yaml"]) == 0
         head, line = capsys.readouterr().out.splitlines()
         assert head.split() == ["EXTRACTION", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
@@ -96,7 +96,7 @@ class TestList:
 
     @pytest.mark.parametrize(("k", "said"), [("5", " 5 patients"), ("11", "fewer than 11 patients")])
     def test_a_cohort_is_said_as_report_k_has_it(
-        self, server: ExtractionServer, job: str, capsys, k: str, said: str
+        self, server: PatientExtraction, job: str, capsys, k: str, said: str
     ) -> None:
         size = {"url": "cohortSize", "valueInteger": 7}
         server.tasks[job]["extension"] = [{"url": "torch-job-progress", "extension": [size]}]
@@ -104,7 +104,7 @@ class TestList:
             assert run(["extraction", *command, "--set", f"report.k={k}"]) == 0
             assert said in capsys.readouterr().out
 
-    def test_json_is_a_list_whose_keys_are_never_left_out(self, server: ExtractionServer, job: str, capsys) -> None:
+    def test_json_is_a_list_whose_keys_are_never_left_out(self, server: PatientExtraction, job: str, capsys) -> None:
         assert run(["extraction", "list", "config.yaml", "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)
         assert set(row) == {
@@ -113,7 +113,7 @@ class TestList:
         }  # fmt: skip
         assert row["id"] == job
 
-    def test_ids_and_states_travel_and_handling_is_strict(self, server: ExtractionServer, job: str) -> None:
+    def test_ids_and_states_travel_and_handling_is_strict(self, server: PatientExtraction, job: str) -> None:
         arguments = ["extraction", "list", "config.yaml", job, UNKNOWN, "--status", "paused", "--status", "FAILED"]
         assert run(arguments) == 0
         assert server.seen[-1].target == f"/fhir/Task?_id={job},{UNKNOWN}&status=PAUSED,FAILED"
@@ -121,11 +121,11 @@ class TestList:
         assert run([*arguments, "--lenient"]) == 0
         assert "prefer" not in server.seen[-1].headers
 
-    def test_an_empty_list_says_so(self, server: ExtractionServer, capsys) -> None:
+    def test_an_empty_list_says_so(self, server: PatientExtraction, capsys) -> None:
         assert run(["extraction", "list", "config.yaml"]) == 0
         assert capsys.readouterr().out == "no extraction jobs\n"
 
-    def test_a_search_that_the_server_does_not_accept_is_explained(self, server: ExtractionServer, capsys) -> None:
+    def test_a_search_that_the_server_does_not_accept_is_explained(self, server: PatientExtraction, capsys) -> None:
         server.override = lambda _: Reply(
             400, b'{"resourceType":"OperationOutcome","issue":[{"diagnostics":"CANARY"}]}'
         )
@@ -135,12 +135,12 @@ class TestList:
         assert "--lenient" in error
         assert "CANARY" not in error
 
-    def test_a_state_that_does_not_exist_is_a_usage_error(self, server: ExtractionServer) -> None:
+    def test_a_state_that_does_not_exist_is_a_usage_error(self, server: PatientExtraction) -> None:
         assert run(["extraction", "list", "config.yaml", "--status", "SLEEPING"]) == 2
         assert server.seen == []
 
 
-def test_show_tells_what_the_task_says(server: ExtractionServer, job: str, capsys) -> None:
+def test_show_tells_what_the_task_says(server: PatientExtraction, job: str, capsys) -> None:
     parts = [{"url": "batchesTotal", "valueInteger": 4}, {"url": "batchesCompleted", "valueInteger": 1}]
     server.tasks[job]["extension"] = [{"url": "https://x/extractor-job-progress", "extension": parts}]
     server.tasks[job]["executionPeriod"] = {"start": "2026-01-01T10:00:00Z", "end": "2026-01-01T10:02:05Z"}
@@ -155,7 +155,7 @@ def test_show_tells_what_the_task_says(server: ExtractionServer, job: str, capsy
     ("command", "after"), [("pause", "PAUSED"), ("resume", "RUNNING_PROCESS_BATCH"), ("cancel", "CANCELLED")]
 )
 def test_operations_change_the_job_and_print_it(
-    server: ExtractionServer, job: str, command: str, after: str, capsys
+    server: PatientExtraction, job: str, command: str, after: str, capsys
 ) -> None:
     assert run(["extraction", command, "config.yaml", job]) == 0
     assert capsys.readouterr().out == f"{job} {after}, priority normal\n"
@@ -166,7 +166,7 @@ def test_operations_change_the_job_and_print_it(
     ("command", "why"), [("pause", "running"), ("resume", "paused"), ("cancel", "completed, failed or cancelled")]
 )
 def test_409_is_explained_with_the_state_of_the_job(
-    server: ExtractionServer, job: str, command: str, why: str, capsys
+    server: PatientExtraction, job: str, command: str, why: str, capsys
 ) -> None:
     current = "COMPLETED"
     server.tasks[job]["businessStatus"]["coding"][0]["code"] = current
@@ -178,13 +178,13 @@ def test_409_is_explained_with_the_state_of_the_job(
     assert "CANARY" not in error
 
 
-def test_delete_removes_the_job(server: ExtractionServer, job: str, capsys) -> None:
+def test_delete_removes_the_job(server: PatientExtraction, job: str, capsys) -> None:
     assert run(["extraction", "delete", "config.yaml", job]) == 0
     assert capsys.readouterr().out == f"{job} is deleted\n"
     assert server.tasks == {}
 
 
-def test_delete_that_leaves_files_behind_is_explained(server: ExtractionServer, job: str, capsys) -> None:
+def test_delete_that_leaves_files_behind_is_explained(server: PatientExtraction, job: str, capsys) -> None:
     server.override = lambda seen: Reply(500, b"CANARY") if seen.method == "DELETE" else None
     assert run(["extraction", "delete", "config.yaml", job]) == 1
     error = capsys.readouterr().err
@@ -193,17 +193,17 @@ def test_delete_that_leaves_files_behind_is_explained(server: ExtractionServer, 
 
 
 class TestPrioritize:
-    def test_high_is_the_default_and_normal_takes_it_back(self, server: ExtractionServer, job: str, capsys) -> None:
+    def test_high_is_the_default_and_normal_takes_it_back(self, server: PatientExtraction, job: str, capsys) -> None:
         assert run(["extraction", "prioritize", "config.yaml", job]) == 0
         assert server.tasks[job]["priority"] == "asap"
         assert run(["extraction", "prioritize", "config.yaml", job, "--priority", "normal", "--json"]) == 0
         assert server.tasks[job]["priority"] == "routine"
         assert json.loads(capsys.readouterr().out.partition("\n")[2])[0]["priority"] == "normal"
 
-    def test_a_stale_version_is_read_again(self, server: ExtractionServer, job: str) -> None:
+    def test_a_stale_version_is_read_again(self, server: PatientExtraction, job: str) -> None:
         stale = [Reply(409), Reply(409)]
 
-        def override(seen: Seen) -> Reply | None:
+        def override(seen: SeenRequest) -> Reply | None:
             return stale.pop() if seen.method == "PUT" and stale else None
 
         server.override = override
@@ -216,7 +216,7 @@ class TestPrioritize:
         [(412, "extraction-version", "version"), (428, "extraction-precondition", "If-Match")],
     )
     def test_412_and_428_are_explained(
-        self, server: ExtractionServer, job: str, status: int, reference: str, says: str, capsys
+        self, server: PatientExtraction, job: str, status: int, reference: str, says: str, capsys
     ) -> None:
         server.override = lambda seen: Reply(status) if seen.method == "PUT" else None
         assert run(["extraction", "prioritize", "config.yaml", job]) == 1
@@ -225,7 +225,7 @@ class TestPrioritize:
         assert says in error
 
 
-def test_an_id_may_be_the_beginning_of_one_and_must_name_one_job(server: ExtractionServer, job: str, capsys) -> None:
+def test_an_id_may_be_the_beginning_of_one_and_must_name_one_job(server: PatientExtraction, job: str, capsys) -> None:
     assert run(["extraction", "show", "config.yaml", job[:4].upper()]) == 0
     assert f"extraction {job}" in capsys.readouterr().out
     assert run(["extraction", "cancel", "config.yaml", "0000"]) == 2
@@ -240,7 +240,7 @@ def test_an_id_may_be_the_beginning_of_one_and_must_name_one_job(server: Extract
     assert state(server, job) != "CANCELLED"
 
 
-def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: ExtractionServer, job: str, capsys) -> None:
+def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: PatientExtraction, job: str, capsys) -> None:
     assert run(["extraction", "cancel", "config.yaml", UNKNOWN, job]) == 2
     captured = capsys.readouterr()
     assert "error[extraction-unknown]" in captured.err
@@ -248,14 +248,14 @@ def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: Extrac
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume", "cancel", "delete", "prioritize"])
-def test_an_id_is_needed_and_latest_may_be_somebody_elses(server: ExtractionServer, command: str, capsys) -> None:
+def test_an_id_is_needed_and_latest_may_be_somebody_elses(server: PatientExtraction, command: str, capsys) -> None:
     assert run(["extraction", command, "config.yaml"]) == 2
     assert run(["extraction", command, "config.yaml", "latest"]) == 2
     assert "error[extraction-id]" in capsys.readouterr().err
     assert server.seen == []
 
 
-def test_a_server_that_is_not_there_is_exit_code_3(server: ExtractionServer, capsys) -> None:
+def test_a_server_that_is_not_there_is_exit_code_3(server: PatientExtraction, capsys) -> None:
     override = f"services.extractor.base_url=http://127.0.0.1:{closed_port()}"
     assert run(["extraction", "show", "config.yaml", str(uuid.uuid4()), "--set", override]) == 3
     assert "error[connect-failed]" in capsys.readouterr().err
@@ -270,9 +270,9 @@ def test_a_server_that_is_not_there_is_exit_code_3(server: ExtractionServer, cap
     ],
 )
 def test_what_an_issuer_answers_is_not_taken_for_what_the_server_answers(
-    server: ExtractionServer, command: list[str], status: int, body: bytes, says: str, monkeypatch, capsys
+    server: PatientExtraction, command: list[str], status: int, body: bytes, says: str, monkeypatch, capsys
 ) -> None:
-    def issuer(seen: Seen) -> Reply | None:
+    def issuer(seen: SeenRequest) -> Reply | None:
         if "/realms/none/" not in seen.target:
             return None
         return Reply(status, body) if seen.method == "POST" else Reply(404)
@@ -286,7 +286,7 @@ def test_what_an_issuer_answers_is_not_taken_for_what_the_server_answers(
     assert f"error[{says}]" in capsys.readouterr().err
 
 
-def test_without_an_extraction_server_in_the_configuration_it_says_so(server: ExtractionServer, capsys) -> None:
+def test_without_an_extraction_server_in_the_configuration_it_says_so(server: PatientExtraction, capsys) -> None:
     Path("other.yaml").write_text("services: {local_import: {dir: .}}\npipeline: {enabled_steps: [local_import]}\n")
     assert run(["extraction", "list", "other.yaml"]) == 2
     assert "error[extractor-url]" in capsys.readouterr().err

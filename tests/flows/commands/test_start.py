@@ -14,7 +14,7 @@ from flows.commands import start
 from flows.engine.api_address import ApiAddress
 
 
-class Server:
+class IdleServer:
     """A local Prefect server that is found or made, and is not asked for anything."""
 
     def __init__(self, starts: bool) -> None:
@@ -35,7 +35,7 @@ def test_loading_prefect_is_reported_unless_the_start_of_a_server_is(
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setitem(sys.modules, "flows.pipeline", ModuleType("flows.pipeline"))  # which brings Prefect
     monkeypatch.setattr(start, "patience", lambda text: nullcontext(said.append(text)))
-    monkeypatch.setattr(start, "EmbeddedServer", lambda *_, **__: nullcontext(Server(starts)))
+    monkeypatch.setattr(start, "EmbeddedServer", lambda *_, **__: nullcontext(IdleServer(starts)))
     monkeypatch.setattr(start.api_address, "use", lambda *_: None)
     (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}\n")
     with pytest.raises(NotImplementedError), start.opened_with_prefect(load_config(tmp_path / "c.yaml")):

@@ -97,11 +97,11 @@ def a_run_with_a_slot_begins(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_line_is_not_read(_: Path, __: pytest.MonkeyPatch) -> None:
-    class Unread(io.StringIO):
+    class BrokenStream(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
 
-    handler = PrefectConsoleHandler(stream=Unread())
+    handler = PrefectConsoleHandler(stream=BrokenStream())
     handler.emit(logging.makeLogRecord({"msg": "a line", "levelno": logging.INFO, "levelname": "INFO"}))
 
 
@@ -310,12 +310,12 @@ def test_what_does_not_stay_in_its_place_is_an_error(monkeypatch: pytest.MonkeyP
         def __setattr__(cls, name: str, value: object) -> None:
             """Keep what is there."""
 
-    class Client(metaclass=Stubborn):
+    class StubbornClient(metaclass=Stubborn):
         def _send_with_retry(self, request, send, send_args, send_kwargs, retry_codes, retry_exceptions) -> None:  # type: ignore[no-untyped-def]
             """As Prefect's."""
 
     patches.apply("run")
-    monkeypatch.setattr("prefect.client.base.PrefectHttpxSyncClient", Client)
+    monkeypatch.setattr("prefect.client.base.PrefectHttpxSyncClient", StubbornClient)
     with pytest.raises(UnfitPrefectError, match="1 private part of it has changed") as refused:
         patches.apply("run")
     assert "_send_with_retry: the replacement did not take effect" in (refused.value.context or "")

@@ -16,7 +16,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
 from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
 from tests.conftest import Commands, address_of, own_name, wait_until
-from tests.e2e.machines import Worker, deployment
+from tests.e2e.machines import WorkerProcess, deployment
 from tests.peers.project import Fhir
 
 JOB = "0d6a1c35-2a83-4a36-9f0b-3c6a2d1f6b11"
@@ -235,7 +235,7 @@ def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str
     results = project / "jobs" / job / ".results"
     results.mkdir(parents=True, mode=0o700)
     put(results / "1-local_import.json", wrapped(marker))
-    worker = Worker.start(sluice, prefect_api, pool, "one", {})
+    worker = WorkerProcess.start(sluice, prefect_api, pool, "one", {})
     try:
         worker.ready()
         wait_until(lambda: fhir.total() == 19, 90)

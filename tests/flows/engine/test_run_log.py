@@ -12,7 +12,7 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from flows.engine.run_log import nothing_after, shown_in_ui
 
 
-class Unread(io.StringIO):
+class BrokenPipe(io.StringIO):
     """The pipe to a worker that was killed."""
 
     def write(self, _: str) -> int:
@@ -21,7 +21,7 @@ class Unread(io.StringIO):
 
 def test_a_run_whose_lines_nobody_reads_any_more_goes_on() -> None:
     assert shown_in_ui is not None  # a run has imported it
-    handler = PrefectConsoleHandler(stream=Unread())
+    handler = PrefectConsoleHandler(stream=BrokenPipe())
     for _ in range(3):
         handler.emit(logging.makeLogRecord({"msg": "a line", "levelno": logging.INFO, "levelname": "INFO"}))
 

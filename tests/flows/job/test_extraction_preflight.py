@@ -14,14 +14,14 @@ from config import load_config
 from flows.job.inputs import gather
 from flows.job.preflight import exit_code, preflight, warnings
 from tasks.shared.errors import SluiceError
-from tests.peers.extraction import JOB, ExtractionServer, crtdl, extraction_server, project
+from tests.peers.extraction import JOB, PatientExtraction, crtdl, extraction_server, project
 from tests.peers.server import closed_port
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExtractionServer]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientExtraction]:
     monkeypatch.chdir(tmp_path)
-    with extraction_server(ExtractionServer()) as running:
+    with extraction_server(PatientExtraction()) as running:
         project(tmp_path, running.url)
         yield running
 
@@ -35,7 +35,7 @@ def references(*arguments: str, **more: Any) -> list[str]:
     return [finding.reference for finding in findings(*arguments, **more)]
 
 
-def test_a_crtdl_and_a_server_that_answers_are_enough(server: ExtractionServer) -> None:
+def test_a_crtdl_and_a_server_that_answers_are_enough(server: PatientExtraction) -> None:
     assert findings("query.json") == []
     assert server.count("GET", "/fhir/metadata") == 1
     Path("patients.txt").write_text("p1\n")
@@ -43,7 +43,7 @@ def test_a_crtdl_and_a_server_that_answers_are_enough(server: ExtractionServer) 
     assert server.count("POST", "") == 0
 
 
-def test_all_findings_of_the_crtdl_are_told_with_those_of_the_server(server: ExtractionServer) -> None:
+def test_all_findings_of_the_crtdl_are_told_with_those_of_the_server(server: PatientExtraction) -> None:
     project(Path(), f"http://127.0.0.1:{closed_port()}")
     document = crtdl(version="9")
     document["dataExtraction"] = {"attributeGroups": [*document["dataExtraction"]["attributeGroups"]] * 2}
@@ -53,7 +53,7 @@ def test_all_findings_of_the_crtdl_are_told_with_those_of_the_server(server: Ext
     assert exit_code(found) == 2
 
 
-def test_what_enrichment_makes_of_it_is_checked(server: ExtractionServer) -> None:
+def test_what_enrichment_makes_of_it_is_checked(server: PatientExtraction) -> None:
     rules = """
   crtdl_preprocessing:
     enabled: true
@@ -65,7 +65,7 @@ def test_what_enrichment_makes_of_it_is_checked(server: ExtractionServer) -> Non
     assert references("query.json") == ["enrichment-linked-group"]
 
 
-def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: ExtractionServer) -> None:
+def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: PatientExtraction) -> None:
     (group,) = crtdl()["dataExtraction"]["attributeGroups"]
     link = group["attributes"][0] | {"linkedGroups": ["nobody"]}
     document = crtdl(dataExtraction={"attributeGroups": [group | {"attributes": [link]}]})
@@ -77,15 +77,15 @@ def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: Extraction
 
 
 @pytest.mark.parametrize("path", [f"/fhir/__status/{JOB}", "/fhir/result/x", "/prefix/fhir/extraction/a/b"])
-def test_the_url_of_a_result_needs_no_crtdl(server: ExtractionServer, path: str) -> None:
+def test_the_url_of_a_result_needs_no_crtdl(server: PatientExtraction, path: str) -> None:
     assert references(f"{server.url}{path}") == []
 
 
-def test_another_url_is_a_finding(server: ExtractionServer) -> None:
+def test_another_url_is_a_finding(server: PatientExtraction) -> None:
     assert references(f"{server.url}/data/Patient.ndjson") == ["result-url-unknown"]
 
 
-def test_a_directory_is_a_finding(server: ExtractionServer) -> None:
+def test_a_directory_is_a_finding(server: PatientExtraction) -> None:
     Path("data").mkdir()
     assert references("query.json", "data") == ["input-is-directory"]
 
@@ -94,7 +94,7 @@ class TestJobThatGoesOn:
     """Once a job rests on its copies, they are what is checked (4-product.md §4, "Continue")."""
 
     @pytest.fixture
-    def job(self, server: ExtractionServer, tmp_path: Path) -> Path:
+    def job(self, server: PatientExtraction, tmp_path: Path) -> Path:
         directory = tmp_path / "jobs" / "job"
         (directory / "extraction").mkdir(parents=True)
         (directory / "crtdl.json").write_bytes(Path("query.json").read_bytes())
@@ -135,7 +135,7 @@ class TestJobThatGoesOn:
     def test_before_that_originals_that_vanished_are_replaced_by_the_copies(self, job: Path) -> None:
         assert self.found(job, query=None, patients=None) == []
 
-    def test_an_enriched_copy_is_not_enriched_again(self, job: Path, server: ExtractionServer) -> None:
+    def test_an_enriched_copy_is_not_enriched_again(self, job: Path, server: PatientExtraction) -> None:
         (job / "extraction" / "submission.json").write_text("{}")
         (job / "crtdl.json").rename(job / "enriched-crtdl.json")
         rule = '{group_reference: "https://x", attributes_to_add: [{attribute_ref: A.b, linked_groups: ["https://y"]}]}'
@@ -148,14 +148,14 @@ class TestJobThatGoesOn:
 
 
 @pytest.mark.parametrize("named", ["crtdl", "patients"])
-def test_a_pipe_is_not_waited_for(server: ExtractionServer, tmp_path: Path, named: str) -> None:
+def test_a_pipe_is_not_waited_for(server: PatientExtraction, tmp_path: Path, named: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     inputs = gather("config.yaml", ["query.json"]).model_copy(update={named: str(tmp_path / "pipe")})
     found = preflight(load_config(Path("config.yaml")), inputs)
     assert [finding.reference for finding in found] == ["file-unreadable"]
 
 
-def test_a_crtdl_that_a_deployment_names_and_that_is_not_there_is_a_finding(server: ExtractionServer) -> None:
+def test_a_crtdl_that_a_deployment_names_and_that_is_not_there_is_a_finding(server: PatientExtraction) -> None:
     inputs = gather("config.yaml", ["query.json"])
     Path("query.json").unlink()
     found = preflight(load_config(Path("config.yaml")), inputs)

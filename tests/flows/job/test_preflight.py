@@ -17,7 +17,7 @@ from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import CheckContext, Given
 from tests.peers.pseudonymization import pseudonyms
-from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
+from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"
@@ -220,7 +220,7 @@ class TestDisk:
 def test_a_token_endpoint_is_asked_as_often_as_the_retry_block_says(found, failures, references):
     asked: list[str] = []
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         if "openid-configuration" in seen.target:
             return Reply(404)
         if not seen.target.endswith("/token"):
@@ -259,7 +259,7 @@ class TestSizesOverHttp:
 
     @pytest.mark.parametrize("status", [400, 403, 404, 405, 406, 501])
     def test_a_server_that_refuses_head_is_asked_for_the_first_byte(self, status):
-        def answer(seen: Seen) -> Reply:
+        def answer(seen: SeenRequest) -> Reply:
             if seen.method == "HEAD":
                 return Reply(status)
             assert seen.headers["range"] == "bytes=0-0"

@@ -16,7 +16,7 @@ from flows.job.running.state import JobState
 from flows.reports.pages import best_effort, code, job_page, literal, table, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
-from tests.peers.prefect import Prefect, facts, prefect_in_memory
+from tests.peers.prefect import FakePrefect, facts, prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 SEND = StepReport(
@@ -38,23 +38,23 @@ WAITING = Waiting(position=2, step="wait", directory=f"/jobs/{JOB}/import_wait",
 
 
 @pytest.fixture
-def prefect() -> Iterator[Prefect]:
+def prefect() -> Iterator[FakePrefect]:
     with prefect_in_memory() as known:
         yield known
 
 
-def page(prefect: Prefect, record: JobRecord = RECORD, state: Any = "completed") -> str:
+def page(prefect: FakePrefect, record: JobRecord = RECORD, state: Any = "completed") -> str:
     job_page(Page(prefect.api, JOB), record, state=state, k=5)
     assert prefect.page["description"] == f"**The page of the job**: {state}"
     return str(prefect.page["data"])
 
 
-def step_facts(prefect: Prefect, step: StepReport) -> dict[str, str]:
+def step_facts(prefect: FakePrefect, step: StepReport) -> dict[str, str]:
     """What the page has in the table of a step that is the last one."""
     return facts(page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], step)})), 3)
 
 
-def test_the_page_says_what_happened_to_every_step_and_what_it_took(prefect: Prefect) -> None:
+def test_the_page_says_what_happened_to_every_step_and_what_it_took(prefect: FakePrefect) -> None:
     text = page(prefect)
     assert "# heart-study 2026-11-21 18:55" in text
     assert "The job is **completed**." in text
@@ -66,17 +66,17 @@ def test_the_page_says_what_happened_to_every_step_and_what_it_took(prefect: Pre
     assert "- configuration `/etc/sluice/heart.yaml`" in text
 
 
-def test_no_table_of_the_page_is_wider_than_the_page(prefect: Prefect) -> None:
+def test_no_table_of_the_page_is_wider_than_the_page(prefect: FakePrefect) -> None:
     rows = re.findall(r"^\|.*\|$", page(prefect), re.MULTILINE)
     assert max(row.count(" | ") + 1 for row in rows) == 8
 
 
-def test_a_slow_rate_is_not_shown_as_nothing(prefect: Prefect) -> None:
+def test_a_slow_rate_is_not_shown_as_nothing(prefect: FakePrefect) -> None:
     slow = SEND.model_copy(update={"bytes_in": 5_500, "seconds": 1.0})
     assert "| 5.5 kB/s |" in page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], slow)}))
 
 
-def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(prefect: Prefect) -> None:
+def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(prefect: FakePrefect) -> None:
     read = {2: 1300, 3: 1299}
     steps = tuple(
         step.model_copy(update={"lines_expected": 1300, "lines_in": read[step.position]} if step.position > 1 else {})
@@ -87,7 +87,7 @@ def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(prefec
     assert "| 3 | send | 1,300 | 1,299 | differs |" in text
 
 
-def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: Prefect) -> None:
+def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: FakePrefect) -> None:
     assert "Still identifying" not in page(prefect)
     left = StepReport(
         position=4, name="pseudonymizer", identifying={"Patient.name.family": "fewer than 5 patients"},
@@ -101,14 +101,16 @@ def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: P
 
 
 @pytest.mark.parametrize("state", ["completed", "failed"])
-def test_the_page_says_what_validation_found_whether_that_stops_the_job_or_not(prefect: Prefect, state: Any) -> None:
+def test_the_page_says_what_validation_found_whether_that_stops_the_job_or_not(
+    prefect: FakePrefect, state: Any
+) -> None:
     assert "## Findings" not in page(prefect)
     report = StepReport(position=4, name="validation", findings=1235, details={"reports": "validation"})
     text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, report)}), state)
     assert "| 4 | validation | about 1,235 | where each is stands in validation/summary.csv |" in text
 
 
-def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: Prefect) -> None:
+def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: FakePrefect) -> None:
     error = Problem(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
                         step="send")  # fmt: skip
     text = page(prefect, RECORD.model_copy(update={"error": error}), "failed")
@@ -117,23 +119,23 @@ def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: Prefect) ->
     assert "\\<mend\\> it" in text
 
 
-def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(prefect: Prefect) -> None:
+def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(prefect: FakePrefect) -> None:
     error = Problem(reference="not-json", message="a line is no JSON")
     assert "not-json" not in page(prefect, RECORD.model_copy(update={"error": error}), "running")
 
 
-def test_the_page_is_one_artifact_however_often_it_is_written(prefect: Prefect) -> None:
+def test_the_page_is_one_artifact_however_often_it_is_written(prefect: FakePrefect) -> None:
     page(prefect, RECORD, "running")
     assert "The job is **completed**." in page(prefect)
     assert [path for method, path in prefect.asked if method == "POST"].count("/artifacts/") == 1
 
 
-def test_the_tables_of_the_steps_are_on_the_page_in_their_order(prefect: Prefect) -> None:
+def test_the_tables_of_the_steps_are_on_the_page_in_their_order(prefect: FakePrefect) -> None:
     """A list of artifacts would be in the order of ids, which come by chance."""
     assert re.findall("^## Step (.*)$", page(prefect), re.MULTILINE) == ["1, local_import", "3, send"]
 
 
-def test_pages_of_an_earlier_version_which_had_keys_give_way(prefect: Prefect) -> None:
+def test_pages_of_an_earlier_version_which_had_keys_give_way(prefect: FakePrefect) -> None:
     body = {"key": f"job-{JOB}", "type": "markdown", "data": "old", "description": "The page of the job: failed"}
     prefect.api.created("/artifacts/", body)
     page(prefect)
@@ -156,7 +158,7 @@ def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> N
     assert "*release*, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
 
 
-def test_the_table_of_a_step_has_its_name_counts_and_details_in_words(prefect: Prefect) -> None:
+def test_the_table_of_a_step_has_its_name_counts_and_details_in_words(prefect: FakePrefect) -> None:
     details = {
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
@@ -173,7 +175,7 @@ def test_the_table_of_a_step_has_its_name_counts_and_details_in_words(prefect: P
     assert found["warning"] == r"see \<this\>"
 
 
-def test_a_table_among_the_details_is_a_row_for_each_of_its_lines(prefect: Prefect) -> None:
+def test_a_table_among_the_details_is_a_row_for_each_of_its_lines(prefect: FakePrefect) -> None:
     groups = [
         {"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""},
         {"group": "Labor", "rows": 0, "bytes": 9, "empty_columns": "unit, code"},
@@ -186,7 +188,7 @@ def test_a_table_among_the_details_is_a_row_for_each_of_its_lines(prefect: Prefe
     assert found[r"groups: Labor"] == "rows none, bytes 9 B, empty columns unit, code"
 
 
-def test_a_failed_step_shows_what_its_error_counted(prefect: Prefect) -> None:
+def test_a_failed_step_shows_what_its_error_counted(prefect: FakePrefect) -> None:
     failed = SEND.model_copy(update={"state": "failed"})
     error = Problem(reference="some", message="did not get in", step="send")
     record = RECORD.model_copy(update={"steps": (*RECORD.steps[:2], failed), "error": error})
@@ -195,13 +197,13 @@ def test_a_failed_step_shows_what_its_error_counted(prefect: Prefect) -> None:
     assert "failed: 422 invalid" not in facts(prefect.page["data"], 1)
 
 
-def test_a_page_that_waits_or_failed_has_the_command_that_goes_on(prefect: Prefect) -> None:
+def test_a_page_that_waits_or_failed_has_the_command_that_goes_on(prefect: FakePrefect) -> None:
     for state, there in (("waiting", True), ("failed", True), ("stopped", True), ("completed", False)):
         job_page(Page(prefect.api, JOB), RECORD, state=state, k=5, continued_with="go on 'with this'")  # type: ignore[arg-type]
         assert ("`go on 'with this'`" in prefect.page["data"]) is there
 
 
-def test_an_artifact_that_somebody_removed_is_made_anew(prefect: Prefect) -> None:
+def test_an_artifact_that_somebody_removed_is_made_anew(prefect: FakePrefect) -> None:
     published = Page(prefect.api, JOB)
     for text in ("one", "two"):
         published.publish("", text)

@@ -24,7 +24,7 @@ from tasks.shared.events import RequestRetry
 from tasks.shared.meter import Meter
 from tests.conftest import Commands
 from tests.peers.events import read_events
-from tests.peers.s3 import Asked, S3Job, scripted
+from tests.peers.s3 import S3Job, S3Request, scripted
 from tests.peers.sandbox import Sandboxed, sandboxed
 from tests.peers.server import Reply
 
@@ -121,7 +121,7 @@ jobs_dir: jobs
 def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
     answers = iter([Reply(503, b"<Error><Code>SlowDown</Code></Error>")])
 
-    def busy(asked: Asked) -> Reply | None:
+    def busy(asked: S3Request) -> Reply | None:
         return next(answers, None) if asked.name == "PutObject" else None
 
     job = S3Job(tmp_path)

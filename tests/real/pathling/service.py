@@ -48,12 +48,12 @@ class Parameter(msgspec.Struct, forbid_unknown_fields=True):
     valueCode: str | None = None  # noqa: N815
 
 
-class Parameters(msgspec.Struct, forbid_unknown_fields=True):
+class PathlingParameters(msgspec.Struct, forbid_unknown_fields=True):
     resourceType: str  # noqa: N815
     parameter: list[Parameter]
 
 
-class Column(msgspec.Struct, forbid_unknown_fields=True):
+class PathlingColumn(msgspec.Struct, forbid_unknown_fields=True):
     path: str | None = None
     name: str | None = None
     description: str | None = None
@@ -61,19 +61,19 @@ class Column(msgspec.Struct, forbid_unknown_fields=True):
     type: str | None = None
 
 
-class Select(msgspec.Struct, forbid_unknown_fields=True):
-    column: list[Column] = []
-    select: list["Select"] = []  # noqa: UP037 - of itself
+class PathlingSelect(msgspec.Struct, forbid_unknown_fields=True):
+    column: list[PathlingColumn] = []
+    select: list["PathlingSelect"] = []  # noqa: UP037 - of itself
     forEach: str | None = None  # noqa: N815
     forEachOrNull: str | None = None  # noqa: N815
 
 
-class Where(msgspec.Struct, forbid_unknown_fields=True):
+class PathlingWhere(msgspec.Struct, forbid_unknown_fields=True):
     path: str
     description: str | None = None
 
 
-class ViewDefinition(msgspec.Struct, forbid_unknown_fields=True):
+class PathlingView(msgspec.Struct, forbid_unknown_fields=True):
     resourceType: str  # noqa: N815
     resource: str
     id: str | None = None
@@ -82,8 +82,8 @@ class ViewDefinition(msgspec.Struct, forbid_unknown_fields=True):
     title: str | None = None
     status: str = "draft"
     constant: list[dict[str, Any]] = []
-    select: list[Select] = []
-    where: list[Where] = []
+    select: list[PathlingSelect] = []
+    where: list[PathlingWhere] = []
 
 
 JAVA = """#!/bin/sh
@@ -123,10 +123,10 @@ def pathling_context() -> PathlingContext:
 
 def rows(pathling: PathlingContext, body: bytes) -> bytes:
     """The rows that a request asks for, as Spark writes them: null columns are left out."""
-    parameters = msgspec.json.decode(body, type=Parameters).parameter
+    parameters = msgspec.json.decode(body, type=PathlingParameters).parameter
     (document,) = [one.resource for one in parameters if one.name == "viewDefinition"]
     resources = [one.resource for one in parameters if one.name == "resources"]
-    view = msgspec.json.decode(document, type=ViewDefinition)
+    view = msgspec.json.decode(document, type=PathlingView)
     if not resources:
         raise ValueError("Resources must be provided directly")
     if not view.resource.isalpha():
@@ -143,7 +143,7 @@ def rows(pathling: PathlingContext, body: bytes) -> bytes:
         shutil.rmtree(place, ignore_errors=True)
 
 
-class Handler(BaseHTTPRequestHandler):
+class PathlingHandler(BaseHTTPRequestHandler):
     """One request."""
 
     protocol_version = "HTTP/1.1"
@@ -187,8 +187,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until the standard input ends."""
-    Handler.pathling = pathling_context()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    PathlingHandler.pathling = pathling_context()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PathlingHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"listening {server.server_port}", flush=True)
     while sys.stdin.buffer.read(1024):

@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.step import Handle
-from tests.peers.extraction import BASE, BUNDLE, JOB, Job, Server, Store, asked, configuration, crtdl, manifest, task
+from tests.peers.extraction import (
+    BASE,
+    BUNDLE,
+    JOB,
+    ExtractorJob,
+    MockExtraction,
+    RecordingStore,
+    asked,
+    configuration,
+    crtdl,
+    manifest,
+    task,
+)
 
 OUT = f"{BASE}/out/{JOB}"
 CORE, BATCH = f"{OUT}/core.ndjson", f"{OUT}/b1.ndjson"
@@ -44,9 +56,11 @@ ON_TRIAL = SUBMITTED | {
 def test_it_goes_on_and_submits_nothing_anew(
     tmp_path: Path, state: dict[str, bytes], handle: Handle | None, fetched: list[str]
 ) -> None:
-    server = Server(files={CORE: BUNDLE, BATCH: BUNDLE * 2}, polls=[manifest(CORE, BATCH, extension=asked(crtdl()))])
+    server = MockExtraction(
+        files={CORE: BUNDLE, BATCH: BUNDLE * 2}, polls=[manifest(CORE, BATCH, extension=asked(crtdl()))]
+    )
     server.tasks[JOB] = task()
-    job = Job(tmp_path / "job", server, configuration(compression=False), Store(handle))
+    job = ExtractorJob(tmp_path / "job", server, configuration(compression=False), RecordingStore(handle))
     for name, content in state.items():
         path = job.path / name
         path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -25,8 +25,8 @@ from tests.peers.extraction import (
     BUNDLE,
     JOB,
     OTHER_JOB,
-    Job,
-    Server,
+    ExtractorJob,
+    MockExtraction,
     configuration,
     crtdl,
     manifest,
@@ -40,13 +40,13 @@ BATCH = f"{OUT}/b1.ndjson"
 
 def job(
     tmp_path: Path, result: httpx.Response, files: dict[str, bytes], *, compression: bool = False, **more: Any
-) -> Job:
+) -> ExtractorJob:
     base = more.pop("base", BASE)
     config = configuration(base, compression=compression, **more)
-    return Job(tmp_path / "job", Server(polls=[result], files=files), config=config)
+    return ExtractorJob(tmp_path / "job", MockExtraction(polls=[result], files=files), config=config)
 
 
-def fails(run: Job, kind: type[SluiceError] = SluiceError) -> SluiceError:
+def fails(run: ExtractorJob, kind: type[SluiceError] = SluiceError) -> SluiceError:
     with pytest.raises(kind) as caught:
         run.run()
     assert "CANARY" not in caught.value.render()
@@ -140,7 +140,7 @@ CHUNKED = httpx.Response(200, headers={"Transfer-Encoding": "chunked"})
 
 
 class TestAvailability:
-    def run_with(self, tmp_path: Path, *answers: httpx.Response, **extractor: Any) -> tuple[Job, list[str]]:
+    def run_with(self, tmp_path: Path, *answers: httpx.Response, **extractor: Any) -> tuple[ExtractorJob, list[str]]:
         """A run in which the file answers like this, one after the other, before it is simply there."""
         run = job(tmp_path, manifest(BATCH), {BATCH: BUNDLE}, **extractor)
         script, asked = list(answers), []
@@ -279,7 +279,7 @@ class TestCredentials:
 class TestDirectResult:
     URL = f"{BASE}/fhir/__status/{JOB}"
 
-    def direct(self, tmp_path: Path, *polls: httpx.Response, url: str = URL) -> Job:
+    def direct(self, tmp_path: Path, *polls: httpx.Response, url: str = URL) -> ExtractorJob:
         run = job(tmp_path, polls[0], {BATCH: BUNDLE})
         run.server.polls = list(polls)
         run.input = url

@@ -29,9 +29,9 @@ from tests.peers.client import client
 from tests.peers.extraction import (
     JSON,
     OTHER_JOB,
-    Clock,
-    ExtractionServer,
-    Store,
+    PatientExtraction,
+    RecordingStore,
+    SimulatedClock,
     bundles,
     configuration,
     crtdl,
@@ -39,7 +39,7 @@ from tests.peers.extraction import (
     task,
 )
 from tests.peers.lies import Lie
-from tests.peers.server import Raw, Reply, Seen
+from tests.peers.server import Raw, Reply, SeenRequest
 
 CANARY = "CANARY"
 PAGE = f"<!DOCTYPE html><html>{CANARY}</html>"
@@ -60,7 +60,7 @@ NDJSON = {"Content-Type": "application/fhir+ndjson"}
 class Told:
     """What a liar knows: the request, the honest answer, and the job that it is about."""
 
-    seen: Seen
+    seen: SeenRequest
     honest: Reply
     url: str
     job: str
@@ -679,7 +679,7 @@ LIES: dict[str, Lie] = {
 class Liar:
     """An honest server with four files, but for the answers that ``lies`` says."""
 
-    def __init__(self, lie: Lie, lies: Callable[[Seen], bool]) -> None:
+    def __init__(self, lie: Lie, lies: Callable[[SeenRequest], bool]) -> None:
         self._lie = lie
         self._lies = lies
         self.honest = {
@@ -687,7 +687,7 @@ class Liar:
             "b1.ndjson": FILE,
             **{f"b{number}.ndjson": bundles(f"b{number}", 20) for number in (2, 3)},
         }
-        self.server = ExtractionServer(files=dict(self.honest), polls=1, override=self._override)
+        self.server = PatientExtraction(files=dict(self.honest), polls=1, override=self._override)
         self.hidden = {
             "job-summary.json": b'{"Num-Final-Patients":1}\n',
             "patient-exclusions.csv": b'"Batch-ID"\n',
@@ -701,7 +701,7 @@ class Liar:
         other = crtdl(cohortDefinition={"version": "2", "inclusionCriteria": []})
         self.server.asked[OTHER_JOB] = {"crtdl": other, "patient": []}
 
-    def _override(self, seen: Seen) -> Reply | Raw | None:
+    def _override(self, seen: SeenRequest) -> Reply | Raw | None:
         name = seen.target.partition("?")[0].rpartition("/")[2]
         if self._lies(seen):
             self.server.override, tasks = lambda _: None, copy.deepcopy(self.server.tasks)
@@ -734,11 +734,11 @@ def context(tmp_path: Path, url: str) -> StepContext:
             "limits": {"max_resource_mb": 1},
         }
     )
-    return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=Store())
+    return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=RecordingStore())
 
 
 def extract(tmp_path: Path, liar: Liar) -> Any:
-    clock = Clock()
+    clock = SimulatedClock()
     with extraction_server(liar.server):
         return run(context(tmp_path, liar.server.url), client=service_client, clock=clock, sleep=clock.sleep)
 
@@ -789,9 +789,9 @@ def test_a_lie_about_the_status(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_lie_about_the_result(name: str, tmp_path: Path) -> None:
     lie = RESULTS[name]
-    polls: list[Seen] = []
+    polls: list[SeenRequest] = []
 
-    def complete(seen: Seen) -> bool:
+    def complete(seen: SeenRequest) -> bool:
         if "/__status/" in seen.target:
             polls.append(seen)
         return "/__status/" in seen.target and len(polls) > 1
@@ -805,7 +805,7 @@ def test_a_lie_about_the_result(name: str, tmp_path: Path) -> None:
         assert not (tmp_path / "import").exists()
 
 
-def of_b1(seen: Seen) -> bool:
+def of_b1(seen: SeenRequest) -> bool:
     return seen.target.endswith("/b1.ndjson") and seen.method == "GET"
 
 

@@ -18,22 +18,22 @@ from tasks.shared.errors import StalledError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.extraction import BUNDLE, JOB, JSON, Clock, Store, configuration, crtdl
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.extraction import BUNDLE, JOB, JSON, RecordingStore, SimulatedClock, configuration, crtdl
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 FILE = BUNDLE * 400
 
 
-class Scripted:
+class ScriptedServer:
     """A server whose status answers and file answers come from lists, the last of which repeats."""
 
     def __init__(self, *, status: list[Reply | Raw] | None = None, file: list[Reply | Raw] | None = None) -> None:
         self.status = status or [Reply(200, manifest(), JSON)]
         self.file = file or [Reply(200, FILE)]
         self.url = ""
-        self.gets: list[Seen] = []
+        self.gets: list[SeenRequest] = []
 
-    def __call__(self, seen: Seen) -> Reply | Raw:
+    def __call__(self, seen: SeenRequest) -> Reply | Raw:
         if seen.target.endswith("$extract-data"):
             return Reply(202, headers={"Content-Location": f"/fhir/__status/{JOB}"})
         if "__status" in seen.target:
@@ -52,12 +52,12 @@ def manifest() -> bytes:
 
 def asking(tmp_path: Path, config: PipelineConfig) -> StepContext:
     (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
-    return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=Store())
+    return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=RecordingStore())
 
 
 def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepReport, bytes]:
     context = asking(tmp_path, configuration(url, **extractor))
-    clock = Clock()
+    clock = SimulatedClock()
     result = run(context, client=service_client, clock=clock, sleep=clock.sleep)
     return result, (tmp_path / "import" / "b1.ndjson").read_bytes()
 
@@ -70,7 +70,7 @@ def whole(body: bytes, status: str = "200 OK", length: int | None = None, more: 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, then: str) -> None:
     half = whole(manifest())[:-20]
-    with loopback(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest(), JSON)])) as server:
+    with loopback(ScriptedServer(status=[Raw(half, then), Raw(half, then), Reply(200, manifest(), JSON)])) as server:
         result, content = extract(tmp_path, server.url)
     assert content == FILE
     assert result.lines_out == 400
@@ -78,7 +78,7 @@ def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, the
 
 @pytest.mark.slow
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
-    with loopback(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest(), JSON)])) as server:
+    with loopback(ScriptedServer(status=[Raw(b"", "stall"), Reply(200, manifest(), JSON)])) as server:
         _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
@@ -86,7 +86,7 @@ def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arrived", [0, 1, len(BUNDLE), 5000, len(FILE) - 1])
 def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
-    script = Scripted(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
+    script = ScriptedServer(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
     with loopback(script) as server, pytest.raises(StalledError) as caught:
         extract(tmp_path, server.url, download_stall_timeout="1s")
     assert caught.value.operation == "download"
@@ -97,7 +97,7 @@ def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path
 @pytest.mark.campaign
 def test_ten_thousand_files_come_down(tmp_path: Path) -> None:
     outputs = [{"type": "NDJSON Bundle", "url": f"/out/{number}/b{number % 100}.ndjson"} for number in range(10_000)]
-    script = Scripted(
+    script = ScriptedServer(
         status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode(), JSON)], file=[Reply(200, BUNDLE)]
     )
     with loopback(script) as server:

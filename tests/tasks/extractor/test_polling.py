@@ -11,21 +11,33 @@ import pytest
 
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.step import Handle, StepContext
-from tests.peers.extraction import BASE, BUNDLE, JOB, Answer, Job, Server, Store, configuration, manifest, running, task
+from tests.peers.extraction import (
+    BASE,
+    BUNDLE,
+    JOB,
+    Answer,
+    ExtractorJob,
+    MockExtraction,
+    RecordingStore,
+    configuration,
+    manifest,
+    running,
+    task,
+)
 
 FILE = f"{BASE}/out/batch.ndjson"
 
 
-def job(tmp_path: Path, *polls: Answer, **extractor: Any) -> Job:
-    server = Server(polls=list(polls), files={FILE: BUNDLE})
-    return Job(tmp_path / "job", server, config=configuration(**extractor))
+def job(tmp_path: Path, *polls: Answer, **extractor: Any) -> ExtractorJob:
+    server = MockExtraction(polls=list(polls), files={FILE: BUNDLE})
+    return ExtractorJob(tmp_path / "job", server, config=configuration(**extractor))
 
 
-def polls(run: Job) -> int:
+def polls(run: ExtractorJob) -> int:
     return len(run.server.requests("GET", "__status"))
 
 
-def fails(run: Job, kind: type[SluiceError] = SluiceError) -> SluiceError:
+def fails(run: ExtractorJob, kind: type[SluiceError] = SluiceError) -> SluiceError:
     with pytest.raises(kind) as caught:
         run.run()
     assert "CANARY" not in caught.value.render()
@@ -232,7 +244,7 @@ def test_progress_comes_from_the_task_with_the_fraction_of_the_contract(tmp_path
     assert message == "extracting: 3/10 batches, 4,200 patients, 1 in DIRECT_LOAD, 1 in COPY_REDACT"
 
 
-def watch(run: Job) -> list[tuple[str | None, float | None]]:
+def watch(run: ExtractorJob) -> list[tuple[str | None, float | None]]:
     """What the progress says at every sleep."""
     seen: list[tuple[str | None, float | None]] = []
     sleep = run.clock.sleep
@@ -320,7 +332,7 @@ class TestNothingMoves:
         assert len(warned) == 1
 
 
-def warnings_of(run: Job) -> list[tuple[float, str]]:
+def warnings_of(run: ExtractorJob) -> list[tuple[float, str]]:
     """What the step warns of while it runs, and when."""
     warned: list[tuple[float, str]] = []
     new_context = run.new_context
@@ -399,14 +411,14 @@ class TestDeadHandle:
 
     def test_a_stored_handle_that_is_dead_is_submitted_afresh(self, tmp_path: Path) -> None:
         run = job(tmp_path, httpx.Response(404), manifest(FILE))
-        run.store = Store(Handle(f"{BASE}/fhir/__status/old", "old"))
+        run.store = RecordingStore(Handle(f"{BASE}/fhir/__status/old", "old"))
         run.run()
         assert len(run.server.submissions) == 1
 
 
 def test_a_stored_handle_is_re_attached_to_and_nothing_is_submitted(tmp_path: Path) -> None:
     run = job(tmp_path, running(), manifest(FILE))
-    run.store = Store(Handle(f"{BASE}/fhir/__status/{JOB}", JOB))
+    run.store = RecordingStore(Handle(f"{BASE}/fhir/__status/{JOB}", JOB))
     run.run()
     assert run.server.submissions == []
     assert polls(run) == 2

@@ -23,7 +23,7 @@ from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.peers import job
-from tests.peers.extraction import Store, configuration, crtdl
+from tests.peers.extraction import RecordingStore, configuration, crtdl
 from tests.peers.lines import read_lines
 
 BASE = "http://hl7.org/fhir/StructureDefinition/"
@@ -77,7 +77,7 @@ def serving(data: Path, **options: Any) -> Iterator[str]:
         yield served.url
 
 
-class Setting:
+class ExtractionSetting:
     """A job directory and a store of handles over one server."""
 
     def __init__(self, path: Path, url: str) -> None:
@@ -86,7 +86,7 @@ class Setting:
         self.config = configuration(url, polling_interval="1s", max_polling_interval="1s", file_ready_interval="20ms")
         self.crtdl = path / "crtdl.json"
         self.crtdl.write_text(json.dumps(query()))
-        self.store = Store()
+        self.store = RecordingStore()
 
     def context(self, **more: Any) -> StepContext:
         return job.context(self.path, "extractor", self.config, crtdl=self.crtdl, handle=self.store, **more)
@@ -116,7 +116,7 @@ def test_an_extraction_gives_the_cohort_that_a_loop_over_the_data_gives(
     tmp_path: Path, data: Path, style: UrlStyle
 ) -> None:
     with serving(data, batchsize=2, result_urls=style, availability_delay=2) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         result = setting.extract()
     found = setting.resources()
     assert found["Patient"] == FEMALE
@@ -134,18 +134,18 @@ def test_an_extraction_gives_the_cohort_that_a_loop_over_the_data_gives(
 def test_the_patients_of_a_file_are_taken_instead_of_the_cohort(tmp_path: Path, data: Path) -> None:
     (tmp_path / "patients.txt").write_text("p1\n")
     with serving(data) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         setting.extract(patients=tmp_path / "patients.txt")
     assert setting.resources()["Patient"] == {"p1"}
 
 
 def test_a_complete_result_is_imported_from_its_url(tmp_path: Path, data: Path) -> None:
     with serving(data) as url:
-        first = Setting(tmp_path / "first", url)
+        first = ExtractionSetting(tmp_path / "first", url)
         first.extract()
         handle = first.store.load()
         assert handle is not None
-        second = Setting(tmp_path / "second", url)
+        second = ExtractionSetting(tmp_path / "second", url)
         second.extract(input=handle.status_url)
         with second.client() as client:
             assert len(client.tasks()) == 1
@@ -154,7 +154,7 @@ def test_a_complete_result_is_imported_from_its_url(tmp_path: Path, data: Path) 
 
 def test_a_crtdl_that_the_server_cannot_honour_is_refused_with_its_answer_kept(tmp_path: Path, data: Path) -> None:
     with serving(data) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         document = query()
         document["dataExtraction"]["attributeGroups"][1]["attributes"][0]["attributeRef"] = (
             "Condition.code.coding:icd10-gm"
@@ -168,7 +168,7 @@ def test_a_crtdl_that_the_server_cannot_honour_is_refused_with_its_answer_kept(t
 
 def test_nobody_in_the_cohort_is_no_matching_data_or_the_servers_word_for_it(tmp_path: Path, data: Path) -> None:
     with serving(data) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         text = json.dumps(query()).replace('"female"', '"other"')
         setting.crtdl.write_text(text)
         with pytest.raises(TerminalError) as caught:
@@ -178,7 +178,7 @@ def test_nobody_in_the_cohort_is_no_matching_data_or_the_servers_word_for_it(tmp
 
 def test_the_preview_gives_the_cohort(tmp_path: Path, data: Path) -> None:
     with serving(data) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         with setting.client() as client:
             assert set(client.evaluate_cohort(setting.crtdl.read_bytes())) == FEMALE
             assert client.tasks() == []
@@ -186,7 +186,7 @@ def test_the_preview_gives_the_cohort(tmp_path: Path, data: Path) -> None:
 
 def test_the_task_api_from_end_to_end(tmp_path: Path, data: Path) -> None:
     with serving(data, batchsize=1, maxconcurrency=1, wait=UnitPace()) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         with setting.client() as client:
             job = client.submit(setting.crtdl).rpartition("/")[2]
             wait_for(lambda: client.task(job).status.startswith("RUNNING"))
@@ -212,7 +212,7 @@ def test_the_task_api_from_end_to_end(tmp_path: Path, data: Path) -> None:
 
 def test_a_job_that_is_cancelled_while_the_step_waits_ends_it(tmp_path: Path, data: Path) -> None:
     with serving(data, wait=UnitPace()) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
 
         def cancel(_: float) -> None:
             handle = setting.store.load()
@@ -228,7 +228,7 @@ def test_a_job_that_is_cancelled_while_the_step_waits_ends_it(tmp_path: Path, da
 def test_a_job_that_is_deleted_while_the_step_waits_is_submitted_afresh_once(tmp_path: Path, data: Path) -> None:
     pace = UnitPace()
     with serving(data, wait=pace) as url:
-        setting = Setting(tmp_path / "job", url)
+        setting = ExtractionSetting(tmp_path / "job", url)
         deleted: list[str] = []
 
         def delete(_: float) -> None:
@@ -254,20 +254,20 @@ def wait_for(condition: Any) -> None:
 
 
 def test_a_submission_whose_handle_was_never_recorded_is_found_on_the_server(tmp_path: Path, data: Path) -> None:
-    class DiedError(BaseException):
+    class StoreKilledError(BaseException):
         """Stands for kill -9."""
 
-    class Dying(Store):
+    class KilledBeforeSave(RecordingStore):
         def save(self, handle: Any) -> None:
-            raise DiedError
+            raise StoreKilledError
 
     with serving(data) as url:
-        Setting(tmp_path / "of-somebody-else", url).extract()
-        setting = Setting(tmp_path / "job", url)
-        setting.store = Dying()
-        with pytest.raises(DiedError):
+        ExtractionSetting(tmp_path / "of-somebody-else", url).extract()
+        setting = ExtractionSetting(tmp_path / "job", url)
+        setting.store = KilledBeforeSave()
+        with pytest.raises(StoreKilledError):
             setting.extract()
-        setting.store = Store()
+        setting.store = RecordingStore()
         result = setting.extract()
         with setting.client() as client:
             assert len(client.tasks()) == 2

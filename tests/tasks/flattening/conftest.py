@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.flattening import FakeService, Job, serving
+from tests.peers.flattening import FakeFlattening, FlatteningJob, serving
 
 
 @pytest.fixture
-def service() -> Iterator[FakeService]:
+def service() -> Iterator[FakeFlattening]:
     with serving() as fake:
         yield fake
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "job")
+def job(tmp_path: Path) -> FlatteningJob:
+    return FlatteningJob(tmp_path / "job")

@@ -19,8 +19,8 @@ from tests.peers.flattening import (
     CONDITIONS,
     OBSERVATIONS,
     PATIENTS,
-    FakeService,
-    Job,
+    FakeFlattening,
+    FlatteningJob,
     bundle,
     of_patient,
     patient_line,
@@ -35,7 +35,7 @@ def cells(table: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(table.decode(), newline="")))
 
 
-def test_every_cell_is_what_a_plain_loop_over_the_ndjson_gives(job: Job, service: FakeService) -> None:
+def test_every_cell_is_what_a_plain_loop_over_the_ndjson_gives(job: FlatteningJob, service: FakeFlattening) -> None:
     lines = [patient_line(n, 2 + n % 3) for n in range(9)]
     job.write("a.ndjson", *lines[:4])
     job.write("b.ndjson", *lines[4:])
@@ -63,7 +63,9 @@ def test_every_cell_is_what_a_plain_loop_over_the_ndjson_gives(job: Job, service
     assert result.warnings == ()
 
 
-def test_two_codings_give_two_rows_and_cells_are_quoted_as_rfc_4180_says(job: Job, service: FakeService) -> None:
+def test_two_codings_give_two_rows_and_cells_are_quoted_as_rfc_4180_says(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
     coding = [{"system": "icd", "code": "I10", "display": 'Größe, "quer"\nzweite Zeile'}, {"code": "1.50\r"}]
     condition = of_patient("Condition", "c", "p", code={"coding": coding})
     number = (
@@ -82,7 +84,7 @@ def test_two_codings_give_two_rows_and_cells_are_quoted_as_rfc_4180_says(job: Jo
     assert number in service.requests[-1].resources + service.requests[0].resources  # as it came in
 
 
-def test_the_request_has_the_exact_headers_url_and_view(job: Job, service: FakeService) -> None:
+def test_the_request_has_the_exact_headers_url_and_view(job: FlatteningJob, service: FakeFlattening) -> None:
     job.write("a.ndjson", patient_line(1))
     job.run(service.url + "/")
     for request in service.requests:
@@ -93,7 +95,7 @@ def test_the_request_has_the_exact_headers_url_and_view(job: Job, service: FakeS
     assert by_type == {one.resource_type: one.definition for one in job.views}
 
 
-def test_a_group_without_rows_gets_a_file_with_the_header_only(job: Job, service: FakeService) -> None:
+def test_a_group_without_rows_gets_a_file_with_the_header_only(job: FlatteningJob, service: FakeFlattening) -> None:
     job.write("a.ndjson", patient_line(1, observations=0))
     result = job.run(service.url)
     assert job.tables()["Labor.csv"] == b"id,patient,value\n"
@@ -101,7 +103,9 @@ def test_a_group_without_rows_gets_a_file_with_the_header_only(job: Job, service
     assert (row["rows"], row["batches"], row["bytes"], row["empty_columns"]) == (0, 0, 17, "id, patient, value")
 
 
-def test_the_table_of_groups_has_all_counts_bytes_and_empty_columns(job: Job, service: FakeService) -> None:
+def test_the_table_of_groups_has_all_counts_bytes_and_empty_columns(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
     job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
     result = job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     tables = job.tables()
@@ -119,7 +123,9 @@ def test_the_table_of_groups_has_all_counts_bytes_and_empty_columns(job: Job, se
     assert result.details["rows"] == 70
 
 
-def test_no_batch_is_larger_than_its_share_unless_a_single_resource_is(job: Job, service: FakeService) -> None:
+def test_no_batch_is_larger_than_its_share_unless_a_single_resource_is(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
     job.write("a.ndjson", *[patient_line(n, 3, size=900 if n % 4 == 0 else 100) for n in range(12)])
     job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
     assert max(len(one.resources) for one in service.requests) > 1
@@ -132,7 +138,7 @@ def test_no_batch_is_larger_than_its_share_unless_a_single_resource_is(job: Job,
         assert len(one.body) + len(following.resources[0]) + len(b',{"name":"resources","resource":}') > 1000
 
 
-def test_two_groups_at_once_and_one_group_never_twice(tmp_path: Path, service: FakeService) -> None:
+def test_two_groups_at_once_and_one_group_never_twice(tmp_path: Path, service: FakeFlattening) -> None:
     together = threading.Barrier(2, timeout=60)
 
     def script(number: int, _: Any) -> None:
@@ -141,14 +147,14 @@ def test_two_groups_at_once_and_one_group_never_twice(tmp_path: Path, service: F
 
     service.script = script
     service.seconds = 0.01  # time for a third, if it could
-    job = Job(tmp_path)
+    job = FlatteningJob(tmp_path)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(8)])
     job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=600))
     assert service.busiest == 2
     assert service.overlaps == 0
 
 
-def test_tables_have_their_names_only_when_all_are_done(job: Job, service: FakeService) -> None:
+def test_tables_have_their_names_only_when_all_are_done(job: FlatteningJob, service: FakeFlattening) -> None:
     seen: list[list[str]] = []
 
     def script(number: int, request: Any) -> None:
@@ -162,7 +168,7 @@ def test_tables_have_their_names_only_when_all_are_done(job: Job, service: FakeS
     assert sorted(job.tables()) == ["Diagnosen.csv", "Labor.csv", "Patient.csv"]
 
 
-def test_files_are_private_and_the_view_definitions_are_kept(job: Job, service: FakeService) -> None:
+def test_files_are_private_and_the_view_definitions_are_kept(job: FlatteningJob, service: FakeFlattening) -> None:
     job.write("a.ndjson", patient_line(1))
     job.run(service.url)
     kept = {path.stem: json.loads(path.read_bytes()) for path in (job.directory / "viewdefinitions").iterdir()}
@@ -175,9 +181,9 @@ def test_files_are_private_and_the_view_definitions_are_kept(job: Job, service: 
 
 
 @pytest.mark.parametrize("form", ["Größe (5-6)", "検査 値", "a/b\\c:d*?", ".hidden", "  ", "x" * 300, "हिन्दी"])
-def test_names_of_files_are_safe(tmp_path: Path, service: FakeService, form: str) -> None:
+def test_names_of_files_are_safe(tmp_path: Path, service: FakeFlattening, form: str) -> None:
     one = view("g-pat", "Patient", {"id": "id"}, name=form)
-    job = Job(tmp_path, [one])
+    job = FlatteningJob(tmp_path, [one])
     job.write("a.ndjson", bundle("b", resource("Patient", "p"), provenance("g-pat", "Patient/p")))
     result = job.run(service.url)
     (name,) = job.tables()
@@ -188,10 +194,10 @@ def test_names_of_files_are_safe(tmp_path: Path, service: FakeService, form: str
         assert name == f"{form}.csv"
 
 
-def test_names_that_differ_in_case_only_do_not_overwrite_each_other(tmp_path: Path, service: FakeService) -> None:
+def test_names_that_differ_in_case_only_do_not_overwrite_each_other(tmp_path: Path, service: FakeFlattening) -> None:
     names = ["Labor", "labor", "LABOR", "labor-2", "a/b", "a_b"]
     views = [view(f"g{n}", "Patient", {"id": "id"}, name=name) for n, name in enumerate(names)]
-    job = Job(tmp_path, views)
+    job = FlatteningJob(tmp_path, views)
     people = [resource("Patient", f"p{n}") for n in range(len(names))]
     job.write("a.ndjson", bundle("b", *people, *[provenance(f"g{n}", one) for n, one in enumerate(people)]))
     result = job.run(service.url)
@@ -203,7 +209,7 @@ def test_names_that_differ_in_case_only_do_not_overwrite_each_other(tmp_path: Pa
         assert job.tables()[name] == f"id\np{number}\n".encode()
 
 
-def test_the_table_of_groups_says_how_many_resources_have_a_row(job: Job, service: FakeService) -> None:
+def test_the_table_of_groups_says_how_many_resources_have_a_row(job: FlatteningJob, service: FakeFlattening) -> None:
     plain = service.rows
     service.rows = lambda view, resource: (
         []
@@ -220,7 +226,7 @@ def test_the_table_of_groups_says_how_many_resources_have_a_row(job: Job, servic
 
 
 def test_keys_without_a_column_are_ignored_with_a_warning_and_views_set_the_order(
-    job: Job, service: FakeService
+    job: FlatteningJob, service: FakeFlattening
 ) -> None:
     service.rows = lambda definition, resource: [
         b'{"secret":"x","gender":"f","id":"%b"}' % json.loads(resource)["id"].encode()
@@ -234,7 +240,7 @@ def test_keys_without_a_column_are_ignored_with_a_warning_and_views_set_the_orde
     )
 
 
-def test_answers_with_keys_that_are_no_column_are_counted(job: Job, service: FakeService) -> None:
+def test_answers_with_keys_that_are_no_column_are_counted(job: FlatteningJob, service: FakeFlattening) -> None:
     plain = service.rows
     service.rows = lambda view, resource: [
         row[:-1] + b',"more":1}' if b'"p1-o' in resource else row for row in plain(view, resource)
@@ -248,7 +254,7 @@ def test_answers_with_keys_that_are_no_column_are_counted(job: Job, service: Fak
     assert warning.endswith(f"columns that the view does not have ({answers} of {batches} answers)")
 
 
-def test_compressed_input_is_read_too(job: Job, service: FakeService) -> None:
+def test_compressed_input_is_read_too(job: FlatteningJob, service: FakeFlattening) -> None:
     import zstandard
 
     line = json.dumps(patient_line(1)).encode() + b"\n"
@@ -258,10 +264,10 @@ def test_compressed_input_is_read_too(job: Job, service: FakeService) -> None:
     assert cells(job.tables()["Patient.csv"])[0]["id"] == "p1"
 
 
-def test_a_line_too_long_to_hold_gives_the_same_tables(tmp_path: Path, service: FakeService) -> None:
+def test_a_line_too_long_to_hold_gives_the_same_tables(tmp_path: Path, service: FakeFlattening) -> None:
     found = []
     for name, bounds in (("held", FlatteningBounds()), ("long", FlatteningBounds(line=2000))):
-        job = Job(tmp_path / name)
+        job = FlatteningJob(tmp_path / name)
         job.write("a.ndjson", patient_line(1, 50), patient_line(2, 2), patient_line(3, 60))
         result = job.run(service.url, bounds=bounds)
         found.append((job.tables(), result.resources_in, result.lines_in, result.bytes_in, result.warnings))
@@ -270,9 +276,9 @@ def test_a_line_too_long_to_hold_gives_the_same_tables(tmp_path: Path, service: 
 
 def test_nothing_to_flatten_no_service_and_no_views_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError) as nothing:
-        Job(tmp_path / "a").run("http://127.0.0.1:9")
+        FlatteningJob(tmp_path / "a").run("http://127.0.0.1:9")
     assert nothing.value.reference == "flattening-no-input"
-    job = Job(tmp_path / "b", [])
+    job = FlatteningJob(tmp_path / "b", [])
     job.write("a.ndjson", patient_line(1))
     with pytest.raises(InputError) as no_views:
         job.run("http://127.0.0.1:9")
@@ -281,16 +287,16 @@ def test_nothing_to_flatten_no_service_and_no_views_are_errors(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb"])
 def test_a_name_of_a_column_that_json_must_escape_is_refused_before_any_request(
-    tmp_path: Path, service: FakeService, name: str
+    tmp_path: Path, service: FakeFlattening, name: str
 ) -> None:
-    job = Job(tmp_path, [view("g-pat", "Patient", {name: "id"})])
+    job = FlatteningJob(tmp_path, [view("g-pat", "Patient", {name: "id"})])
     job.write("a.ndjson", patient_line(1))
     with pytest.raises(InputError) as caught:
         job.run(service.url)
     assert (caught.value.reference, service.requests) == ("flattening-column", [])
 
 
-def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeService) -> None:
+def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeFlattening) -> None:
     profile = "https://example.org/StructureDefinition/Pat"
     group = {
         "id": "g-pat",
@@ -325,9 +331,9 @@ def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeServi
     assert result.details["rows"] == 1
 
 
-def test_views_of_several_profiles_of_one_type_each_get_their_own(tmp_path: Path, service: FakeService) -> None:
+def test_views_of_several_profiles_of_one_type_each_get_their_own(tmp_path: Path, service: FakeFlattening) -> None:
     views: list[GroupView] = [PATIENTS, CONDITIONS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")]
-    job = Job(tmp_path, views)
+    job = FlatteningJob(tmp_path, views)
     one, two, both = (of_patient("Observation", name, "p") for name in ("one", "two", "both"))
     job.write("a.ndjson", bundle("b", one, two, both, provenance("g-obs", one, both), provenance("g-2", two, both)))
     job.run(service.url)

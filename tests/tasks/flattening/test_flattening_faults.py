@@ -15,30 +15,30 @@ import pytest
 from tasks.flattening.flattening import FlatteningBounds
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError
 from tests.conftest import wait_until
-from tests.peers.flattening import Request
-from tests.peers.scenes import OUTCOME, Scene, playing
+from tests.peers.flattening import FlatteningRequest
+from tests.peers.scenes import OUTCOME, StepScene, playing
 from tests.peers.server import Reply
 from tests.peers.validation import CANARY
 
 
 @pytest.fixture
-def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
     with playing("flattening", tmp_path / "job", caplog) as scene:
         yield scene
 
 
-def fails(scene: Scene, kind: type[SluiceError], **options: Any) -> SluiceError:
+def fails(scene: StepScene, kind: type[SluiceError], **options: Any) -> SluiceError:
     error = scene.fails(kind, **options)
     assert not any(name.endswith(".csv") for name in scene.job.tables())
     return error
 
 
-def test_of_a_batch_that_is_too_large_the_setting_is_named(scene: Scene) -> None:
+def test_of_a_batch_that_is_too_large_the_setting_is_named(scene: StepScene) -> None:
     scene.goes_wrong(Reply(413, OUTCOME))
     assert "batch_size_mb" in (fails(scene, ServiceError).hint or "")
 
 
-def test_a_500_is_retried_once_and_then_terminal(scene: Scene) -> None:
+def test_a_500_is_retried_once_and_then_terminal(scene: StepScene) -> None:
     scene.goes_wrong(Reply(500, OUTCOME))
     error = fails(scene, ServiceError, attempts=5)
     assert (error.exit_code, error.status, error.reference) == (1, 500, "flattening-failed")
@@ -49,11 +49,11 @@ def test_a_500_is_retried_once_and_then_terminal(scene: Scene) -> None:
     scene.then_succeeds()
 
 
-def test_a_503_between_two_500s_does_not_give_a_third_chance(scene: Scene) -> None:
+def test_a_503_between_two_500s_does_not_give_a_third_chance(scene: StepScene) -> None:
     statuses = [500, 503, 500]
     mark: list[bytes] = []
 
-    def script(_: int, request: Request) -> Reply | None:
+    def script(_: int, request: FlatteningRequest) -> Reply | None:
         if request.view.get("resource") == "Patient" and statuses and request.body in (mark or [request.body]):
             mark.append(request.body)
             return Reply(statuses.pop(0))
@@ -64,7 +64,7 @@ def test_a_503_between_two_500s_does_not_give_a_third_chance(scene: Scene) -> No
     assert (error.reference, statuses) == ("flattening-failed", [])
 
 
-def test_a_reset_before_the_request_was_read_is_repeated_and_then_transient(scene: Scene) -> None:
+def test_a_reset_before_the_request_was_read_is_repeated_and_then_transient(scene: StepScene) -> None:
     scene.service.refuses = lambda _: len(scene.service.requests) >= 4
     error = fails(scene, NetworkError)
     assert (error.exit_code, error.reference) == (3, "connection-broken")
@@ -72,7 +72,7 @@ def test_a_reset_before_the_request_was_read_is_repeated_and_then_transient(scen
     scene.then_succeeds()
 
 
-def test_what_came_before_an_answer_broke_off_is_not_in_the_table(scene: Scene) -> None:
+def test_what_came_before_an_answer_broke_off_is_not_in_the_table(scene: StepScene) -> None:
     scene.goes_wrong(Reply(body=b'{"id":"%b"}\n' % CANARY.encode() * 50, cut=700), times=1)
     result = scene.run()
     assert result.details["rows"] == 8 + 8 + 48
@@ -82,7 +82,7 @@ def test_what_came_before_an_answer_broke_off_is_not_in_the_table(scene: Scene) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("begun", "drips"), [(b"", 0), (b'{"id":"1"}\n', 0), (b'{"id":"1"}\n', 60)])
 def test_the_timeout_of_a_request_is_not_retried_also_while_rows_still_come(
-    scene: Scene, begun: bytes, drips: int
+    scene: StepScene, begun: bytes, drips: int
 ) -> None:
     scene.goes_wrong(Reply(stall=True, chunks=[begun] * (1 + drips) if begun else []))
     error = fails(scene, StalledError, timeout="1500ms")
@@ -95,8 +95,8 @@ def test_the_timeout_of_a_request_is_not_retried_also_while_rows_still_come(
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_service_that_stops_answering_is_given_up_after_three_looks(scene: Scene) -> None:
-    def script(_: int, request: Request) -> Reply | None:
+def test_a_service_that_stops_answering_is_given_up_after_three_looks(scene: StepScene) -> None:
+    def script(_: int, request: FlatteningRequest) -> Reply | None:
         if not scene.kind.goes_wrong(request):
             return None
         scene.service.metadata = lambda: Reply(503, OUTCOME)
@@ -111,7 +111,7 @@ def test_a_service_that_stops_answering_is_given_up_after_three_looks(scene: Sce
 
 
 @pytest.mark.parametrize("status", [200, 404, 401, 503])
-def test_a_long_request_is_left_alone_while_the_service_gives_signs_of_life(scene: Scene, status: int) -> None:
+def test_a_long_request_is_left_alone_while_the_service_gives_signs_of_life(scene: StepScene, status: int) -> None:
     service = scene.service
     answers = itertools.cycle([status, status, 200])  # never three 503 in a row
     service.metadata = lambda: Reply(next(answers))
@@ -138,7 +138,7 @@ def test_a_long_request_is_left_alone_while_the_service_gives_signs_of_life(scen
     ids=["html", "pretty", "array", "truncated", "text", "latin-1"],
 )
 def test_a_row_that_is_no_json_object_is_an_error_with_its_number_and_group(
-    scene: Scene, body: bytes, number: int
+    scene: StepScene, body: bytes, number: int
 ) -> None:
     scene.goes_wrong(Reply(body=body.replace(b"%b", CANARY.encode())))
     error = fails(scene, ServiceError)
@@ -152,13 +152,13 @@ def test_a_row_that_is_no_json_object_is_an_error_with_its_number_and_group(
     scene.then_succeeds()
 
 
-def test_columns_in_another_order_change_nothing(scene: Scene, tmp_path: Path) -> None:
+def test_columns_in_another_order_change_nothing(scene: StepScene, tmp_path: Path) -> None:
     scene.run()
     service = scene.service
     plain = service.rows
     service.rows = lambda view, resource: [
         b"{" + b",".join(reversed(row[1:-1].split(b","))) + b"}" for row in plain(view, resource)
     ]
-    other = Scene(scene.kind, tmp_path / "other", service)
+    other = StepScene(scene.kind, tmp_path / "other", service)
     other.run()
     assert other.job.tables() == scene.job.tables()

@@ -16,9 +16,9 @@ from tasks.shared.errors import ServiceError
 from tests.peers.flattening import (
     OBSERVATIONS,
     VIEWS,
-    FakeService,
-    Job,
-    Request,
+    FakeFlattening,
+    FlatteningJob,
+    FlatteningRequest,
     patient_line,
     serving,
     view,
@@ -27,14 +27,14 @@ from tests.peers.server import Reply
 from tests.tasks.test_kills import SMALL, fill_flattening, without_requests
 
 
-def copied(source: Job, target: Path) -> Job:
-    job = Job(target, source.views)
+def copied(source: FlatteningJob, target: Path) -> FlatteningJob:
+    job = FlatteningJob(target, source.views)
     for path in source.input.iterdir():
         (job.input / path.name).write_bytes(path.read_bytes())
     return job
 
 
-def _killed_before_the_renames(job: Job) -> None:
+def _killed_before_the_renames(job: FlatteningJob) -> None:
     for name in ("Labor.csv", "Patient.csv"):
         (job.output / name).rename(job.output / f"{name}.partial")
 
@@ -50,7 +50,7 @@ def _killed_before_the_renames(job: Job) -> None:
 )
 @pytest.mark.parametrize("more", [False, True], ids=["", "columns that the view does not have"])
 def test_a_second_run_asks_only_for_the_table_that_is_missing_and_reports_the_same(
-    job: Job, service: FakeService, happens: Callable[[Job], None], asked: set[str], more: bool
+    job: FlatteningJob, service: FakeFlattening, happens: Callable[[FlatteningJob], None], asked: set[str], more: bool
 ) -> None:
     fill_flattening(job, 10)
     plain = service.rows
@@ -69,11 +69,11 @@ def test_a_second_run_asks_only_for_the_table_that_is_missing_and_reports_the_sa
 @pytest.mark.parametrize("change", ["view", "input", "batch size", "service", "ledger"])
 @pytest.mark.parametrize("finished", [True, False])
 def test_under_other_terms_everything_is_begun_anew(tmp_path: Path, change: str, finished: bool) -> None:
-    job = Job(tmp_path / "job")
+    job = FlatteningJob(tmp_path / "job")
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(12)])
     options = dict(SMALL)
 
-    def breaks(number: int, _: Request) -> Reply | None:
+    def breaks(number: int, _: FlatteningRequest) -> Reply | None:
         return Reply(400) if number >= 6 else None
 
     with serving() as service, serving() as another:
@@ -107,8 +107,8 @@ def test_under_other_terms_everything_is_begun_anew(tmp_path: Path, change: str,
     assert any(warning.startswith("3 tables were made again") for warning in result.warnings) == finished
 
 
-def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path)
+def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path)
     job.write("a.ndjson", *[patient_line(n) for n in range(3)])
     job.run(service.url)
     (job.output / "stranger.csv.partial").write_bytes(b"x")
@@ -121,10 +121,10 @@ def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Pa
 
 @pytest.mark.slow
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(
-    tmp_path: Path, service: FakeService
+    tmp_path: Path, service: FakeFlattening
 ) -> None:
     views: list[GroupView] = [OBSERVATIONS]
-    job = Job(tmp_path, views)
+    job = FlatteningJob(tmp_path, views)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
     options: dict[str, Any] = {"bounds": FlatteningBounds(mebibyte=1500), "batch_size_mb": 1}
     job.run(service.url, **options)
@@ -144,7 +144,7 @@ def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_s
 
 
 def test_an_unfinished_table_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
-    job = Job(tmp_path / "job")
+    job = FlatteningJob(tmp_path / "job")
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
     with serving(lambda number, _: Reply(400) if number >= 6 else None) as service:
         with pytest.raises(ServiceError):

@@ -11,7 +11,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.views import views
-from tests.peers.flattening import PROFILE, Job, bundle, demo_job, provenance, resource
+from tests.peers.flattening import PROFILE, FlatteningJob, bundle, demo_job, provenance, resource
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
 
 
@@ -48,7 +48,7 @@ def test_the_tables_of_the_demo_are_what_a_plain_loop_gives(tmp_path: Path) -> N
 def test_two_codings_a_decimal_and_a_text_with_everything_in_it(tmp_path: Path) -> None:
     coding = {"forEach": "code.coding", "column": column("code", "display")["column"]}
     lookup = lookup_of(tmp_path, table({"Condition.code": element(coding)}, url=PROFILE + "cond"))
-    job = Job(tmp_path / "job")
+    job = FlatteningJob(tmp_path / "job")
     job.crtdl = crtdl(group("Condition.code", reference=PROFILE + "cond", name="cond", key="cond"))
     job.views, _ = views(job.crtdl, lookup)
     codes = [{"code": "I10", "display": 'Größe, "quer"\nzweite Zeile'}, {"code": "1.50"}]

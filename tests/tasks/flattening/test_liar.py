@@ -25,9 +25,9 @@ from tests.peers.flattening import (
     CONDITIONS,
     OBSERVATIONS,
     PATIENTS,
-    FakeService,
-    Job,
-    Request,
+    FakeFlattening,
+    FlatteningJob,
+    FlatteningRequest,
     bundle,
     of_patient,
     provenance,
@@ -51,7 +51,7 @@ SMALL: dict[str, Any] = {"bounds": FlatteningBounds(mebibyte=1000), "batch_size_
 
 
 @dataclass(frozen=True)
-class Asked:
+class HonestRows:
     """What a liar knows: the honest rows, those of the answer before, and some of another view."""
 
     rows: list[bytes]
@@ -59,25 +59,25 @@ class Asked:
     others: list[bytes]
 
 
-def lines(change: Callable[[Asked], list[bytes]]) -> Callable[[Asked], bytes]:
+def lines(change: Callable[[HonestRows], list[bytes]]) -> Callable[[HonestRows], bytes]:
     return lambda asked: b"".join(row + b"\n" for row in change(asked))
 
 
-def first(change: Callable[[bytes], bytes]) -> Callable[[Asked], bytes]:
+def first(change: Callable[[bytes], bytes]) -> Callable[[HonestRows], bytes]:
     """Change the first row."""
     return lines(lambda asked: [change(asked.rows[0]), *asked.rows[1:]])
 
 
-def identified(spelled: Callable[[bytes], bytes]) -> Callable[[Asked], bytes]:
+def identified(spelled: Callable[[bytes], bytes]) -> Callable[[HonestRows], bytes]:
     """Spell the id of the first row, a text with its quotes, in another way."""
     return first(lambda row: _ID.sub(lambda found: b'"id":' + spelled(found[1]), row))
 
 
-def objects(asked: Asked) -> list[Any]:
+def objects(asked: HonestRows) -> list[Any]:
     return [json.loads(row) for row in asked.rows]
 
 
-def with_ids_of_before(asked: Asked) -> list[bytes]:
+def with_ids_of_before(asked: HonestRows) -> list[bytes]:
     ids = [_ID.search(row) for row in asked.before]
     return [_ID.sub(found[0] if found else b"", row) for row, found in zip(asked.rows, ids, strict=True)]
 
@@ -216,8 +216,8 @@ MADE_UP: dict[str, Lie] = {
 @pytest.mark.parametrize("name", MADE_UP)
 def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: str) -> None:
     lie = MADE_UP[name]
-    asked = Asked(*([b'{"id":"%b"}' % one] for one in (b"sluice-probe-patient", b"before", b"another")))
-    with FakeService(lambda *_: lie.reply(lie.tell(asked))) as service:
+    asked = HonestRows(*([b'{"id":"%b"}' % one] for one in (b"sluice-probe-patient", b"before", b"another")))
+    with FakeFlattening(lambda *_: lie.reply(lie.tell(asked))) as service:
         config = configuration({"flattening": {"service_url": service.url}}, attempts=1)
         (found,) = probed(declared_service(config), config)
         assert (found.reference, found.transient, len(service.requests)) == (lie.reference, False, 1)
@@ -244,8 +244,8 @@ def line(number: int) -> dict[str, Any]:
     return bundle(f"b{number}", patient, *values, *conditions, *named)
 
 
-def job_in(directory: Path) -> Job:
-    job = Job(directory, VIEWS)
+def job_in(directory: Path) -> FlatteningJob:
+    job = FlatteningJob(directory, VIEWS)
     job.write("a.ndjson", *map(line, range(8)))
     return job
 
@@ -268,7 +268,7 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(
 ) -> None:
     answers: list[list[bytes]] = []
 
-    def script(_: int, request: Request) -> Reply | None:
+    def script(_: int, request: FlatteningRequest) -> Reply | None:
         if request.view["name"] != group.definition["name"]:
             return None
         rows = [row for one in request.resources for row in rows_of(request.view, one)]
@@ -276,10 +276,10 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(
         if len(answers) != 2:
             return None
         others = [b'{"id":"canary%d","gender":"female"}' % n for n in range(len(rows))]
-        return lie.reply(lie.tell(Asked(rows, answers[0], others)))
+        return lie.reply(lie.tell(HonestRows(rows, answers[0], others)))
 
     job = job_in(tmp_path)
-    with FakeService(script) as service:
+    with FakeFlattening(script) as service:
         if lie.reference is None:
             job.run(service.url, **SMALL)
             return

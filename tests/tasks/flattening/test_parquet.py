@@ -20,7 +20,7 @@ from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import GroupView, ViewColumn
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
 from tasks.shared.files.data_directory import finished_files
-from tests.peers.flattening import OBSERVATIONS, FakeService, Job, Request, patient_line
+from tests.peers.flattening import OBSERVATIONS, FakeFlattening, FlatteningJob, FlatteningRequest, patient_line
 from tests.peers.server import Reply
 
 BOTH = {"formats": ["csv", "parquet"]}
@@ -164,17 +164,17 @@ def typed(view: GroupView, **types: str) -> GroupView:
     return GroupView(view.group_id, view.group_name, view.reference, view.resource_type, view.definition, changed)
 
 
-def filled(directory: Path, **types: str) -> Job:
-    job = Job(directory, [typed(OBSERVATIONS, **types)])
+def filled(directory: Path, **types: str) -> FlatteningJob:
+    job = FlatteningJob(directory, [typed(OBSERVATIONS, **types)])
     job.write("a.ndjson", *[patient_line(n) for n in range(1, 4)])
     return job
 
 
-def rows_of(job: Job) -> Any:
+def rows_of(job: FlatteningJob) -> Any:
     return parquet.read_table(job.output / "Labor.parquet").to_pylist()
 
 
-def test_the_step_writes_parquet_beside_the_csv(tmp_path: Path, service: FakeService) -> None:
+def test_the_step_writes_parquet_beside_the_csv(tmp_path: Path, service: FakeFlattening) -> None:
     job = filled(tmp_path, value="decimal")
     result = job.run(service.url, **BOTH)
     assert sorted(job.tables()) == ["Labor.csv", "Labor.parquet"]
@@ -187,14 +187,14 @@ def test_the_step_writes_parquet_beside_the_csv(tmp_path: Path, service: FakeSer
     assert "parquet_bytes" not in filled(tmp_path / "csv").run(service.url).details["groups"][0]
 
 
-def test_values_that_do_not_fit_are_a_warning(tmp_path: Path, service: FakeService) -> None:
+def test_values_that_do_not_fit_are_a_warning(tmp_path: Path, service: FakeFlattening) -> None:
     job = filled(tmp_path, value="integer")
     for _ in range(2):  # a second run knows it from the file
         warnings = job.run(service.url, **BOTH).warnings
         assert [text for text in warnings if "text in the Parquet file (value)" in text]
 
 
-def test_no_table_has_its_name_before_all_parquet_is_done(tmp_path: Path, service: FakeService) -> None:
+def test_no_table_has_its_name_before_all_parquet_is_done(tmp_path: Path, service: FakeFlattening) -> None:
     job = filled(tmp_path)
     obstacle = job.output / "Labor.parquet.partial"
     service.script = lambda number, _: obstacle.mkdir() if number == 0 else None
@@ -206,14 +206,14 @@ def test_no_table_has_its_name_before_all_parquet_is_done(tmp_path: Path, servic
     assert sorted(job.tables()) == ["Labor.csv", "Labor.parquet"]
 
 
-def count_requests(service: FakeService, job: Job, **settings: Any) -> int:
+def count_requests(service: FakeFlattening, job: FlatteningJob, **settings: Any) -> int:
     service.requests.clear()
     job.run(service.url, **settings)
     return len(service.requests)
 
 
 def test_an_added_format_is_made_without_a_request_and_a_dropped_one_is_removed(
-    tmp_path: Path, service: FakeService
+    tmp_path: Path, service: FakeFlattening
 ) -> None:
     job = filled(tmp_path)
     assert count_requests(service, job) == 1
@@ -224,7 +224,7 @@ def test_an_added_format_is_made_without_a_request_and_a_dropped_one_is_removed(
 
 
 @pytest.mark.parametrize("left", [b"", b"torn"])
-def test_a_missing_or_damaged_file_is_made_again(tmp_path: Path, service: FakeService, left: bytes) -> None:
+def test_a_missing_or_damaged_file_is_made_again(tmp_path: Path, service: FakeFlattening, left: bytes) -> None:
     job = filled(tmp_path)
     job.run(service.url, **BOTH)
     expected = job.tables()
@@ -234,7 +234,7 @@ def test_a_missing_or_damaged_file_is_made_again(tmp_path: Path, service: FakeSe
     assert job.tables() == expected
 
 
-def test_after_a_kill_between_the_renames_nothing_is_asked_again(tmp_path: Path, service: FakeService) -> None:
+def test_after_a_kill_between_the_renames_nothing_is_asked_again(tmp_path: Path, service: FakeFlattening) -> None:
     job = filled(tmp_path)
     job.run(service.url, **BOTH)
     expected = job.tables()
@@ -246,7 +246,7 @@ def test_after_a_kill_between_the_renames_nothing_is_asked_again(tmp_path: Path,
 
 
 @pytest.mark.parametrize("left", [[], ["Labor.csv"], ["Labor.csv", "Labor.parquet"]], ids=str)
-def test_what_an_earlier_version_left_is_continued(tmp_path: Path, service: FakeService, left: list[str]) -> None:
+def test_what_an_earlier_version_left_is_continued(tmp_path: Path, service: FakeFlattening, left: list[str]) -> None:
     job = filled(tmp_path)  # whose ledger had the Parquet files too, and one count more of the input
     job.run(service.url, **BOTH)
     expected, ledger = job.tables(), job.directory / "flattening" / "ledger.ndjson"
@@ -263,11 +263,11 @@ def test_what_an_earlier_version_left_is_continued(tmp_path: Path, service: Fake
     assert job.tables() == expected
 
 
-def test_a_table_that_is_made_again_gets_a_new_file(tmp_path: Path, service: FakeService) -> None:
+def test_a_table_that_is_made_again_gets_a_new_file(tmp_path: Path, service: FakeFlattening) -> None:
     job = filled(tmp_path)
     job.run(service.url, **BOTH)
 
-    def script(_: int, request: Request) -> Reply:
+    def script(_: int, request: FlatteningRequest) -> Reply:
         assert not (job.output / "Labor.parquet").exists()
         return Reply(body=b"".join(b'{"id":"%b"}\n' % one.encode() for one in request.ids))
 
@@ -278,7 +278,7 @@ def test_a_table_that_is_made_again_gets_a_new_file(tmp_path: Path, service: Fak
 
 
 def test_without_pyarrow_the_finding_says_what_to_install(
-    tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, service: FakeFlattening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = FlatteningConfig(formats=(OutputFormat.CSV, OutputFormat.PARQUET))
     assert format_findings(both) == []

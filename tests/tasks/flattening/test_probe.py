@@ -10,7 +10,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.probe import service as declared_service
 from tests.peers import job
-from tests.peers.flattening import FakeService
+from tests.peers.flattening import FakeFlattening
 from tests.peers.server import Reply
 
 
@@ -20,7 +20,7 @@ def ask(url: str) -> list[Any]:
 
 
 def test_a_probe_that_returns_the_row_passes_and_sends_only_made_up_data() -> None:
-    with FakeService() as service:
+    with FakeFlattening() as service:
         assert ask(service.url) == []
     assert [request.ids for request in service.requests] == [["sluice-probe-patient"]]
     assert service.looks == 1
@@ -32,7 +32,7 @@ def test_the_sandbox_service_passes() -> None:
 
 
 def test_a_row_with_keys_that_are_no_column_is_that_of_another_service() -> None:
-    with FakeService(lambda *_: Reply(body=b'{"id":"sluice-probe-patient","more":1}')) as service:
+    with FakeFlattening(lambda *_: Reply(body=b'{"id":"sluice-probe-patient","more":1}')) as service:
         (found,) = ask(service.url)
     assert (found.reference, found.transient) == ("wrong-service", False)
     assert found.context.startswith("services.flattening.service_url: POST http://127.0.0.1")
@@ -40,13 +40,13 @@ def test_a_row_with_keys_that_are_no_column_is_that_of_another_service() -> None
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson; charset=utf-8", "APPLICATION/NDJSON", "application/json", ""])
 def test_rows_may_come_under_several_media_types_or_none(kind: str) -> None:
-    with FakeService() as service:
+    with FakeFlattening() as service:
         service.content_type = kind
         assert ask(service.url) == []
 
 
 def test_without_metadata_it_is_another_service_and_nothing_more_is_asked() -> None:
-    with FakeService() as service:
+    with FakeFlattening() as service:
         service.metadata = lambda: Reply(404)
         (found,) = ask(service.url)
     assert found.reference == "wrong-service"
@@ -54,6 +54,6 @@ def test_without_metadata_it_is_another_service_and_nothing_more_is_asked() -> N
 
 
 def test_a_500_may_be_a_service_that_starts() -> None:
-    with FakeService(lambda *_: Reply(500)) as service:
+    with FakeFlattening(lambda *_: Reply(500)) as service:
         (found,) = ask(service.url)
     assert found.transient

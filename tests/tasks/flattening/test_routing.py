@@ -18,8 +18,8 @@ from tests.peers.flattening import (
     OBSERVATIONS,
     PATIENTS,
     PROFILE,
-    FakeService,
-    Job,
+    FakeFlattening,
+    FlatteningJob,
     bundle,
     of_patient,
     patient_line,
@@ -30,14 +30,16 @@ from tests.peers.flattening import (
 from tests.peers.job import as_line
 
 
-def ids(job: Job, group: str) -> list[str]:
+def ids(job: FlatteningJob, group: str) -> list[str]:
     return [line.split(",")[0] for line in job.tables()[f"{group}.csv"].decode().splitlines()[1:]]
 
 
 MEDICATION = view("g-med", "Medication", {"id": "id"}, name="Medikation")
 
 
-def test_resources_without_provenance_are_counted_by_type_and_the_others_routed(job: Job, service: FakeService) -> None:
+def test_resources_without_provenance_are_counted_by_type_and_the_others_routed(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
     one, two = of_patient("Observation", "one", "p"), of_patient("Observation", "two", "p")
     job.write("a.ndjson", bundle("b", one, two, resource("Encounter", "e"), provenance("g-obs", one)))
     result = job.run(service.url)
@@ -48,8 +50,8 @@ def test_resources_without_provenance_are_counted_by_type_and_the_others_routed(
     assert result.details["routed_by"] == "Provenance"
 
 
-def test_a_resource_named_by_several_groups_goes_to_each_once(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path, [PATIENTS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")])
+def test_a_resource_named_by_several_groups_goes_to_each_once(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")])
     one = of_patient("Observation", "one", "p")
     named = [provenance("g-obs", one, one), provenance("g-obs", one), provenance("g-2", one)]
     job.write("a.ndjson", bundle("b", one, *named))
@@ -61,9 +63,9 @@ def test_a_resource_named_by_several_groups_goes_to_each_once(tmp_path: Path, se
 
 @pytest.mark.parametrize("name", ["core.ndjson", "CORE.ndjson"])
 def test_core_is_first_and_routed_by_all_provenances_of_its_file(
-    tmp_path: Path, service: FakeService, name: str
+    tmp_path: Path, service: FakeFlattening, name: str
 ) -> None:
-    job = Job(tmp_path, [PATIENTS, MEDICATION])
+    job = FlatteningJob(tmp_path, [PATIENTS, MEDICATION])
     one, two = resource("Medication", "m1"), resource("Medication", "m2")
     job.write(
         "a.ndjson",
@@ -79,9 +81,9 @@ def test_core_is_first_and_routed_by_all_provenances_of_its_file(
 
 
 def test_of_resources_with_one_type_and_id_the_first_is_kept_and_the_rest_reported(
-    tmp_path: Path, service: FakeService
+    tmp_path: Path, service: FakeFlattening
 ) -> None:
-    job = Job(tmp_path, [PATIENTS])
+    job = FlatteningJob(tmp_path, [PATIENTS])
     job.write("a.ndjson", *[resource("Patient", "p", gender=gender) for gender in ("female", "male", "other")])
     result = job.run(service.url)
     assert job.tables()["Patient.csv"] == b"id,gender\np,female\n"
@@ -91,8 +93,8 @@ def test_of_resources_with_one_type_and_id_the_first_is_kept_and_the_rest_report
     )
 
 
-def test_what_the_core_file_does_not_name_is_looked_up_in_all_files(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path, [PATIENTS, MEDICATION])
+def test_what_the_core_file_does_not_name_is_looked_up_in_all_files(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS, MEDICATION])
     one, two, three = (resource("Medication", f"m{n}") for n in (1, 2, 3))
     patient = resource("Patient", "p")
     job.write("core.ndjson", bundle("c", one, two, three, provenance("g-med", one)))
@@ -105,7 +107,7 @@ def test_what_the_core_file_does_not_name_is_looked_up_in_all_files(tmp_path: Pa
 
 @pytest.mark.parametrize("long", [True, False])
 def test_lines_without_a_provenance_of_their_own_are_routed_by_those_of_all_files(
-    job: Job, service: FakeService, long: bool
+    job: FlatteningJob, service: FakeFlattening, long: bool
 ) -> None:
     patients = [resource("Patient", f"p{n}") for n in range(4)]
     values = [of_patient("Observation", f"o{n}", f"p{n}", note="x" * 200) for n in range(4)]
@@ -119,7 +121,7 @@ def test_lines_without_a_provenance_of_their_own_are_routed_by_those_of_all_file
     assert result.details["unrouted"] == {"Observation": 1}
 
 
-def test_references_may_be_absolute_or_of_a_version(job: Job, service: FakeService) -> None:
+def test_references_may_be_absolute_or_of_a_version(job: FlatteningJob, service: FakeFlattening) -> None:
     values = [of_patient("Observation", f"o{n}", "p") for n in range(4)]
     targets = [
         "Observation/o0", "http://x.example/fhir/Observation/o1", "Observation/o2/_history/3",
@@ -146,8 +148,8 @@ def test_a_provenance_about_something_else_says_nothing_of_groups(text: bytes) -
     assert grouping(text) is None
 
 
-def test_a_provenance_about_something_else_is_a_resource_like_others(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path, [PATIENTS, view("g-prov", "Provenance", {"id": "id"}, name="Herkunft")])
+def test_a_provenance_about_something_else_is_a_resource_like_others(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS, view("g-prov", "Provenance", {"id": "id"}, name="Herkunft")])
     other = resource("Provenance", "x", target=[{"reference": "Patient/p"}])
     one = resource("Patient", "p")
     job.write("a.ndjson", bundle("b", one, other, provenance("g-pat", one), provenance("g-prov", other)))
@@ -156,8 +158,8 @@ def test_a_provenance_about_something_else_is_a_resource_like_others(tmp_path: P
     assert result.resources_in == 2
 
 
-def test_groups_without_a_view_take_their_resources_with_them(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path, [PATIENTS], others=[("g-enc", "Encounter")])
+def test_groups_without_a_view_take_their_resources_with_them(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS], others=[("g-enc", "Encounter")])
     one, two = resource("Patient", "p"), of_patient("Encounter", "e", "p")
     job.write("a.ndjson", bundle("b", one, two, provenance("g-pat", one), provenance("g-enc", two)))
     result = job.run(service.url)
@@ -168,7 +170,7 @@ def test_groups_without_a_view_take_their_resources_with_them(tmp_path: Path, se
     )
 
 
-def test_a_view_gets_resources_of_its_own_type_only(job: Job, service: FakeService) -> None:
+def test_a_view_gets_resources_of_its_own_type_only(job: FlatteningJob, service: FakeFlattening) -> None:
     one, two = of_patient("Observation", "o", "p"), of_patient("Condition", "c", "p")
     job.write("a.ndjson", bundle("b", one, two, provenance("g-obs", one, two)))
     result = job.run(service.url)
@@ -180,9 +182,9 @@ def test_a_view_gets_resources_of_its_own_type_only(job: Job, service: FakeServi
 
 
 def test_without_provenance_profile_then_type_decide_and_it_is_said_once(
-    tmp_path: Path, service: FakeService, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, service: FakeFlattening, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(tmp_path, [PATIENTS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")])
+    job = FlatteningJob(tmp_path, [PATIENTS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")])
 
     def observation(name: str, *profiles: str) -> dict[str, Any]:
         return of_patient("Observation", name, "p", meta={"profile": list(profiles)})
@@ -204,7 +206,7 @@ def test_without_provenance_profile_then_type_decide_and_it_is_said_once(
     assert sum("no Provenance" in warning for warning in result.warnings) == 1
 
 
-def test_the_fallback_does_not_take_what_provenances_leave_out(job: Job, service: FakeService) -> None:
+def test_the_fallback_does_not_take_what_provenances_leave_out(job: FlatteningJob, service: FakeFlattening) -> None:
     job.write("a.ndjson", patient_line(1))
     job.write("b.ndjson", of_patient("Observation", "plain", "p"))
     result = job.run(service.url)
@@ -228,10 +230,10 @@ def pseudonyms(line: bytes, *, targets: bool = True) -> bytes:
     return head + mark + tail
 
 
-def test_pseudonymized_data_is_routed_like_the_original(tmp_path: Path, service: FakeService) -> None:
+def test_pseudonymized_data_is_routed_like_the_original(tmp_path: Path, service: FakeFlattening) -> None:
     counts = []
     for name, change in (("original", bytes), ("changed", pseudonyms)):
-        job = Job(tmp_path / name)
+        job = FlatteningJob(tmp_path / name)
         job.write("a.ndjson", *[change(as_line(patient_line(n))) for n in range(5)])
         result = job.run(service.url)
         assert result.warnings == ()
@@ -240,7 +242,9 @@ def test_pseudonymized_data_is_routed_like_the_original(tmp_path: Path, service:
     assert counts[0][2] == ("Labor", 15, 15)
 
 
-def test_ids_and_targets_changed_differently_are_an_error_that_names_the_quirk(job: Job, service: FakeService) -> None:
+def test_ids_and_targets_changed_differently_are_an_error_that_names_the_quirk(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
     job.write("a.ndjson", *[pseudonyms(as_line(patient_line(n)), targets=False) for n in range(5)])
     with pytest.raises(DataError) as caught:
         job.run(service.url)
@@ -254,7 +258,7 @@ def test_ids_and_targets_changed_differently_are_an_error_that_names_the_quirk(j
     assert not any(name.endswith(".csv") for name in job.tables())
 
 
-def test_a_line_that_is_no_resource_is_an_error_with_its_place(job: Job, service: FakeService) -> None:
+def test_a_line_that_is_no_resource_is_an_error_with_its_place(job: FlatteningJob, service: FakeFlattening) -> None:
     job.write("a.ndjson", patient_line(1), b'{"resourceType":"Patient","id":"CANARY"')
     with pytest.raises(DataError) as caught:
         job.run(service.url)
@@ -262,8 +266,8 @@ def test_a_line_that_is_no_resource_is_an_error_with_its_place(job: Job, service
     assert "CANARY" not in caught.value.render()
 
 
-def test_a_resource_without_an_id_is_not_lost(tmp_path: Path, service: FakeService) -> None:
-    job = Job(tmp_path, [PATIENTS])
+def test_a_resource_without_an_id_is_not_lost(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS])
     job.write(
         "a.ndjson", {"resourceType": "Patient", "gender": "male"}, json.dumps({"resourceType": "Patient"}).encode()
     )

@@ -18,7 +18,7 @@ from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.lines import read_lines
-from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
+from tests.peers.server import Loopback, Raw, Reply, SeenRequest, closed_port, loopback
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
 
@@ -53,8 +53,8 @@ def fails(kind: type[SluiceError], ctx: StepContext) -> SluiceError:
     return caught.value
 
 
-def by_path(**replies: Reply) -> Callable[[Seen], Reply | Raw]:
-    def answer(seen: Seen) -> Reply:
+def by_path(**replies: Reply) -> Callable[[SeenRequest], Reply | Raw]:
+    def answer(seen: SeenRequest) -> Reply:
         return replies.get(seen.target.partition("?")[0].lstrip("/").replace(".", "_"), Reply(404))
 
     return answer
@@ -96,7 +96,7 @@ def test_the_name_is_the_last_path_segment_without_the_query(tmp_path: Path) -> 
 
 
 def test_two_urls_with_the_same_last_segment_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         return Reply(200, PATIENT * (1 if "one" in seen.target else 2))
 
     with loopback(answer) as server:
@@ -158,7 +158,7 @@ def test_a_url_that_is_good_for_one_use_survives_the_check(tmp_path: Path) -> No
     """Any GET whose body goes out uses it up; HEAD does not."""
     uses: list[str] = []
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         if seen.method == "HEAD":
             return Reply(200, PATIENT)
         uses.append(seen.target)
@@ -204,7 +204,7 @@ def test_no_body_is_read_where_head_is_refused() -> None:
 
 
 def test_a_download_stalls_after_the_configured_time(tmp_path: Path) -> None:
-    def answer(_: Seen) -> Raw:
+    def answer(_: SeenRequest) -> Raw:
         return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + PATIENT, then="stall")
 
     with loopback(answer) as server:
@@ -252,7 +252,7 @@ def test_a_redirect_to_another_host_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_redirect_within_the_host_is_followed(tmp_path: Path) -> None:
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         return Reply(200, PATIENT) if seen.target == "/real" else Reply(302, headers={"Location": "/real"})
 
     with loopback(answer) as server:
@@ -267,7 +267,7 @@ def refused_second(server: Loopback) -> list[str]:
 def test_finished_files_are_not_fetched_again_and_still_count(tmp_path: Path) -> None:
     broken = True
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         return Reply(404) if broken and seen.target == "/b.ndjson" else Reply(200, PATIENT)
 
     with loopback(answer) as server:

@@ -16,7 +16,7 @@ from tasks.http_import.importer import run
 from tasks.shared.errors import SluiceError
 from tests.peers import job
 from tests.peers.lies import Lie
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 from tests.tasks.extractor import test_liar as extraction
 from tests.tasks.extractor.test_liar import CANARY, FILE, NDJSON, PAGE, Told
 
@@ -50,7 +50,7 @@ LIES: dict[str, Lie] = {
 def test_a_lie_about_a_url_to_import(name: str, tmp_path: Path) -> None:
     lie = extraction.broken(LIES[name]) if name in extraction.PARTS else LIES[name]
 
-    def answer(seen: Seen) -> Reply | Raw:
+    def answer(seen: SeenRequest) -> Reply | Raw:
         if seen.target == "/other.ndjson":
             return Reply(200, OTHER, NDJSON)
         if seen.target == "/login":

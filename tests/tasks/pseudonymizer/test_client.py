@@ -64,11 +64,11 @@ def test_a_large_resource_is_sent_in_pieces_between_the_rules_and_not_joined(tmp
     rules.write_bytes(RULES)
     sent: list[Any] = []
 
-    class Client:
+    class BodyRecorder:
         def send(self, *_: object, content: Any, **__: object) -> None:
             sent.append(content)
 
-    call = Deidentify(Client(), "http://x", read_rules(rules), slots=1)  # type: ignore[arg-type]
+    call = Deidentify(BodyRecorder(), "http://x", read_rules(rules), slots=1)  # type: ignore[arg-type]
     small, large = b"{}", b"x" * (2 * SLICE + 1)
     for resource in (small, large):
         call(resource)

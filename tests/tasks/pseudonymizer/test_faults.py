@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import NetworkError, ReconciliationError, ServiceBusyError, ServiceError
-from tests.peers.pseudonymization import RULES, Request, bundle, patient, pseudonyms
-from tests.peers.scenes import OUTCOME, Scene, playing
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.pseudonymization import RULES, PseudonymizationRequest, bundle, patient, pseudonyms
+from tests.peers.scenes import OUTCOME, StepScene, playing
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 from tests.peers.validation import CANARY
 
 
 @pytest.fixture
-def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
     with playing("pseudonymizer", tmp_path, caplog) as scene:
         yield scene
 
 
 @pytest.mark.parametrize("reset", ["before", "after"])
-def test_a_reset_is_repeated_and_then_transient(scene: Scene, reset: str) -> None:
+def test_a_reset_is_repeated_and_then_transient(scene: StepScene, reset: str) -> None:
     scene.job.write("core.ndjson", patient("core"))  # alone: of two threads any may come first
     scene.service.refuses = lambda _: reset == "before"
     scene.service.script = lambda *_: Reply(reset=True)
@@ -53,7 +53,7 @@ def test_a_reset_is_repeated_and_then_transient(scene: Scene, reset: str) -> Non
     ],
     ids=["empty", "truncated", "html", "outcome", "other-type", "array", "latin-1", "two", "no-type"],
 )
-def test_an_answer_with_200_that_is_not_the_resource_is_terminal(scene: Scene, body: bytes) -> None:
+def test_an_answer_with_200_that_is_not_the_resource_is_terminal(scene: StepScene, body: bytes) -> None:
     scene.goes_wrong(Reply(body=body))
     error = scene.fails(ServiceError)
     assert (error.exit_code, error.reference, error.status) == (1, "pseudonymizer-answer", 200)
@@ -63,7 +63,7 @@ def test_an_answer_with_200_that_is_not_the_resource_is_terminal(scene: Scene, b
     scene.then_succeeds()
 
 
-def test_a_wrong_number_of_entries_is_terminal(scene: Scene) -> None:
+def test_a_wrong_number_of_entries_is_terminal(scene: StepScene) -> None:
     fewer = Reply(body=json.dumps(bundle("b", patient("p0"))).encode())
     scene.service.script = lambda _, request: fewer if b'"Bundle"' in request.resource else None
     error = scene.fails(ReconciliationError)
@@ -72,7 +72,7 @@ def test_a_wrong_number_of_entries_is_terminal(scene: Scene) -> None:
     scene.then_succeeds()
 
 
-def test_what_came_back_before_the_error_is_not_asked_for_again_in_a_plain_file(scene: Scene) -> None:
+def test_what_came_back_before_the_error_is_not_asked_for_again_in_a_plain_file(scene: StepScene) -> None:
     scene.goes_wrong(Reply(400))
     with pytest.raises(ServiceError):
         scene.run()
@@ -82,11 +82,11 @@ def test_what_came_back_before_the_error_is_not_asked_for_again_in_a_plain_file(
     assert json.loads(scene.service.requests[0].resource)["resourceType"] == "Observation"
 
 
-def test_an_error_ends_the_wait_of_the_others(scene: Scene) -> None:
+def test_an_error_ends_the_wait_of_the_others(scene: StepScene) -> None:
     """A line in its long wait for a busy service does not hold up the end."""
     waiting = threading.Event()
 
-    def script(number: int, request: Request) -> Reply | None:
+    def script(number: int, request: PseudonymizationRequest) -> Reply | None:
         if b'"Observation"' in request.resource:
             assert waiting.wait(60)
             return Reply(401)
@@ -101,11 +101,11 @@ def test_an_error_ends_the_wait_of_the_others(scene: Scene) -> None:
     assert caught.value.status == 401  # the one that waited only followed
 
 
-def test_a_token_that_expires_in_the_middle_is_renewed(scene: Scene) -> None:
+def test_a_token_that_expires_in_the_middle_is_renewed(scene: StepScene) -> None:
     tokens: list[str] = []
     used: list[str] = []
 
-    def answer(seen: Seen) -> Reply | Raw:
+    def answer(seen: SeenRequest) -> Reply | Raw:
         if seen.method == "GET":
             body = json.dumps({"issuer": server.url, "token_endpoint": f"{server.url}/token"}).encode()
             return Reply(200, body, {"Content-Type": "application/json"})
@@ -126,7 +126,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(scene: Scene) -> None:
     assert used == ["Bearer t0"] * 8 + ["Bearer t1"] * 7
 
 
-def test_credentials_and_rules_show_nowhere(scene: Scene) -> None:
+def test_credentials_and_rules_show_nowhere(scene: StepScene) -> None:
     rules = RULES.replace(b"cryptoHashKey: k", f"cryptoHashKey: {CANARY}".encode())
     scene.goes_wrong(Reply(500, b"x"))
     with pytest.raises(ServiceBusyError) as caught:

@@ -30,7 +30,7 @@ from tests.tasks.pseudonymizer.test_splitting import answered, make, refused, wr
 HEX = hashlib.sha256
 
 
-class Service:
+class IdentityService:
     """An honest service under some rules, and a client that checks its answers.
 
     ``kept`` types keep ids and references to them. A rule takes references away, the more ``gone`` is (0 to 7), and
@@ -160,7 +160,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(bundles(), min_size=1, max_size=5), how=rules())
 def test_an_honest_service_raises_no_alarm(tmp_path: Path, lines: list[Any], how: dict[str, Any]) -> None:
-    service = Service(tmp_path, **how)
+    service = IdentityService(tmp_path, **how)
     for line in lines:
         service.send(line)
     for line in lines:  # and the same resources on other lines
@@ -173,7 +173,7 @@ def test_an_honest_service_raises_no_alarm(tmp_path: Path, lines: list[Any], how
 def test_a_reference_to_another_patient_is_always_noticed(
     tmp_path: Path, lines: list[Any], how: dict[str, Any], data: st.DataObject
 ) -> None:
-    service = Service(tmp_path, **how)
+    service = IdentityService(tmp_path, **how)
     for line in lines:
         service.send(line)
     answer = service.honest(lines[-1])
@@ -200,7 +200,7 @@ class TestReferencesAlone:
     """Files of one resource a line, without the Patients."""
 
     def test_all_of_one_patient_are_noticed(self, tmp_path: Path) -> None:
-        service = Service(tmp_path)
+        service = IdentityService(tmp_path)
         service.send(observations(1))
         lie = service.honest(observations(2))
         lie["subject"] = {"reference": f"Patient/{service.new('Patient', 'p1')}"}
@@ -209,14 +209,14 @@ class TestReferencesAlone:
         assert caught.value.reference == "references-differ"
 
     def test_patients_that_come_later_must_agree(self, tmp_path: Path) -> None:
-        service = Service(tmp_path)
+        service = IdentityService(tmp_path)
         service.send(observations(1))
         with pytest.raises(MixedUpError) as caught:
             service.send(patient("p1"), patient("other"))
         assert caught.value.reference == "references-differ"
 
     def test_others_may_become_one(self, tmp_path: Path) -> None:
-        service = Service(tmp_path)
+        service = IdentityService(tmp_path)
         for number in range(3):
             sent = observation(f"o{number}", "p", performer=[{"reference": f"Practitioner/{number}"}])
             answer = service.honest(sent) | {"performer": [{"reference": "Practitioner/anonymous"}]}
@@ -224,7 +224,7 @@ class TestReferencesAlone:
 
 
 def test_an_id_that_becomes_another_one_on_another_line_is_noticed(tmp_path: Path) -> None:
-    service = Service(tmp_path)
+    service = IdentityService(tmp_path)
     service.send(resource("Organization", "o"))
     with pytest.raises(MixedUpError) as caught:
         service.send(resource("Organization", "o"), resource("Organization", "x"))
@@ -233,7 +233,7 @@ def test_an_id_that_becomes_another_one_on_another_line_is_noticed(tmp_path: Pat
 
 
 def test_two_ids_merged_in_an_answer_are_noticed_and_earlier_answers_still_count(tmp_path: Path) -> None:
-    service = Service(tmp_path)
+    service = IdentityService(tmp_path)
     with pytest.raises(ServiceError) as caught:
         service.send(bundle("b", patient("a"), patient("b")), bundle("B", patient("x"), patient("x")))
     assert caught.value.reference == "pseudonymizer-answer"
@@ -242,7 +242,7 @@ def test_two_ids_merged_in_an_answer_are_noticed_and_earlier_answers_still_count
 
 def test_answers_of_which_a_rule_took_something_are_compared_too(tmp_path: Path) -> None:
     """An answer once more, though it cannot be paired with what was sent: neither has a Patient."""
-    service = Service(tmp_path, removed=frozenset({"Organization"}))
+    service = IdentityService(tmp_path, removed=frozenset({"Organization"}))
 
     def sent(first: int) -> dict[str, Any]:
         return bundle("b", *(resource("Organization", f"o{number}") for number in range(first, first + 3)))
@@ -272,9 +272,9 @@ def test_a_part_of_a_bundle_of_two_patients_has_no_foreign_one(tmp_path: Path, t
 
 
 def test_a_rule_that_removes_one_of_two_patients_makes_the_other_no_foreign_one(tmp_path: Path) -> None:
-    service = Service(tmp_path, removed=frozenset({"Patient"}))
+    service = IdentityService(tmp_path, removed=frozenset({"Patient"}))
     sent = bundle("b", *MOTHER_AND_CHILD)
-    answer = Service(tmp_path).honest(sent)
+    answer = IdentityService(tmp_path).honest(sent)
     assert answer["entry"].pop(0)["resource"]["resourceType"] == "Patient"
     service.send(sent, answer)
 
@@ -393,7 +393,7 @@ def references_in(value: Any) -> Iterator[str]:
 
 def test_the_honest_service_of_these_tests_changes_what_it_should(tmp_path: Path) -> None:
     sent = bundle("b", patient("a"), observation("o", "a", performer=[{"reference": "Organization/1"}]))
-    answer = Service(tmp_path, kept=frozenset({"Organization"})).honest(sent)
+    answer = IdentityService(tmp_path, kept=frozenset({"Organization"})).honest(sent)
     assert [target_of(one) for one in references_in(answer)] == [
         ("Patient", f"Patient/{answer['entry'][0]['resource']['id']}"), ("Organization", "Organization/1")
     ]  # fmt: skip

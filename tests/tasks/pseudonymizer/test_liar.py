@@ -17,8 +17,17 @@ import pytest
 from tasks.pseudonymizer.probe import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
-from tests.peers.lies import Asked, Lie
-from tests.peers.pseudonymization import REMOVING, FakeService, Job, Request, bundle, observation, patient, pseudonyms
+from tests.peers.lies import HonestAnswer, Lie
+from tests.peers.pseudonymization import (
+    REMOVING,
+    FakePseudonymizer,
+    PseudonymizationRequest,
+    PseudonymizerJob,
+    bundle,
+    observation,
+    patient,
+    pseudonyms,
+)
 from tests.peers.server import Reply
 
 VICTIM = 3
@@ -30,17 +39,17 @@ REMOVE = "with a remove rule for Observations: "
 """How lies begin that a service tells whose rules take the second Observation away."""
 
 
-def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[Asked], Any]:
+def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[HonestAnswer], Any]:
     """Change the resource of one entry."""
 
-    def lie(asked: Asked) -> Any:
+    def lie(asked: HonestAnswer) -> Any:
         change(asked.answer["entry"][number]["resource"])
         return asked.answer
 
     return lie
 
 
-def with_entries(change: Callable[[Asked], list[Any]]) -> Callable[[Asked], Any]:
+def with_entries(change: Callable[[HonestAnswer], list[Any]]) -> Callable[[HonestAnswer], Any]:
     return lambda asked: asked.answer | {"entry": change(asked)}
 
 
@@ -49,7 +58,7 @@ def doubled(text: str, key: str, value: str) -> str:
     return "{" + f'"{key}":{value},' + text[1:]
 
 
-def residual(**elements: Any) -> Callable[[Asked], Any]:
+def residual(**elements: Any) -> Callable[[HonestAnswer], Any]:
     """The patient keeps some elements as they were sent."""
     return entry(0, lambda resource: resource.update(elements))
 
@@ -70,15 +79,15 @@ ANSWER, ENTRIES, RESIDUAL = "pseudonymizer-answer", "pseudonymizer-entries", "re
 DIFFER, FOREIGN = "references-differ", "foreign-patient-in-bundle"
 
 
-def patient_before(asked: Asked) -> str:
+def patient_before(asked: HonestAnswer) -> str:
     """A reference to the pseudonym of the patient of the line before."""
     return f"Patient/{asked.before[-1]['entry'][0]['resource']['id']}"
 
 
-def referring(number: int, **elements: Callable[[Asked], Any] | str) -> Callable[[Asked], Any]:
+def referring(number: int, **elements: Callable[[HonestAnswer], Any] | str) -> Callable[[HonestAnswer], Any]:
     """The resource of one entry refers to something else."""
 
-    def lie(asked: Asked) -> Any:
+    def lie(asked: HonestAnswer) -> Any:
         for name, value in elements.items():
             reference = {"reference": value if isinstance(value, str) else value(asked)}
             asked.answer["entry"][number]["resource"][name] = reference
@@ -87,17 +96,17 @@ def referring(number: int, **elements: Callable[[Asked], Any] | str) -> Callable
     return lie
 
 
-def performed(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Asked], Any]:
+def performed(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[HonestAnswer], Any]:
     return entry(1, lambda one: one.update({name: change(one[name])}))
 
 
-def all_of_one_patient(asked: Asked) -> Any:
+def all_of_one_patient(asked: HonestAnswer) -> Any:
     for each in asked.entries[1:]:
         each["resource"]["subject"] = {"reference": patient_before(asked)}
     return asked.answer
 
 
-def foreign_entry(asked: Asked) -> Any:
+def foreign_entry(asked: HonestAnswer) -> Any:
     return asked.answer | {"entry": [asked.entries[0], asked.before[-1]["entry"][1], *asked.entries[2:]]}
 
 
@@ -373,20 +382,20 @@ def plain(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Path) -> None:
     lie = LIES[name]
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     more = [bundle("nested", observation("inside"))] if name == NESTED else []
     job.write("a.ndjson", *(line(number, *more) for number in range(8)))
     before: list[dict[str, Any]] = []
     removing = name.startswith(REMOVE)
 
-    def script(number: int, request: Request) -> Reply | None:
+    def script(number: int, request: PseudonymizationRequest) -> Reply | None:
         if request.is_probe:
             return None
         answer = honest(request.resource)
         if removing:
             del answer["entry"][2]
         if json.loads(request.resource)["id"] == f"b{VICTIM}":
-            return lie.reply(lie.tell(Asked(json.loads(request.resource), answer, before)))
+            return lie.reply(lie.tell(HonestAnswer(json.loads(request.resource), answer, before)))
         if number == VICTIM + 1 and name in (SWAPPED, SWAPPED_IDS):
             other = line(VICTIM)
             answer = plain(other) if name == SWAPPED_IDS else without_urls(honest(dumped(other).encode()))
@@ -394,7 +403,7 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
         return Reply(body=json.dumps(answer).encode())
 
     rules = REMOVING if removing else None
-    with FakeService(script=script) as service:
+    with FakePseudonymizer(script=script) as service:
         if lie.reference is None:
             job.run(service.url, max_concurrent_requests=1, rules=rules)
             return
@@ -414,10 +423,10 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
 def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: str) -> None:
     lie = MADE_UP[name]
 
-    def script(_: int, request: Request) -> Reply:
-        return lie.reply(lie.tell(Asked(json.loads(request.resource), honest(request.resource), [])))
+    def script(_: int, request: PseudonymizationRequest) -> Reply:
+        return lie.reply(lie.tell(HonestAnswer(json.loads(request.resource), honest(request.resource), [])))
 
-    with FakeService(script=script) as service:
+    with FakePseudonymizer(script=script) as service:
         config = job.configuration({"pseudonymizer": {"url": service.url}}, attempts=1)
         (found,) = job.probed(declared_service(config), config)
         assert (found.reference, found.transient, len(service.requests)) == (lie.reference, False, 1)
@@ -429,17 +438,17 @@ def test_after_answers_that_were_mixed_up_all_that_the_run_wrote_is_made_again(i
         document = plain(json.loads(resource if ids == "kept" else pseudonyms(resource)))
         return dumped(document if ids == "kept" else without_urls(document)).encode()
 
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     for number in range(6):
         job.write(f"{number}.ndjson", line(number))
     # The second answer stands for the first request; where ids are kept the first one for the second, too.
     swapped = {"b2": 3, "b3": 2 if ids == "kept" else 3}
 
-    def mixed(_: int, request: Request) -> Reply | None:
+    def mixed(_: int, request: PseudonymizationRequest) -> Reply | None:
         number = swapped.get(str(json.loads(request.resource).get("id")))
         return None if number is None else Reply(body=transform(dumped(line(number)).encode()))
 
-    with FakeService(transform, mixed) as service:
+    with FakePseudonymizer(transform, mixed) as service:
         with pytest.raises(SluiceError) as caught:
             job.run(service.url, max_concurrent_requests=1)
         # The one whose answer came second: a thread may overtake another one on its way to the only slot.

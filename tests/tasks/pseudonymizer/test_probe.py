@@ -15,7 +15,7 @@ from tasks.pseudonymizer.probe import BUNDLE, PATIENT
 from tasks.pseudonymizer.probe import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
-from tests.peers.pseudonymization import RULES, FakeService, Request, identity, pseudonyms
+from tests.peers.pseudonymization import RULES, FakePseudonymizer, PseudonymizationRequest, identity, pseudonyms
 from tests.peers.server import Reply, loopback
 
 Change = Callable[[dict[str, Any]], Any]
@@ -47,7 +47,7 @@ def answering(change: Change) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("with_rules", [False, True])
 def test_a_probe_that_is_pseudonymized_passes_and_sends_only_made_up_data(rules: Path, *, with_rules: bool) -> None:
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         assert ask(service.url, rules if with_rules else None) == []
     assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]
     assert [request.config for request in service.requests] == [RULES if with_rules else None]
@@ -65,7 +65,7 @@ def remove_first(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("with_rules", [False, True])
 def test_a_service_that_changes_nothing_is_another_one(rules: Path, *, with_rules: bool) -> None:
-    with FakeService(identity) as service:
+    with FakePseudonymizer(identity) as service:
         (found,) = ask(service.url, rules if with_rules else None)
     assert isinstance(found, SluiceError)
     assert (found.reference, found.transient) == ("wrong-service", False)
@@ -77,12 +77,12 @@ def test_a_service_that_changes_nothing_is_another_one(rules: Path, *, with_rule
 def test_rules_that_remove_may_take_a_type_away(tmp_path: Path) -> None:
     removing = tmp_path / "removing.yaml"
     removing.write_bytes(b"fhirPathRules:\n  - {path: nodesByType('Patient'), method: remove}\n")
-    with FakeService(answering(remove_first)) as service:
+    with FakePseudonymizer(answering(remove_first)) as service:
         assert ask(service.url, removing) == []
 
 
 def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         service.reads_config = False
         (found,) = ask(service.url, rules)
     assert (found.reference, found.exit_code) == ("pseudonymizer-too-old", 2)
@@ -91,10 +91,10 @@ def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
 
 
 def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(rules: Path) -> None:
-    def refuses(_: int, request: Request) -> Reply | None:
+    def refuses(_: int, request: PseudonymizationRequest) -> Reply | None:
         return Reply(400, b'{"which":"rule"}') if request.config else None
 
-    with FakeService(pseudonyms, refuses) as service:
+    with FakePseudonymizer(pseudonyms, refuses) as service:
         (found,) = ask(service.url, rules)
     assert (found.reference, found.exit_code, found.status) == ("rules-refused", 2, 400)
     assert found.answer.body == b'{"which":"rule"}'
@@ -102,7 +102,7 @@ def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(r
 
 
 def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(rules: Path) -> None:
-    with FakeService(script=lambda *_: Reply(400)) as service:
+    with FakePseudonymizer(script=lambda *_: Reply(400)) as service:
         (found,) = ask(service.url, rules)
     assert (found.reference, found.exit_code) == ("wrong-service", 2)
     assert len(service.requests) == 2
@@ -114,14 +114,14 @@ def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(
                                                    (307, "redirect-refused")])  # fmt: skip
 def test_a_refusal_is_terminal(status: int, reference: str) -> None:
     reply = Reply(status, headers={"Location": "http://127.0.0.1:1/"} if status == 307 else {})
-    with FakeService(script=lambda *_: reply) as service:
+    with FakePseudonymizer(script=lambda *_: reply) as service:
         (found,) = ask(service.url)
     assert (found.reference, found.transient) == (reference, False)
 
 
 @pytest.mark.parametrize("status", [400, 404, 501])
 def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status: int) -> None:
-    with loopback([Reply(status, b"{}")]) as issuer, FakeService(pseudonyms) as service:
+    with loopback([Reply(status, b"{}")]) as issuer, FakePseudonymizer(pseudonyms) as service:
         auth = {"oauth_issuer_uri": issuer.url, "oauth_client_id": "c", "oauth_client_secret": "s"}
         (found,) = ask(service.url, auth=auth)
     assert found.reference.startswith("oauth-") or found.operation == "obtain token"
@@ -130,6 +130,6 @@ def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status:
 
 
 def test_rules_that_cannot_be_read_are_a_finding_of_their_own(tmp_path: Path) -> None:
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         assert ask(service.url, tmp_path / "missing.yaml") == []
     assert service.seen == []

@@ -18,8 +18,8 @@ from tests.conftest import wait_until
 from tests.peers.pseudonymization import (
     REMOVING,
     RULES,
-    Job,
-    Request,
+    PseudonymizationRequest,
+    PseudonymizerJob,
     bundle,
     observation,
     patient,
@@ -31,11 +31,11 @@ from tests.peers.server import Reply
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+def job(tmp_path: Path) -> PseudonymizerJob:
+    return PseudonymizerJob(tmp_path)
 
 
-def test_without_anonymization_config_the_body_is_the_resource(job: Job) -> None:
+def test_without_anonymization_config_the_body_is_the_resource(job: PseudonymizerJob) -> None:
     line = b'{"resourceType":"Patient","id":"p","multipleBirthInteger": 1.50}'
     job.write("a.ndjson", line)
     with serving() as service:
@@ -47,7 +47,7 @@ def test_without_anonymization_config_the_body_is_the_resource(job: Job) -> None
     assert job.lines("a.ndjson") == [line]
 
 
-def test_with_it_the_body_is_parameters_with_the_file_s_bytes_and_the_resource(job: Job) -> None:
+def test_with_it_the_body_is_parameters_with_the_file_s_bytes_and_the_resource(job: PseudonymizerJob) -> None:
     line = b'{"resourceType":"Patient","id":"p","multipleBirthInteger": 1E2}'
     job.write("a.ndjson", line, line)
     rules = RULES + b"# \xc3\xbc\r\n"
@@ -58,14 +58,16 @@ def test_with_it_the_body_is_parameters_with_the_file_s_bytes_and_the_resource(j
 
 
 @pytest.mark.parametrize("content", [b"", b"a: ["])
-def test_an_anonymization_file_that_cannot_be_used_stops_before_any_request(job: Job, content: bytes) -> None:
+def test_an_anonymization_file_that_cannot_be_used_stops_before_any_request(
+    job: PseudonymizerJob, content: bytes
+) -> None:
     job.write("a.ndjson", patient("p"))
     with serving() as service, pytest.raises(InputError):
         job.run(service.url, rules=content)
     assert service.requests == []
 
 
-def test_a_file_without_the_keys_its_rules_need_gets_a_warning(job: Job) -> None:
+def test_a_file_without_the_keys_its_rules_need_gets_a_warning(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", patient("p"))
     rules = b"fhirPathRules:\n  - {path: x, method: dateShift}\n  - {path: y, method: encrypt}\n"
     with serving(pseudonyms) as service:
@@ -74,7 +76,7 @@ def test_a_file_without_the_keys_its_rules_need_gets_a_warning(job: Job) -> None
     assert ["encrypt" in warning for warning in result.warnings] == [False, True]
 
 
-def test_the_output_has_the_base_names_of_the_input_in_the_configured_form(job: Job) -> None:
+def test_the_output_has_the_base_names_of_the_input_in_the_configured_form(job: PseudonymizerJob) -> None:
     job.write("core.ndjson", patient("c"))
     job.write("b.NDJSON", patient("b"))
     with serving(pseudonyms) as service:
@@ -86,12 +88,12 @@ def test_the_output_has_the_base_names_of_the_input_in_the_configured_form(job: 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_core_is_first_and_alone(job: Job) -> None:
+def test_core_is_first_and_alone(job: PseudonymizerJob) -> None:
     job.write("core.ndjson", *[patient(f"core{n}") for n in range(6)])
     job.write("a.ndjson", *[patient(f"a{n}") for n in range(6)])
     begun: list[int] = []
 
-    def script(number: int, request: Request) -> Reply | None:
+    def script(number: int, request: PseudonymizationRequest) -> Reply | None:
         if b'"core' in request.resource:
             time.sleep(0.05)  # time for others to begin, if they could
             begun.append(len(service.requests))
@@ -104,13 +106,13 @@ def test_core_is_first_and_alone(job: Job) -> None:
     assert max(begun) == 6
 
 
-def test_lines_keep_their_order_with_many_requests_under_way_across_files(job: Job) -> None:
+def test_lines_keep_their_order_with_many_requests_under_way_across_files(job: PseudonymizerJob) -> None:
     names = [f"f{n:02}" for n in range(12)]
     for name in names:
         job.write(f"{name}.ndjson", *[patient(f"{name}-{n}") for n in range(3)])
     barrier = threading.Barrier(8, timeout=60)
 
-    def script(number: int, request: Request) -> Reply | None:
+    def script(number: int, request: PseudonymizationRequest) -> Reply | None:
         if 0 <= number < 8:
             barrier.wait()  # eight requests at once, of more than two files
         return None
@@ -123,11 +125,11 @@ def test_lines_keep_their_order_with_many_requests_under_way_across_files(job: J
 
 
 @pytest.mark.slow
-def test_a_slow_first_line_does_not_make_the_others_pile_up(job: Job) -> None:
+def test_a_slow_first_line_does_not_make_the_others_pile_up(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", *[patient(f"p{n}") for n in range(200)])
     begun: list[int] = []
 
-    def script(number: int, request: Request) -> Reply | None:
+    def script(number: int, request: PseudonymizationRequest) -> Reply | None:
         if b'"p0"' in request.resource:
             wait_until(lambda: len(service.requests) >= 16)
             time.sleep(0.2)  # time for more, if they could
@@ -140,7 +142,7 @@ def test_a_slow_first_line_does_not_make_the_others_pile_up(job: Job) -> None:
     assert [json.loads(line)["id"] for line in job.lines("a.ndjson")] == [f"p{n}" for n in range(200)]
 
 
-def test_only_a_bundle_above_the_threshold_is_split_and_every_chunk_keeps_its_id(job: Job) -> None:
+def test_only_a_bundle_above_the_threshold_is_split_and_every_chunk_keeps_its_id(job: PseudonymizerJob) -> None:
     small, large = patient_bundle(1, 9, 100_000), patient_bundle(2, 12, 100_000)
     job.write("a.ndjson", small, large)
     with serving(pseudonyms) as service:
@@ -149,7 +151,7 @@ def test_only_a_bundle_above_the_threshold_is_split_and_every_chunk_keeps_its_id
         assert sorted(ids) == ["b1", "b2", "b2"]
         lines = job.lines("a.ndjson")
         service.requests.clear()
-        again = Job(job.directory / "unsplit")
+        again = PseudonymizerJob(job.directory / "unsplit")
         again.write("a.ndjson", small, large)
         unsplit = again.run(service.url, bundle_split_threshold_mb=10)
         assert len(service.requests) == 2
@@ -162,7 +164,7 @@ def test_only_a_bundle_above_the_threshold_is_split_and_every_chunk_keeps_its_id
 
 
 def test_an_entry_and_a_plain_line_above_the_threshold_travel_alone_with_a_warning(
-    job: Job, caplog: pytest.LogCaptureFixture
+    job: PseudonymizerJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     huge = observation("CANARY", text="x" * 1_200_000)
     job.write("a.ndjson", bundle("b", patient("p"), huge, patient("q")), huge)
@@ -175,7 +177,7 @@ def test_an_entry_and_a_plain_line_above_the_threshold_travel_alone_with_a_warni
     assert "CANARY" not in caplog.text
 
 
-def test_a_body_limit_is_met_by_halving(job: Job) -> None:
+def test_a_body_limit_is_met_by_halving(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", patient_bundle(1, 40, 1000), patient_bundle(2, 40, 1000))
     with serving(pseudonyms) as service:
         service.limit = 10_000
@@ -185,7 +187,7 @@ def test_a_body_limit_is_met_by_halving(job: Job) -> None:
     assert job.lines("a.ndjson") == expected
 
 
-def test_a_pretty_printed_answer_becomes_one_line(job: Job) -> None:
+def test_a_pretty_printed_answer_becomes_one_line(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", bundle("b", patient("p", note="a\nb")))
 
     def pretty(resource: bytes) -> bytes:
@@ -199,7 +201,9 @@ def test_a_pretty_printed_answer_becomes_one_line(job: Job) -> None:
 
 
 @pytest.mark.parametrize("rules", [None, RULES])
-def test_entries_that_are_missing_are_an_error_that_names_file_line_and_type(job: Job, rules: bytes | None) -> None:
+def test_entries_that_are_missing_are_an_error_that_names_file_line_and_type(
+    job: PseudonymizerJob, rules: bytes | None
+) -> None:
     job.write("a.ndjson", patient("p"), bundle("b", patient("CANARY"), patient("q")))
 
     def loses(resource: bytes) -> bytes:
@@ -217,7 +221,7 @@ def test_entries_that_are_missing_are_an_error_that_names_file_line_and_type(job
 
 
 @pytest.mark.parametrize(("more", "fine"), [(-1, True), (1, False)])
-def test_with_a_remove_rule_entries_may_become_fewer_but_not_more(job: Job, more: int, fine: bool) -> None:
+def test_with_a_remove_rule_entries_may_become_fewer_but_not_more(job: PseudonymizerJob, more: int, fine: bool) -> None:
     job.write("a.ndjson", bundle("b", observation("p"), observation("q")))
 
     def changes(resource: bytes) -> bytes:
@@ -235,7 +239,7 @@ def test_with_a_remove_rule_entries_may_become_fewer_but_not_more(job: Job, more
                 job.run(service.url, rules=REMOVING)
 
 
-def test_an_entry_without_a_resource_is_sent_and_counts_as_none(job: Job) -> None:
+def test_an_entry_without_a_resource_is_sent_and_counts_as_none(job: PseudonymizerJob) -> None:
     delete = {"request": {"method": "DELETE", "url": "Patient/gone"}}
     given = bundle("b", patient("p"), patient("q"))
     given["entry"] += [delete, delete | {"resource": None}]
@@ -246,7 +250,7 @@ def test_an_entry_without_a_resource_is_sent_and_counts_as_none(job: Job) -> Non
     assert len(json.loads(job.lines("a.ndjson")[0])["entry"]) == 4
 
 
-def test_original_ids_that_survive_are_counted_in_a_warning(job: Job) -> None:
+def test_original_ids_that_survive_are_counted_in_a_warning(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", patient_bundle(1, 3), patient("CANARY"))
     with serving() as service:
         result = job.run(service.url)
@@ -256,7 +260,7 @@ def test_original_ids_that_survive_are_counted_in_a_warning(job: Job) -> None:
     assert "CANARY" not in json.dumps(result.result())
 
 
-def test_an_empty_file_stays_an_empty_file(job: Job) -> None:
+def test_an_empty_file_stays_an_empty_file(job: PseudonymizerJob) -> None:
     for form in (False, True):
         job.write("empty.ndjson")
         job.write("a.ndjson", patient("p"))
@@ -265,10 +269,10 @@ def test_an_empty_file_stays_an_empty_file(job: Job) -> None:
         name = "empty.ndjson.zst" if form else "empty.ndjson"
         assert job.lines(name) == []
         assert (result.files, result.lines_out) == (2, 1)
-        job = Job(job.directory / "zst")
+        job = PseudonymizerJob(job.directory / "zst")
 
 
-def test_no_input_no_url_and_two_files_of_one_name_are_errors(job: Job) -> None:
+def test_no_input_no_url_and_two_files_of_one_name_are_errors(job: PseudonymizerJob) -> None:
     with pytest.raises(DataError) as caught:
         job.run("http://127.0.0.1:9")
     assert caught.value.reference == "pseudonymizer-no-input"
@@ -282,7 +286,7 @@ def test_no_input_no_url_and_two_files_of_one_name_are_errors(job: Job) -> None:
     assert clash.value.reference == "pseudonymizer-name-clash"
 
 
-def test_progress_counts_files_bytes_and_resources(job: Job) -> None:
+def test_progress_counts_files_bytes_and_resources(job: PseudonymizerJob) -> None:
     job.write("a.ndjson", patient_bundle(1, 4), patient("p"))
     job.write("b.ndjson", patient("q"))
     with serving() as service:
@@ -294,7 +298,7 @@ def test_progress_counts_files_bytes_and_resources(job: Job) -> None:
 
 def test_pseudonyms_that_are_counted_may_be_the_ids_of_others(tmp_path: Path) -> None:
     """An honest service whose pseudonyms are 1, 2, 3 in the order in which it met the ids 2, 1, 3."""
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *(patient(number) for number in ("2", "1", "3")))
     met = {"2": "1", "1": "2", "3": "3"}
 

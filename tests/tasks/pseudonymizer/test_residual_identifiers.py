@@ -15,7 +15,15 @@ from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.shared.errors import DataError
 from tasks.shared.publication import people
-from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
+from tests.peers.pseudonymization import (
+    FakePseudonymizer,
+    PseudonymizationRequest,
+    PseudonymizerJob,
+    bundle,
+    observation,
+    patient,
+    pseudonyms,
+)
 from tests.peers.server import Reply
 
 NAME = [{"family": "Canary", "given": ["Bird", "Yellow"]}]
@@ -216,7 +224,7 @@ def test_small_counts_of_people_are_never_numbers(count: int, words: str) -> Non
     assert people(12, 11) == "11"  # rounded, and never below k
 
 
-def fill(job: Job, patients: int) -> None:
+def fill(job: PseudonymizerJob, patients: int) -> None:
     for name in ("a", "b"):
         people = [patient(f"{name}{number}", name=NAME) for number in range(patients)]
         job.write(
@@ -230,9 +238,9 @@ def without_given_names(resource: bytes) -> bytes:
 
 
 def test_the_first_file_that_has_one_stops_the_step_and_is_not_finished(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     fill(job, 3)
-    with FakeService(pseudonyms) as service, pytest.raises(DataError) as caught:
+    with FakePseudonymizer(pseudonyms) as service, pytest.raises(DataError) as caught:
         job.run(service.url, max_concurrent_requests=1)
     assert (caught.value.reference, caught.value.context) == ("residual-identifiers", "a.ndjson")
     assert "Patient.name.given (fewer than 5 patients)" in caught.value.message
@@ -246,7 +254,7 @@ def test_the_first_file_that_has_one_stops_the_step_and_is_not_finished(tmp_path
 def test_a_number_is_found_beside_a_person_that_went_in_another_request(
     tmp_path: Path, *, halved: bool, photo: bool, crowd: int
 ) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     number = [{"system": "https://example.org/sid/case", "value": "F-4711-0815"}]
     others = [observation(f"o{at}", note=[{"text": "x" * 40_000}]) for at in range(60)]
     last = observation("last") | {"identifier": number}
@@ -254,7 +262,7 @@ def test_a_number_is_found_beside_a_person_that_went_in_another_request(
     one = patient("p", identifier=number, photo=[{"data": "QUFB" * (300_000 if photo else 1)}])
     job.write("a.ndjson", bundle("b", *more, one, *others, last))
 
-    def script(_: int, request: Request) -> Reply | None:
+    def script(_: int, request: PseudonymizationRequest) -> Reply | None:
         return Reply(413) if halved and len(request.resource) > 1_500_000 else None
 
     def hides(resource: bytes) -> bytes:
@@ -262,7 +270,7 @@ def test_a_number_is_found_beside_a_person_that_went_in_another_request(
         patients = re.sub(rb'("resourceType":\s*"Patient".*?"value":\s*")[^"]*', rb"\1gone", resource)
         return pseudonyms(patients.replace(b"QUFB", b""))
 
-    with FakeService(hides, script) as service, pytest.raises(DataError) as caught:
+    with FakePseudonymizer(hides, script) as service, pytest.raises(DataError) as caught:
         job.run(service.url, bundle_split_threshold_mb=10 if halved else 1)
     assert caught.value.reference == "residual-identifiers"
     assert "Observation.identifier.value" in caught.value.message
@@ -270,9 +278,9 @@ def test_a_number_is_found_beside_a_person_that_went_in_another_request(
 
 
 def test_a_stop_stays_one_until_the_rules_or_the_configuration_change(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     fill(job, 3)
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         for _ in range(2):
             with pytest.raises(DataError):
                 job.run(service.url)
@@ -283,7 +291,7 @@ def test_a_stop_stays_one_until_the_rules_or_the_configuration_change(tmp_path: 
         kept = job.run(service.url, kept_identifiers=["Patient.name.given"])
         with pytest.raises(DataError):
             job.run(service.url)
-    with FakeService(without_given_names) as service:
+    with FakePseudonymizer(without_given_names) as service:
         clean = job.run(service.url)
     assert warned.identifying == {"Patient.name.given": "5 patients"}
     assert (kept.identifying, kept.kept_identifiers) == (None, {"Patient.name.given": "5 patients"})
@@ -314,7 +322,7 @@ def test_a_doctor_in_every_resource_takes_room_once(tmp_path: Path, monkeypatch:
     doctor = {"resourceType": "Practitioner", "identifier": [{"value": "D-1"}]}
     many = [observation(f"o{at}", contained=[doctor], note=[{"text": "x" * 100_000}]) for at in range(15)]
     last = observation("last") | {"identifier": [{"value": "N-0004711"}], "note": [{"text": "x" * 1_000_000}]}
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", bundle("b", *many, patient("p", identifier=[{"value": "N-0004711"}]), last))
 
     def hides(resource: bytes) -> bytes:
@@ -323,7 +331,7 @@ def test_a_doctor_in_every_resource_takes_room_once(tmp_path: Path, monkeypatch:
             re.sub(rb'("Patient".{0,200}?"value":\s*")N-', rb"\1gone-", resource.replace(b"D-1", b"gone"))
         )
 
-    with FakeService(hides) as service:
+    with FakePseudonymizer(hides) as service:
         report = job.run(service.url, bundle_split_threshold_mb=1, residual_identifiers="warn")
     assert report.details["split_bundles"] == 1
     assert report.identifying == {"Observation.identifier.value": "fewer than 5 patients"}
@@ -334,20 +342,20 @@ def test_numbers_beyond_what_is_held_of_a_split_bundle_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residual_identifiers, "_HELD", 3 * 1024)
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     people = [patient(f"p{at}", text="x" * 100_000, identifier=[{"value": f"N-{at}"}]) for at in range(15)]
     job.write("a.ndjson", bundle("b", *people))
-    with FakeService(lambda resource: pseudonyms(resource.replace(b"N-", b"gone-"))) as service:
+    with FakePseudonymizer(lambda resource: pseudonyms(resource.replace(b"N-", b"gone-"))) as service:
         report = job.run(service.url, bundle_split_threshold_mb=1)
     assert any("more numbers of persons than are held" in warning for warning in report.warnings)
 
 
 def test_the_doctors_of_a_patient_whose_bundle_was_split_are_no_patients_either(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     doctor = {"resourceType": "Practitioner", "text": "x" * 300_000}
     doctors = [doctor | {"id": f"d{at}", "name": [{"given": [f"D{at}"]}]} for at in range(10)]
     job.write("a.ndjson", bundle("b", patient("p"), *doctors))
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         report = job.run(service.url, bundle_split_threshold_mb=1, residual_identifiers="warn")
     assert report.details["split_bundles"] == 1
     assert report.identifying == {"Practitioner.name.given": "fewer than 5 patients"}
@@ -361,9 +369,9 @@ def contained(at: int, who: int) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("patients", "words"), [(1, "fewer than 5"), (4, "fewer than 5"), (10, "10")])
 def test_one_patient_in_a_hundred_lines_is_said_as_one(tmp_path: Path, patients: int, words: str) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *(contained(at, at % patients) for at in range(100)))
-    with FakeService(pseudonyms) as service:
+    with FakePseudonymizer(pseudonyms) as service:
         report = job.run(service.url, residual_identifiers="warn")
         again = job.run(service.url, residual_identifiers="warn")
     said = report.details["residual_identifiers"]

@@ -11,14 +11,14 @@ import pytest
 
 from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.errors import ServiceError, TransientError
-from tests.peers.pseudonymization import RULES, Job, patient, patient_bundle, pseudonyms, serving
+from tests.peers.pseudonymization import RULES, PseudonymizerJob, patient, patient_bundle, pseudonyms, serving
 from tests.peers.server import Reply
 from tests.tasks.test_kills import fill_pseudonymizer, finish, output, start
 
 
 @pytest.mark.slow
 def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}", text="x" * 1000) for n in range(400)])
     with serving(pseudonyms) as service:
         for form in (True, False):
@@ -38,7 +38,7 @@ def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_pat
 
 
 def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     fill_pseudonymizer(job, 20)
     with serving(pseudonyms) as service:
         first = job.run(service.url, rules=RULES)
@@ -51,7 +51,7 @@ def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp
 
 
 def test_finished_files_stay_when_another_one_fails(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("core.ndjson", patient("core"))
     job.write("a.ndjson", patient("a"))
     job.write("b.ndjson", patient("b"))
@@ -65,7 +65,7 @@ def test_finished_files_stay_when_another_one_fails(tmp_path: Path) -> None:
 
 
 def test_a_kill_between_the_last_entry_of_the_ledger_and_the_rename_costs_nothing(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", patient("a"))
     with serving(pseudonyms) as service:
         job.run(service.url)
@@ -84,7 +84,7 @@ def test_a_kill_between_the_last_entry_of_the_ledger_and_the_rename_costs_nothin
 def test_what_was_begun_or_done_under_other_terms_is_made_again_with_a_warning(
     tmp_path: Path, change: str, form: bool
 ) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *[patient(f"a{n}") for n in range(5)])
     job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
     bounds = PseudonymizerBounds(cut_every=100)
@@ -122,7 +122,7 @@ def test_what_was_begun_or_done_under_other_terms_is_made_again_with_a_warning(
 
 
 def test_another_service_is_another_set_of_terms(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", patient("a"))
     with serving(pseudonyms) as one, serving(pseudonyms) as two:
         job.run(one.url)
@@ -131,7 +131,7 @@ def test_another_service_is_another_set_of_terms(tmp_path: Path) -> None:
 
 
 def test_a_new_compression_keeps_finished_files_and_restarts_an_unfinished_one(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", patient("a"))
     job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
     bounds = PseudonymizerBounds(cut_every=100)
@@ -147,7 +147,7 @@ def test_a_new_compression_keeps_finished_files_and_restarts_an_unfinished_one(t
 
 
 def test_outputs_without_an_input_are_removed_with_a_warning(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", patient("a"))
     gone = job.write("gone.ndjson", patient("gone"))
     with serving(pseudonyms) as service:
@@ -162,7 +162,7 @@ def test_outputs_without_an_input_are_removed_with_a_warning(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_same(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}") for n in range(30)])
     bounds = PseudonymizerBounds(cut_every=150)
     name = "a.ndjson.zst"
@@ -190,7 +190,7 @@ def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_sam
 @pytest.mark.parametrize("name", ["pseudonymizer", "pseudonymizer, zst"])
 def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path, name: str) -> None:
     """A service that was started again with another key: the same patients would have two pseudonyms."""
-    job = Job(tmp_path / "job")
+    job = PseudonymizerJob(tmp_path / "job")
     job.write("a.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
     job.write("b.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
     identities = job.directory / "pseudonymizer" / "identities.bin"
@@ -212,7 +212,7 @@ def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path
 @pytest.mark.slow
 def test_what_is_known_of_ids_is_dropped_with_the_data(tmp_path: Path) -> None:
     """Where nothing of a run was kept, a service with another key contradicts nothing."""
-    job = Job(tmp_path)
+    job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *[patient_bundle(n, 3) for n in range(5)])
     refuses = serving(pseudonyms, lambda number, _: Reply(400, b"{}") if number == 4 else None)
     with refuses as service, pytest.raises(ServiceError):

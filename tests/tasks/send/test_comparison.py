@@ -16,7 +16,7 @@ from tasks.shared.errors import DataError, SluiceError, Stopped
 from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
-from tests.peers.fhir import Reply, serving
+from tests.peers.fhir import FhirReply, serving
 from tests.peers.job import context
 from tests.peers.server import Loopback, loopback
 from tests.peers.server import Reply as Answer
@@ -40,7 +40,7 @@ def server() -> Iterator[Loopback]:
         yield running
 
 
-class Job:
+class ImportedJob:
     """A job whose import is complete."""
 
     def __init__(self, directory: Path) -> None:
@@ -67,8 +67,8 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "job")
+def job(tmp_path: Path) -> ImportedJob:
+    return ImportedJob(tmp_path / "job")
 
 
 def keeping_its_times(path: Path, content: bytes) -> None:
@@ -88,7 +88,7 @@ MEDDLING: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("what", list(MEDDLING))
 def test_a_file_that_is_not_as_its_step_left_it_is_found_before_any_request(
-    job: Job, server: Loopback, mode: str, what: str
+    job: ImportedJob, server: Loopback, mode: str, what: str
 ) -> None:
     MEDDLING[what](job.input)
     with pytest.raises(DataError) as caught:
@@ -101,14 +101,14 @@ def test_a_file_that_is_not_as_its_step_left_it_is_found_before_any_request(
     assert server.seen == []
 
 
-def test_what_is_as_it_was_left_goes_out(job: Job, server: Loopback, mode: str) -> None:
+def test_what_is_as_it_was_left_goes_out(job: ImportedJob, server: Loopback, mode: str) -> None:
     with pytest.raises(SluiceError) as caught:
         run(job.context(mode, server.url))
     assert caught.value.transient
     assert server.seen
 
 
-def test_put_back_it_goes_out(job: Job, server: Loopback, mode: str) -> None:
+def test_put_back_it_goes_out(job: ImportedJob, server: Loopback, mode: str) -> None:
     (job.input / "b.ndjson").rename(job.directory / "elsewhere")
     with pytest.raises(DataError):
         run(job.context(mode, server.url))
@@ -118,7 +118,7 @@ def test_put_back_it_goes_out(job: Job, server: Loopback, mode: str) -> None:
     assert caught.value.transient
 
 
-def test_a_list_of_files_that_was_changed_too_hides_nothing(job: Job, server: Loopback, mode: str) -> None:
+def test_a_list_of_files_that_was_changed_too_hides_nothing(job: ImportedJob, server: Loopback, mode: str) -> None:
     (job.input / "a.ndjson").write_bytes(LINE * 3)
     job.record("local_import")  # the file beside the data, but not the digest in the record
     with pytest.raises(DataError) as caught:
@@ -128,8 +128,8 @@ def test_a_list_of_files_that_was_changed_too_hides_nothing(job: Job, server: Lo
     assert server.seen == []
 
 
-def test_a_send_that_goes_on_compares_before_its_first_request_again(job: Job) -> None:
-    with serving(lambda number, _: Reply(403, apply=False) if number else None) as server:
+def test_a_send_that_goes_on_compares_before_its_first_request_again(job: ImportedJob) -> None:
+    with serving(lambda number, _: FhirReply(403, apply=False) if number else None) as server:
         with pytest.raises(SluiceError):
             run(job.context("direct_resource_load", server.url))
         begun = len(server.bundles)
@@ -141,7 +141,7 @@ def test_a_send_that_goes_on_compares_before_its_first_request_again(job: Job) -
     assert caught.value.reference == "send-input-differs"
 
 
-def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: Job) -> None:
+def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: ImportedJob) -> None:
     def meddle(number: int, _: dict[str, Any]) -> None:
         if not number:
             keeping_its_times(job.input / "b.ndjson", LINE * 4)
@@ -151,7 +151,9 @@ def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: Job) -> None:
     assert caught.value.reference == "send-input-changed"
 
 
-def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(job: Job, server: Loopback) -> None:
+def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(
+    job: ImportedJob, server: Loopback
+) -> None:
     context = job.context("direct_resource_load", server.url)
     compared = compare(context)
     (job.input / "b.ndjson").unlink()
@@ -161,7 +163,7 @@ def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(j
     assert server.seen == []
 
 
-def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: Job) -> None:
+def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: ImportedJob) -> None:
     job.recorded = None
     with serving() as server:
         result = run(job.context("direct_resource_load", server.url))
@@ -176,7 +178,7 @@ def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: Job
     assert "it holds 1 files, the step before wrote 2" in caught.value.message
 
 
-def test_what_a_wait_has_named_is_not_named_again(job: Job) -> None:
+def test_what_a_wait_has_named_is_not_named_again(job: ImportedJob) -> None:
     (job.input / "NOTES.txt").write_text("x")
     with serving() as server:
         assert run(job.context("direct_resource_load", server.url)).warnings == (
@@ -186,7 +188,7 @@ def test_what_a_wait_has_named_is_not_named_again(job: Job) -> None:
         assert run(job.context("direct_resource_load", server.url)).warnings == ()
 
 
-def test_a_stop_ends_the_comparison(job: Job, server: Loopback, mode: str) -> None:
+def test_a_stop_ends_the_comparison(job: ImportedJob, server: Loopback, mode: str) -> None:
     stop = Stop()
     stop.request("SIGTERM")
     with pytest.raises(Stopped):
@@ -195,7 +197,7 @@ def test_a_stop_ends_the_comparison(job: Job, server: Loopback, mode: str) -> No
 
 
 def test_corrected_files_changed_after_their_check_are_found_with_a_reset_hint(
-    job: Job, server: Loopback, mode: str
+    job: ImportedJob, server: Loopback, mode: str
 ) -> None:
     job.recorded = job.record("wait")
     (job.input / "a.ndjson").write_bytes(LINE * 3)

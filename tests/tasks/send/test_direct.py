@@ -20,9 +20,9 @@ from tasks.send.order import patient_of
 from tasks.shared.errors import TerminalError
 from tasks.shared.fhir.bundle import cut
 from tests.peers.fhir import (
+    DirectLoadJob,
     FakeFhir,
-    Job,
-    Reply,
+    FhirReply,
     blaze_missing,
     bundle,
     hapi_missing,
@@ -36,14 +36,14 @@ from tests.peers.fhir import (
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+def job(tmp_path: Path) -> DirectLoadJob:
+    return DirectLoadJob(tmp_path)
 
 
 def integrity(server: list[FakeFhir], manners: str = "hapi") -> Any:
     """A script that refuses references to what is neither stored nor in the same transaction."""
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         own = {entry["request"]["url"] for entry in content["entry"]}
         for entry in content["entry"]:
             for target in re.findall(r'"reference": "([^"]+)"', json.dumps(entry["resource"])):
@@ -57,15 +57,15 @@ def integrity(server: list[FakeFhir], manners: str = "hapi") -> Any:
 def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
     """A script that refuses every transaction with one of these in it, quoting data as servers do."""
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         if {entry["request"]["url"] for entry in content["entry"]}.isdisjoint(keys):
             return None
-        return Reply(status, outcome(code, "value canary-diagnostics is wrong"), apply=False)
+        return FhirReply(status, outcome(code, "value canary-diagnostics is wrong"), apply=False)
 
     return script
 
 
-def test_the_first_transaction_to_an_unchecked_server_holds_one_resource(job: Job) -> None:
+def test_the_first_transaction_to_an_unchecked_server_holds_one_resource(job: DirectLoadJob) -> None:
     job.write("core.ndjson", observation("c1"), observation("c2"), observation("c3"))
     job.write("a.ndjson", bundle(*[observation(f"o{number}") for number in range(5)]))
     with serving() as server:
@@ -75,15 +75,15 @@ def test_the_first_transaction_to_an_unchecked_server_holds_one_resource(job: Jo
     assert result.resources_out == 8
 
 
-def test_a_first_transaction_that_is_refused_is_the_only_one(job: Job) -> None:
+def test_a_first_transaction_that_is_refused_is_the_only_one(job: DirectLoadJob) -> None:
     job.write("core.ndjson", *[observation(f"c{number}") for number in range(300)])
-    with serving(lambda *_: Reply(404, apply=False)) as server, pytest.raises(TerminalError):
+    with serving(lambda *_: FhirReply(404, apply=False)) as server, pytest.raises(TerminalError):
         job.send(server.url, doubts=["the server does not show its metadata"], batch_size=50)
     assert server.sent[0] == ["Observation/c0"]
     assert len(server.sent) == 1
 
 
-def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: Job) -> None:
+def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: DirectLoadJob) -> None:
     job.write("a.ndjson", observation("o"))
     with serving() as server:
         job.send(server.url)
@@ -94,7 +94,7 @@ def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: Jo
     assert server.bundles[0]["type"] == "transaction"
 
 
-def test_core_is_answered_before_any_other_file_starts(job: Job) -> None:
+def test_core_is_answered_before_any_other_file_starts(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[patient_line(n, 10) for n in range(20)])
     job.write("core.ndjson", *[resource("Organization", f"org{n}") for n in range(30)])
     with serving() as server:
@@ -105,7 +105,7 @@ def test_core_is_answered_before_any_other_file_starts(job: Job) -> None:
     assert max(end for _, end in server.spans[:3]) <= min(start for start, _ in server.spans[3:])
 
 
-def test_lines_that_are_envelopes_are_unwrapped_and_documents_are_resources(job: Job) -> None:
+def test_lines_that_are_envelopes_are_unwrapped_and_documents_are_resources(job: DirectLoadJob) -> None:
     document = {"resourceType": "Bundle", "id": "doc", "type": "document", "entry": [{"resource": observation("in")}]}
     job.write(
         "a.ndjson", bundle(observation("o1"), kind="collection"), document, bundle(observation("o2"), kind="batch")
@@ -118,7 +118,7 @@ def test_lines_that_are_envelopes_are_unwrapped_and_documents_are_resources(job:
 
 @pytest.mark.parametrize(("batch_size", "expected"), [(100, 100), (7, 7), (1, 1), (0, 100), (1000, 250)])
 def test_at_most_batch_size_resources_travel_together_and_zero_means_100(
-    job: Job, batch_size: int, expected: int
+    job: DirectLoadJob, batch_size: int, expected: int
 ) -> None:
     job.write("a.ndjson", bundle(*[observation(f"o{n}") for n in range(250)]))
     with serving() as server:
@@ -128,7 +128,7 @@ def test_at_most_batch_size_resources_travel_together_and_zero_means_100(
 
 
 @pytest.mark.slow
-def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job: Job) -> None:
+def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job: DirectLoadJob) -> None:
     large = [observation(f"l{n}", note="x" * 2_000_000) for n in range(5)]
     job.write("a.ndjson", bundle(*large), observation("huge", note="x" * 6_000_000), observation("small"))
     with serving() as server:
@@ -137,7 +137,7 @@ def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job
     assert [size > 5 * 1024 * 1024 for size in server.sizes] == [False, False, False, True, False]
 
 
-def test_decimals_keep_their_spelling_on_the_way_to_the_server(job: Job) -> None:
+def test_decimals_keep_their_spelling_on_the_way_to_the_server(job: DirectLoadJob) -> None:
     raw = (
         '{"resourceType":"Observation","id":"o","v":[1.50,1E2,-0.0,0.10000000000000000000001], "t":"ä\\u00e4"}'.encode()
     )
@@ -147,7 +147,7 @@ def test_decimals_keep_their_spelling_on_the_way_to_the_server(job: Job) -> None
     assert server.stored["Observation/o"] == raw
 
 
-def test_compressed_files_are_sent_like_plain_ones(job: Job) -> None:
+def test_compressed_files_are_sent_like_plain_ones(job: DirectLoadJob) -> None:
     lines = b"".join(json.dumps(patient_line(n, 3)).encode() + b"\n" for n in range(5))
     (job.input / "a.ndjson.zst").write_bytes(zstandard.compress(lines))
     with serving() as server:
@@ -159,11 +159,11 @@ def test_compressed_files_are_sent_like_plain_ones(job: Job) -> None:
 def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> None:
     line = bundle({"resourceType": "Observation", "v": 1}, {"resourceType": "Observation", "v": 1})
     with serving() as server:
-        first = Job(tmp_path / "1")
+        first = DirectLoadJob(tmp_path / "1")
         first.write("a.ndjson", line)
         result = first.send(server.url)
         stored = dict(server.stored)
-        again = Job(tmp_path / "2")
+        again = DirectLoadJob(tmp_path / "2")
         again.write("a.ndjson", line)
         again.send(server.url)
     assert len(stored) == 2
@@ -172,7 +172,7 @@ def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> Non
     assert any("fewer than 5 resources had no id" in warning for warning in result.warnings)
 
 
-def test_full_url_and_request_of_the_input_are_never_reused(job: Job) -> None:
+def test_full_url_and_request_of_the_input_are_never_reused(job: DirectLoadJob) -> None:
     job.write("a.ndjson", bundle(observation("o1"), observation("o2")))
     with serving() as server:
         job.send(server.url)
@@ -182,7 +182,7 @@ def test_full_url_and_request_of_the_input_are_never_reused(job: Job) -> None:
     assert "old.example" not in json.dumps(server.bundles)
 
 
-def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(job: Job) -> None:
+def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(job: DirectLoadJob) -> None:
     job.write("a.ndjson", observation("o", v=1), observation("x"), observation("o", v=2))
     with serving() as server:
         result = job.send(server.url)
@@ -192,7 +192,7 @@ def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(jo
     assert any(warning.startswith("fewer than 5 resources were replaced") for warning in result.warnings)
 
 
-def test_entries_without_a_resource_are_skipped_with_a_warning(job: Job) -> None:
+def test_entries_without_a_resource_are_skipped_with_a_warning(job: DirectLoadJob) -> None:
     line = {"resourceType": "Bundle", "type": "batch", "entry": [{"request": {"method": "DELETE", "url": "Patient/1"}}]}
     job.write("a.ndjson", line, observation("o"))
     with serving() as server:
@@ -202,13 +202,13 @@ def test_entries_without_a_resource_are_skipped_with_a_warning(job: Job) -> None
     assert result.warnings
 
 
-def test_lines_of_different_patients_are_sent_in_parallel_up_to_the_limit(job: Job) -> None:
+def test_lines_of_different_patients_are_sent_in_parallel_up_to_the_limit(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[patient_line(n, 6) for n in range(12)])
     job.write("b.ndjson", *[patient_line(n, 6) for n in range(12, 24)])
 
     together = threading.Barrier(3, timeout=60)
 
-    def script(number: int, content: dict[str, Any]) -> Reply | None:
+    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
         if number < 3:
             together.wait()  # passes only when three are under way
         time.sleep(0.01)  # time for a fourth, if it could
@@ -224,11 +224,11 @@ def test_lines_of_different_patients_are_sent_in_parallel_up_to_the_limit(job: J
     assert most == 3
 
 
-def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None:
+def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[patient_line(n, 40) for n in range(4)])
     job.write("b.ndjson", bundle(resource("Patient", "p1", v=2), observation("p1-late")))
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         time.sleep(0.005)
         return None
 
@@ -244,11 +244,11 @@ def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None
     assert json.loads(server.stored["Patient/p1"])["v"] == 2
 
 
-def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names(job: Job) -> None:
+def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names(job: DirectLoadJob) -> None:
     first = [bundle(resource("Patient", f"p{patient}"), of(patient, patient)) for patient in range(3)]
     job.write("a.ndjson", *first, *[bundle(of(n % 3, n), observation(f"other-{n}")) for n in range(3, 60)])
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         whole = content["entry"][0]["resource"]["resourceType"] == "Patient"
         time.sleep(0.05 if whole else 0.002)
         return None
@@ -261,11 +261,11 @@ def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names
         assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), spans
 
 
-def test_of_what_two_bundles_without_their_patients_share_the_last_one_wins(job: Job) -> None:
+def test_of_what_two_bundles_without_their_patients_share_the_last_one_wins(job: DirectLoadJob) -> None:
     shared = [resource("Medication", "m1", status=status) for status in ("active", "inactive")]
     job.write("a.ndjson", *[bundle(of(at, at), one) for at, one in enumerate(shared)])
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         time.sleep(0.3 if any(entry["resource"].get("status") == "active" for entry in content["entry"]) else 0)
         return None
 
@@ -274,7 +274,7 @@ def test_of_what_two_bundles_without_their_patients_share_the_last_one_wins(job:
     assert json.loads(server.stored["Medication/m1"])["status"] == "inactive"
 
 
-def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: Job) -> None:
+def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n:03}") for n in range(100)])
     with serving() as server:
         job.send(server.url, batch_size=10, max_concurrent_requests=4)
@@ -285,11 +285,11 @@ def of(patient: int, number: int, **more: Any) -> dict[str, Any]:
     return observation(f"p{patient}-o{number}", subject={"reference": f"Patient/p{patient}"}, **more)
 
 
-def test_lines_of_plain_resources_of_different_patients_are_under_way_together(job: Job) -> None:
+def test_lines_of_plain_resources_of_different_patients_are_under_way_together(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[of(patient, number) for patient in range(12) for number in range(10)])
     together = threading.Barrier(3, timeout=60)
 
-    def script(number: int, content: dict[str, Any]) -> Reply | None:
+    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
         if number < 3:
             together.wait()  # passes only when three are under way
         return None
@@ -299,20 +299,20 @@ def test_lines_of_plain_resources_of_different_patients_are_under_way_together(j
     assert server.busiest == 3
 
 
-def test_lines_of_plain_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None:
+def test_lines_of_plain_resources_of_one_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[of(number % 3, number) for number in range(120)])
-    with serving(lambda *_: Reply(seconds=0.002)) as server:
+    with serving(lambda *_: FhirReply(seconds=0.002)) as server:
         job.send(server.url, batch_size=7, max_concurrent_requests=4)
     for patient in range(3):
         own = [key for key in server.history if key.startswith(f"Observation/p{patient}-")]
         assert own == [f"Observation/p{patient}-o{number}" for number in range(120) if number % 3 == patient]
 
 
-def test_of_two_plain_lines_of_one_resource_the_last_wins_whomever_they_concern(job: Job) -> None:
+def test_of_two_plain_lines_of_one_resource_the_last_wins_whomever_they_concern(job: DirectLoadJob) -> None:
     twice = [of(patient, 0, v=patient) | {"id": "twice"} for patient in range(6)]
     job.write("a.ndjson", *twice)
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         time.sleep(0.005 * (6 - int(content["entry"][0]["resource"]["v"])))  # the first takes longest
         return None
 
@@ -343,7 +343,7 @@ def test_whom_a_plain_line_concerns(more: dict[str, Any], patient: str | None) -
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_resource_with_a_missing_target_is_deferred_and_sent_last(job: Job, manners: str) -> None:
+def test_a_resource_with_a_missing_target_is_deferred_and_sent_last(job: DirectLoadJob, manners: str) -> None:
     # Of unknown type, so it is not sorted before what refers to it.
     job.write("a.ndjson", *[resource("Basic", f"b{n}", x={"reference": f"Zzz/z{n}"}) for n in range(5)])
     job.write("b.ndjson", resource("Basic", "free"), *[resource("Zzz", f"z{n}") for n in range(5)])
@@ -357,7 +357,7 @@ def test_a_resource_with_a_missing_target_is_deferred_and_sent_last(job: Job, ma
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_circles_of_references_across_files_get_in_together(job: Job, manners: str) -> None:
+def test_circles_of_references_across_files_get_in_together(job: DirectLoadJob, manners: str) -> None:
     count = 30
     job.write(
         "Encounter.ndjson",
@@ -375,7 +375,7 @@ def test_circles_of_references_across_files_get_in_together(job: Job, manners: s
     assert max(map(len, server.sent)) <= 7
 
 
-def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: Job) -> None:
+def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: DirectLoadJob) -> None:
     count = 60
     lines = [observation(f"o{n}", derivedFrom={"reference": f"Observation/o{n + 1}"}) for n in range(count)]
     job.write("a.ndjson", *lines, observation(f"o{count}"))
@@ -388,7 +388,9 @@ def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: Job
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_target_that_never_arrives_is_terminal_only_for_resources_that_need_it(job: Job, manners: str) -> None:
+def test_a_target_that_never_arrives_is_terminal_only_for_resources_that_need_it(
+    job: DirectLoadJob, manners: str
+) -> None:
     lost = observation("lost", subject={"reference": "Patient/nowhere"})
     dependent = observation("dependent", derivedFrom={"reference": "Observation/lost"})
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(20)], lost, dependent)
@@ -403,7 +405,7 @@ def test_a_target_that_never_arrives_is_terminal_only_for_resources_that_need_it
     assert all(record["answer"]["resourceType"] == "OperationOutcome" for record in job.failed())
 
 
-def test_a_resource_that_waited_does_not_overwrite_a_later_one(job: Job) -> None:
+def test_a_resource_that_waited_does_not_overwrite_a_later_one(job: DirectLoadJob) -> None:
     early = observation("o", v=1, subject={"reference": "Patient/p"})
     job.write("a.ndjson", early)
     job.write("b.ndjson", observation("o", v=2), resource("Patient", "p"))
@@ -418,12 +420,12 @@ def test_a_resource_that_waited_does_not_overwrite_a_later_one(job: Job) -> None
 
 
 @pytest.mark.slow
-def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: Job) -> None:
+def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: DirectLoadJob) -> None:
     limit = 300_000
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         if len(json.dumps(content)) > limit:
-            return Reply(413, b"<html>too large</html>", apply=False)
+            return FhirReply(413, b"<html>too large</html>", apply=False)
         return None
 
     job.write("a.ndjson", *[observation(f"o{n}", note="x" * 20_000) for n in range(200)])
@@ -433,10 +435,10 @@ def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: 
     assert sum(1 for size in server.sizes if size > limit) < 10
 
 
-def test_too_large_alone_is_terminal_for_that_resource(job: Job) -> None:
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+def test_too_large_alone_is_terminal_for_that_resource(job: DirectLoadJob) -> None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         large = any(len(entry["resource"].get("note", "")) > 1000 for entry in content["entry"])
-        return Reply(413, b"", apply=False) if large else None
+        return FhirReply(413, b"", apply=False) if large else None
 
     job.write("a.ndjson", observation("o1"), observation("big", note="x" * 2000), observation("o2"))
     with serving(script) as server, pytest.raises(TerminalError) as caught:
@@ -447,7 +449,9 @@ def test_too_large_alone_is_terminal_for_that_resource(job: Job) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 412, 422])
-def test_a_batch_is_halved_until_the_faulty_resource_is_found_and_the_rest_sent(job: Job, status: int) -> None:
+def test_a_batch_is_halved_until_the_faulty_resource_is_found_and_the_rest_sent(
+    job: DirectLoadJob, status: int
+) -> None:
     job.write("a.ndjson", *[bundle(*[observation(f"o{line}-{n}") for n in range(20)]) for line in range(5)])
     guilty = {"Observation/o0-0", "Observation/o3-7", "Observation/o3-8"}
     with serving(refusing(*guilty, status=status)) as server, pytest.raises(TerminalError) as caught:
@@ -461,7 +465,7 @@ def test_a_batch_is_halved_until_the_faulty_resource_is_found_and_the_rest_sent(
     assert len(server.bundles) < 45
 
 
-def test_failed_entries_and_the_answer_are_kept_private_with_file_line_and_type_id(job: Job) -> None:
+def test_failed_entries_and_the_answer_are_kept_private_with_file_line_and_type_id(job: DirectLoadJob) -> None:
     job.write("core.ndjson", observation("fine"))
     job.write("a.ndjson", observation("o1"), bundle(observation("o2"), observation("bad", v=1)))
     with serving(refusing("Observation/bad")) as server, pytest.raises(TerminalError):
@@ -487,7 +491,7 @@ def test_failed_entries_and_the_answer_are_kept_private_with_file_line_and_type_
         assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: Job) -> None:
+def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: DirectLoadJob) -> None:
     job.write("=a.ndjson", observation("bad", v=1))
     with serving(refusing("Observation/bad")) as server, pytest.raises(TerminalError):
         job.send(server.url)
@@ -495,7 +499,9 @@ def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: Job) -> None
     assert listed[1] == "1,'=a.ndjson,1,,Observation/bad,422,422 (invariant)"
 
 
-def test_neither_ids_nor_diagnostics_nor_data_reach_logs_or_errors(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+def test_neither_ids_nor_diagnostics_nor_data_reach_logs_or_errors(
+    job: DirectLoadJob, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
     job.write("a.ndjson", observation("canary-id", v="canary-value"), b'{"resourceType":"Patient","id":"canary id"}')
     with serving(refusing("Observation/canary-id")) as server, pytest.raises(TerminalError) as caught:
@@ -506,7 +512,7 @@ def test_neither_ids_nor_diagnostics_nor_data_reach_logs_or_errors(job: Job, cap
     assert "a.ndjson:1 Observation" in caplog.text
 
 
-def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: Job) -> None:
+def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: DirectLoadJob) -> None:
     job.write("a.ndjson", observation("o1"), b'{"resourceType":"Patient","id":"a b"}', b"no json", observation("o2"))
     with serving() as server, pytest.raises(TerminalError) as caught:
         job.send(server.url)
@@ -518,16 +524,16 @@ def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: Job) -> 
     ]
 
 
-def test_the_failures_are_counted_by_code_for_the_artifact(job: Job) -> None:
+def test_the_failures_are_counted_by_code_for_the_artifact(job: DirectLoadJob) -> None:
     job.write(
         "a.ndjson", *[observation(f"o{n}") for n in range(6)], b'{"resourceType":"Patient","id":"a b"}', b"no json"
     )
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         names = {entry["request"]["url"] for entry in content["entry"]}
         for name, status, code in (("o1", 422, "invariant"), ("o2", 422, "invariant"), ("o3", 400, "value")):
             if f"Observation/{name}" in names:
-                return Reply(status, outcome(code, "canary"), apply=False)
+                return FhirReply(status, outcome(code, "canary"), apply=False)
         return None
 
     with serving(script) as server, pytest.raises(RefusedResourcesError) as caught:
@@ -538,7 +544,7 @@ def test_the_failures_are_counted_by_code_for_the_artifact(job: Job) -> None:
     assert len(server.stored) == 3
 
 
-def test_another_server_gets_everything(job: Job) -> None:
+def test_another_server_gets_everything(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(30)])
     with serving(refusing("Observation/o7")) as server, pytest.raises(TerminalError):
         job.send(server.url)
@@ -549,7 +555,7 @@ def test_another_server_gets_everything(job: Job) -> None:
     assert job.failed() == []
 
 
-def test_continuing_after_a_correction_sends_only_what_failed(job: Job) -> None:
+def test_continuing_after_a_correction_sends_only_what_failed(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(30)])
     with serving(refusing("Observation/o7")) as server:
         with pytest.raises(TerminalError):
@@ -562,10 +568,10 @@ def test_continuing_after_a_correction_sends_only_what_failed(job: Job) -> None:
     assert job.failed() == []
 
 
-def test_after_a_thousand_failures_the_load_gives_up(job: Job) -> None:
+def test_after_a_thousand_failures_the_load_gives_up(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(400)])
     with (
-        serving(lambda *_: Reply(400, outcome("invalid"), apply=False)) as server,
+        serving(lambda *_: FhirReply(400, outcome("invalid"), apply=False)) as server,
         pytest.raises(TerminalError) as caught,
     ):
         job.send(server.url, batch_size=10, bounds=Bounds(max_failures=25))
@@ -576,7 +582,7 @@ def test_after_a_thousand_failures_the_load_gives_up(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: Job) -> None:
+def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n}", subject={"reference": "Patient/x"}) for n in range(600)])
     with serving(lambda *_: hapi_missing()) as server, pytest.raises(TerminalError) as caught:
         job.send(server.url, batch_size=20, bounds=Bounds(max_failures=30))
@@ -584,14 +590,14 @@ def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: Job) ->
     assert len(server.bundles) < 250
 
 
-def test_the_status_of_every_entry_in_the_answer_is_read(job: Job) -> None:
-    def script(number: int, content: dict[str, Any]) -> Reply | None:
+def test_the_status_of_every_entry_in_the_answer_is_read(job: DirectLoadJob) -> None:
+    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
         if number:
             return None
         statuses = ["201 Created", "422", "200", "503 Service Unavailable", "409"]
         results: list[dict[str, Any]] = [{"response": {"status": status}} for status in statuses]
         results[4]["response"]["outcome"] = json.loads(outcome("conflict", "Referential integrity violated."))
-        return Reply(200, response(results), apply=False)
+        return FhirReply(200, response(results), apply=False)
 
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(5)])
     with serving(script) as server, pytest.raises(TerminalError) as caught:
@@ -602,7 +608,7 @@ def test_the_status_of_every_entry_in_the_answer_is_read(job: Job) -> None:
     assert job.slept == [0.1]
 
 
-def test_counts_types_and_bytes_are_reported(job: Job) -> None:
+def test_counts_types_and_bytes_are_reported(job: DirectLoadJob) -> None:
     job.write("core.ndjson", resource("Organization", "org"))
     job.write("a.ndjson", patient_line(1, 4), patient_line(2, 4))
     with serving() as server:
@@ -624,7 +630,7 @@ def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> 
     from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 
     for manners in ("hapi", "blaze"):
-        job = Job(tmp_path / manners)
+        job = DirectLoadJob(tmp_path / manners)
         # Worst case: one type per file, every reference against the order of the files.
         job.write(
             "core.ndjson",
@@ -652,7 +658,7 @@ def test_a_long_bundle_is_sent_in_parts_as_if_it_were_read_whole(tmp_path: Path)
     line = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
     made = []
     for name, limit in (("whole", 8 << 20), ("parts", 100)):
-        job = Job(tmp_path / name)
+        job = DirectLoadJob(tmp_path / name)
         job.write("a.ndjson", observation("first"), line, observation("last"))
         with pytest.MonkeyPatch.context() as patch, serving() as server:
             patch.setattr("tasks.send.direct._LINE", limit)

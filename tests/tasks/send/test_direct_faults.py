@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, Stopped
-from tests.peers.fhir import Job, Reply, Script, observation, outcome, patient_line, response, serving
+from tests.peers.fhir import DirectLoadJob, FhirReply, Script, observation, outcome, patient_line, response, serving
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    job = Job(tmp_path)
+def job(tmp_path: Path) -> DirectLoadJob:
+    job = DirectLoadJob(tmp_path)
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(20)])
     return job
 
 
-def once(reply: Reply, at: int = 0) -> Script:
+def once(reply: FhirReply, at: int = 0) -> Script:
     return lambda number, _: reply if number == at else None
 
 
@@ -36,9 +36,9 @@ def once(reply: Reply, at: int = 0) -> Script:
     ],
 )
 @pytest.mark.parametrize("status", [409, 412])
-def test_version_and_lock_conflicts_are_transient(job: Job, status: int, conflict: bytes) -> None:
-    def script(number: int, _: dict[str, Any]) -> Reply | None:
-        return Reply(status, conflict, headers={"Retry-After": "3"}, apply=False) if number == 0 else None
+def test_version_and_lock_conflicts_are_transient(job: DirectLoadJob, status: int, conflict: bytes) -> None:
+    def script(number: int, _: dict[str, Any]) -> FhirReply | None:
+        return FhirReply(status, conflict, headers={"Retry-After": "3"}, apply=False) if number == 0 else None
 
     with serving(script) as server:
         assert job.send(server.url).resources_out == 20
@@ -46,8 +46,8 @@ def test_version_and_lock_conflicts_are_transient(job: Job, status: int, conflic
     assert server.bundles[0] == server.bundles[1]
 
 
-def test_a_conflict_that_stays_fails_the_step_transiently(job: Job) -> None:
-    reply = Reply(409, outcome("conflict", "canary"), apply=False)
+def test_a_conflict_that_stays_fails_the_step_transiently(job: DirectLoadJob) -> None:
+    reply = FhirReply(409, outcome("conflict", "canary"), apply=False)
     with serving(lambda *_: reply) as server, pytest.raises(ServiceBusyError) as caught:
         job.send(server.url)
     assert caught.value.reference == "send-conflict"
@@ -56,8 +56,8 @@ def test_a_conflict_that_stays_fails_the_step_transiently(job: Job) -> None:
     assert "canary" not in caught.value.render()
 
 
-def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: Job) -> None:
-    with serving(lambda number, _: Reply(401, apply=False) if number == 2 else None) as server:
+def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: DirectLoadJob) -> None:
+    with serving(lambda number, _: FhirReply(401, apply=False) if number == 2 else None) as server:
         with pytest.raises(ServiceError):
             job.send(server.url, batch_size=5)
         result = job.send(server.url, batch_size=4)
@@ -66,8 +66,8 @@ def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: Job) -> None
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: Job, applied: bool) -> None:
-    with serving(once(Reply(reset=True, apply=applied))) as server:
+def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: DirectLoadJob, applied: bool) -> None:
+    with serving(once(FhirReply(reset=True, apply=applied))) as server:
         assert job.send(server.url).resources_out == 20
     assert len(server.stored) == 20
     assert server.bundles[0] == server.bundles[1]
@@ -84,8 +84,10 @@ def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: Job, appl
         b'{"resourceType":"Bundle","type":"searchset","entry":[]}',
     ],
 )
-def test_a_200_without_a_transaction_response_is_an_error_and_counts_nothing_sent(job: Job, body: bytes) -> None:
-    with serving(lambda *_: Reply(200, body)) as server:
+def test_a_200_without_a_transaction_response_is_an_error_and_counts_nothing_sent(
+    job: DirectLoadJob, body: bytes
+) -> None:
+    with serving(lambda *_: FhirReply(200, body)) as server:
         with pytest.raises(ServiceError) as caught:
             job.send(server.url)
         assert caught.value.reference == "send-answer"
@@ -98,12 +100,12 @@ def test_a_200_without_a_transaction_response_is_an_error_and_counts_nothing_sen
 
 @pytest.mark.parametrize("status", [408, 503])
 def test_a_failure_in_one_thread_keeps_what_the_others_sent(tmp_path: Path, status: int) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     job.write("a.ndjson", *[patient_line(n, 5) for n in range(12)])
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         if any(entry["request"]["url"] == "Patient/p5" for entry in content["entry"]):
-            return Reply(status, apply=False)
+            return FhirReply(status, apply=False)
         return None
 
     with serving(script) as server:
@@ -116,10 +118,10 @@ def test_a_failure_in_one_thread_keeps_what_the_others_sent(tmp_path: Path, stat
 
 
 @pytest.mark.slow
-def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:
-    def script(number: int, _: dict[str, Any]) -> Reply | None:
+def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: DirectLoadJob) -> None:
+    def script(number: int, _: dict[str, Any]) -> FhirReply | None:
         job.context.stop.request("SIGINT")
-        return Reply(stall=True, apply=False)
+        return FhirReply(stall=True, apply=False)
 
     with serving(script) as server:
         started = time.monotonic()
@@ -130,18 +132,18 @@ def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:
 
 @pytest.mark.slow
 def test_a_refusal_does_not_wait_for_the_requests_that_are_never_answered(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     patients = [{"resourceType": "Patient", "id": f"p{n}"} for n in range(2)]
     bundles = [{"resourceType": "Bundle", "type": "collection", "entry": [{"resource": one}]} for one in patients]
     job.write("a.ndjson", *bundles)
     asked = threading.Event()
 
-    def script(number: int, _: dict[str, Any]) -> Reply | None:
+    def script(number: int, _: dict[str, Any]) -> FhirReply | None:
         if number == 0:
             asked.set()
-            return Reply(stall=True, apply=False)
+            return FhirReply(stall=True, apply=False)
         assert asked.wait(60)
-        return Reply(401, apply=False)
+        return FhirReply(401, apply=False)
 
     with serving(script) as server:
         started = time.monotonic()
@@ -154,7 +156,7 @@ def test_a_refusal_does_not_wait_for_the_requests_that_are_never_answered(tmp_pa
 def test_a_broken_compressed_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     import zstandard
 
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     data = zstandard.compress(b'{"resourceType":"Observation","id":"o"}\n' * 500)
     (job.input / "a.ndjson.zst").write_bytes(data[:-10])
     with serving() as server, pytest.raises(SluiceError) as caught:
@@ -162,7 +164,7 @@ def test_a_broken_compressed_file_is_an_error_that_names_it(tmp_path: Path) -> N
     assert caught.value.reference.startswith("zst-")
 
 
-def test_a_job_directory_that_cannot_be_written_is_a_storage_error(job: Job) -> None:
+def test_a_job_directory_that_cannot_be_written_is_a_storage_error(job: DirectLoadJob) -> None:
     (job.directory / "send").write_text("in the way")
     with serving() as server, pytest.raises(SluiceError) as caught:
         job.send(server.url)

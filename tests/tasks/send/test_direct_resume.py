@@ -12,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import ServiceError
-from tests.peers.fhir import FakeFhir, Job, Reply, hapi_missing, observation, patient_line, resource, serving
+from tests.peers.fhir import (
+    DirectLoadJob,
+    FakeFhir,
+    FhirReply,
+    hapi_missing,
+    observation,
+    patient_line,
+    resource,
+    serving,
+)
 from tests.peers.job import in_process, printed
 
 # A process of its own, so that it can be killed: directory, URL, batch size.
@@ -26,7 +35,7 @@ print(result.resources_in, result.resources_out)
 """
 
 
-def fill(job: Job) -> dict[str, Any]:
+def fill(job: DirectLoadJob) -> dict[str, Any]:
     """Input of all kinds; what must be on the server in the end, by ``Type/id``."""
     organizations = [resource("Organization", f"org{n}") for n in range(5)]
     early = resource("Basic", "early", subject={"reference": "Patient/p3"})
@@ -45,7 +54,7 @@ def fill(job: Job) -> dict[str, Any]:
 
 
 def integrity(box: list[FakeFhir]) -> Any:
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
+    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         own = {entry["request"]["url"] for entry in content["entry"]} | set(box[0].stored)
         if "Basic/early" in own - set(box[0].stored) and "Patient/p3" not in own:
             return hapi_missing("Patient/p3")
@@ -59,7 +68,7 @@ def stored(server: FakeFhir) -> dict[str, Any]:
 
 
 def test_a_second_run_over_a_finished_load_sends_nothing_and_reports_the_same(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     expected = fill(job)
     box: list[FakeFhir] = []
     with serving(integrity(box)) as server:
@@ -79,7 +88,7 @@ def test_a_second_run_over_a_finished_load_sends_nothing_and_reports_the_same(tm
 def test_a_truncated_ledger_leads_to_the_same_data_and_repeats_nothing_recorded(
     tmp_path: Path,
 ) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     expected = fill(job)
     box: list[FakeFhir] = []
     with serving(integrity(box)) as server:
@@ -104,12 +113,12 @@ def test_a_truncated_ledger_leads_to_the_same_data_and_repeats_nothing_recorded(
 def test_failing_again_and_again_with_other_batch_sizes_loses_and_repeats_nothing(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int]]
 ) -> None:
-    job = Job(tmp_path_factory.mktemp("job"))
+    job = DirectLoadJob(tmp_path_factory.mktemp("job"))
     expected = fill(job)
     with serving() as server:
         for good, batch_size in rounds:
             until = len(server.bundles) + good
-            server.script = lambda number, _, until=until: Reply(403, apply=False) if number >= until else None
+            server.script = lambda number, _, until=until: FhirReply(403, apply=False) if number >= until else None
             with suppress(ServiceError):
                 job.send(server.url, batch_size=batch_size, max_concurrent_requests=1 + batch_size % 2)
         server.script = None
@@ -125,10 +134,10 @@ def test_failing_again_and_again_with_other_batch_sizes_loses_and_repeats_nothin
 def test_kill_9_at_a_transaction_loses_nothing_and_repeats_only_open_requests(
     tmp_path: Path, at: int, applied: bool
 ) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     expected = fill(job)
     with serving() as server:
-        server.kill_at(at, lambda: in_process(CLIENT, tmp_path, server.url, 4), Reply(reset=True, apply=applied))
+        server.kill_at(at, lambda: in_process(CLIENT, tmp_path, server.url, 4), FhirReply(reset=True, apply=applied))
         # What was under way has come in, and is stored or not.
         known = sum(json.loads(line).get("counts", {}).get("sent", 0) for line in job.ledger.read_text().splitlines())
         before = len(server.history)
@@ -141,7 +150,7 @@ def test_kill_9_at_a_transaction_loses_nothing_and_repeats_only_open_requests(
 
 
 def test_changed_input_is_sent_anew(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = DirectLoadJob(tmp_path)
     job.write("a.ndjson", observation("o1"), observation("o2"))
     job.write("b.ndjson", observation("o3"))
     with serving() as server:

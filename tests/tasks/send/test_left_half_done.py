@@ -15,7 +15,7 @@ CONTENTS = "72e144f8e2dde8a4ff58c8f41fdc5c30af2f5b42733ce41688a5e4d193102411"
 
 
 def test_a_direct_load_sends_what_the_ledger_does_not_know_as_sent(tmp_path: Path) -> None:
-    job = fhir.Job(tmp_path)
+    job = fhir.DirectLoadJob(tmp_path)
     job.put("a.ndjson", b"".join(PATIENT % number for number in range(5)))
     job.ledger.parent.mkdir()
     with fhir.serving() as server:

@@ -20,7 +20,7 @@ import pytest
 from tasks.shared.errors import SluiceError
 from tests.peers import fhir
 from tests.peers.fhir import bundle, observation
-from tests.peers.lies import Asked, Lie
+from tests.peers.lies import HonestAnswer, Lie
 from tests.peers.s3 import S3Job, configuration, scripted
 from tests.peers.server import Reply
 from tests.peers.transfer import PROJECT, SYSTEM, Endpoint, TransferJob, searchset
@@ -30,7 +30,7 @@ VICTIM = 3
 """The transaction that is answered with a lie, of eight of three resources each."""
 
 
-Change = Callable[[Asked], Any]
+Change = Callable[[HonestAnswer], Any]
 
 
 def with_entries(change: Change) -> Change:
@@ -45,7 +45,7 @@ def response(**changes: Any) -> Change:
 def stored(**changes: Any) -> Change:
     """The last entry has a resource: the one that was put, but for the changes."""
 
-    def lie(asked: Asked) -> Any:
+    def lie(asked: HonestAnswer) -> Any:
         put = {"resourceType": "Observation", "id": "o3-2"} | changes
         last = asked.entries[-1] | {"resource": {key: value for key, value in put.items() if value is not None}}
         return asked.answer | {"entry": [*asked.entries[:-1], last]}
@@ -219,16 +219,16 @@ def honest(sent: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TRANSACTIONS)
 def test_a_lie_about_a_transaction_is_noticed_or_listed(name: str, tmp_path: Path) -> None:
     lie = TRANSACTIONS[name]
-    job = fhir.Job(tmp_path)
+    job = fhir.DirectLoadJob(tmp_path)
     job.write("a.ndjson", *[bundle(*[observation(f"o{n}-{k}") for k in range(3)]) for n in range(8)])
     before: list[dict[str, Any]] = []
 
     def script(_: int, sent: dict[str, Any]) -> Any:
         answer = honest(sent)
         if sent["entry"][0]["request"]["url"] == f"Observation/o{VICTIM}-0":
-            return lie.reply(lie.tell(Asked(sent, answer, before)))
+            return lie.reply(lie.tell(HonestAnswer(sent, answer, before)))
         before.append(answer)
-        return lie.reply(answer) if lie.reference is None else fhir.Reply(body=json.dumps(answer).encode())
+        return lie.reply(answer) if lie.reference is None else fhir.FhirReply(body=json.dumps(answer).encode())
 
     with fhir.serving(script) as server:
         if lie.reference is None:

@@ -25,8 +25,8 @@ from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.prefect_task import proved
 from tasks.shared.service import Doubt
-from tests.peers.s3 import KEY_ID, SECRET, SMALL, Asked, S3Job, Script, configuration, refusal, scripted
-from tests.peers.server import Raw, Reply, Seen, closed_port
+from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, S3Request, Script, configuration, refusal, scripted
+from tests.peers.server import Raw, Reply, SeenRequest, closed_port
 
 CONTENT = b'{"resourceType":"Patient","id":"canary-patient"}\n'
 
@@ -42,7 +42,7 @@ def once(name: str, reply: Reply | Raw) -> Script:
     """``reply`` to the first request of this name."""
     left = [reply]
 
-    def script(asked: Asked) -> Reply | Raw | None:
+    def script(asked: S3Request) -> Reply | Raw | None:
         return left.pop() if asked.name == name and left else None
 
     return script
@@ -142,7 +142,7 @@ def test_an_end_whose_answer_was_lost_is_found_by_looking_for_the_object(job: S3
     job.write("large.ndjson", os.urandom(7 * MIB))
     lost = [True]
 
-    def script(asked: Asked) -> Reply | Raw | None:
+    def script(asked: S3Request) -> Reply | Raw | None:
         if asked.name == "CompleteMultipartUpload" and lost:
             lost.pop()
             store.serve(asked)
@@ -159,7 +159,7 @@ def test_the_id_of_an_upload_in_parts_goes_back_as_it_came(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
     body = b'<InitiateMultipartUploadResult><UploadId>W/id"</UploadId></InitiateMultipartUploadResult>'
 
-    def script(asked: Asked) -> Reply | None:
+    def script(asked: S3Request) -> Reply | None:
         return Reply(200, body) if asked.name == "CreateMultipartUpload" else None
 
     with scripted(script) as store, pytest.raises(SluiceError):
@@ -273,7 +273,7 @@ def test_wrong_keys_end_the_step_at_its_first_request(job: S3Job) -> None:
     "reply", [refusal(403, "AccessDenied"), Reply(405), Reply(501), refusal(400, "InvalidArgument")]
 )
 def test_keys_that_may_only_write_are_enough(job: S3Job, reply: Reply) -> None:
-    def script(asked: Asked) -> Reply | None:
+    def script(asked: S3Request) -> Reply | None:
         return reply if asked.name in ("ListMultipartUploads", "HeadObject") else None
 
     with scripted(script) as store:
@@ -288,7 +288,7 @@ def test_an_expired_token_in_the_middle_of_an_upload_leaves_nothing_unfinished(j
     job.write("large.ndjson", content)
     expired = [True]
 
-    def script(asked: Asked) -> Reply | None:
+    def script(asked: S3Request) -> Reply | None:
         return refusal(400, "ExpiredToken") if asked.part == 2 and expired else None
 
     with scripted(script) as store:
@@ -307,7 +307,7 @@ def test_an_expired_token_in_the_middle_of_an_upload_leaves_nothing_unfinished(j
 def test_a_failed_abort_of_an_unfinished_upload_does_not_hide_the_reason(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
 
-    def script(asked: Asked) -> Reply | None:
+    def script(asked: S3Request) -> Reply | None:
         if asked.name == "UploadPart":
             return refusal(403, "QuotaExceeded")
         return refusal(403, "AccessDenied") if asked.name == "AbortMultipartUpload" else None
@@ -318,7 +318,7 @@ def test_a_failed_abort_of_an_unfinished_upload_does_not_hide_the_reason(job: S3
 
 
 def test_a_file_that_changes_while_it_is_uploaded_is_an_error(job: S3Job) -> None:
-    def script(asked: Asked) -> Reply | None:
+    def script(asked: S3Request) -> Reply | None:
         if asked.name == "HeadObject":
             job.write("a.ndjson", b"x" * len(CONTENT))
         if asked.name == "PutObject":
@@ -334,7 +334,7 @@ def test_a_file_that_changes_while_it_is_uploaded_is_an_error(job: S3Job) -> Non
 def test_a_file_that_shrinks_is_an_error(job: S3Job) -> None:
     path = job.write("large.ndjson", os.urandom(7 * MIB))
 
-    def script(asked: Asked) -> None:
+    def script(asked: S3Request) -> None:
         if asked.name == "CreateMultipartUpload":
             os.truncate(path, MIB)
 
@@ -402,7 +402,7 @@ def test_a_stop_ends_an_upload_that_the_store_does_not_read(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(40 * MIB))
     reading = threading.Event()
 
-    def holds(head: Seen) -> bool:
+    def holds(head: SeenRequest) -> bool:
         if "partNumber" in head.target:
             reading.set()
             store.closing.wait(30)
@@ -446,7 +446,7 @@ def test_an_unfinished_upload_is_found_in_a_store_that_lists_only_by_the_whole_k
 
 @pytest.mark.parametrize("now", [b"{}\n", None])
 def test_it_is_found_there_too_when_its_file_is_a_small_one_now_or_gone(job: S3Job, now: bytes | None) -> None:
-    def killed(asked: Asked) -> Reply | None:
+    def killed(asked: S3Request) -> Reply | None:
         if asked.name == "UploadPart":
             return refusal(403, "QuotaExceeded")
         return refusal(403, "AccessDenied") if asked.name == "AbortMultipartUpload" else None  # it got no further
@@ -492,7 +492,7 @@ def test_preflight_lets_keys_pass_that_may_only_write() -> None:
     assert "may not look into the bucket" in doubt.text
 
 
-class Probed(NamedTuple):
+class PartProbe(NamedTuple):
     code: int
     said: str
 
@@ -501,15 +501,15 @@ NOT_FOUND = b'{"resourceType":"OperationOutcome"}'
 PAGE = b"<html><body><p>canary</p></body></html>"
 
 
-def step_of_a_job(job: S3Job, url: str) -> Probed:
+def step_of_a_job(job: S3Job, url: str) -> PartProbe:
     """The whole step, as it runs for a resume in a worker too: without a preflight."""
     context = job.prepare(configuration(url, attempts=2))
     try:
         doubts = list(proved([service(context.config)], context))
     except SluiceError as error:
-        return Probed(error.exit_code, error.reference)
+        return PartProbe(error.exit_code, error.reference)
     run(replace(context, doubts=tuple(doubts)))
-    return Probed(0, " ".join(doubts))
+    return PartProbe(0, " ".join(doubts))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import pytest
 from deployments.sandbox.objectstore import start_object_store
 from tasks.send.s3.upload import MIB
 from tests.conftest import kill, wait_until
-from tests.peers.s3 import SMALL, Asked, S3Job, configuration, scripted, sha256, victim
+from tests.peers.s3 import SMALL, S3Job, S3Request, configuration, scripted, sha256, victim
 from tests.peers.server import Raw
 
-MOMENTS: dict[str, Callable[[Asked], bool]] = {
+MOMENTS: dict[str, Callable[[S3Request], bool]] = {
     "a small file is on its way": lambda asked: asked.name == "PutObject",
     "one of several parts is there": lambda asked: asked.name == "UploadPart" and asked.part == 2,
     "the object is about to appear": lambda asked: asked.name == "CompleteMultipartUpload",
@@ -45,7 +45,7 @@ def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
     killed = []
     started = threading.Event()
 
-    def script(asked: Asked) -> Raw | None:
+    def script(asked: S3Request) -> Raw | None:
         assert started.wait(60)
         if MOMENTS[moment](asked) and not killed:
             killed.append(asked.name)

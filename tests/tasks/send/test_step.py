@@ -11,7 +11,7 @@ from tasks.send.step import run
 from tasks.shared.errors import DataError, SluiceError
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.fhir import Job, observation, serving
+from tests.peers.fhir import DirectLoadJob, observation, serving
 
 NOBODY = "http://127.0.0.1:9"
 TRANSFER = {
@@ -28,7 +28,7 @@ def context(directory: Path, send: dict[str, Any]) -> StepContext:
 
 
 def test_direct_resource_load_sends(tmp_path: Path) -> None:
-    given = Job(tmp_path)
+    given = DirectLoadJob(tmp_path)
     given.write("a.ndjson", observation("o"))
     with serving() as server:
         result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
@@ -49,7 +49,7 @@ def test_direct_resource_load_sends(tmp_path: Path) -> None:
 def test_a_missing_mode_url_or_identifier_is_an_error_of_the_configuration(
     tmp_path: Path, send: dict[str, Any], reference: str
 ) -> None:
-    Job(tmp_path).write("a.ndjson", observation("o"))
+    DirectLoadJob(tmp_path).write("a.ndjson", observation("o"))
     with pytest.raises(SluiceError) as caught:
         run(context(tmp_path, send))
     assert caught.value.reference == reference
@@ -58,7 +58,7 @@ def test_a_missing_mode_url_or_identifier_is_an_error_of_the_configuration(
 
 @pytest.mark.parametrize("send", [{"send_as": "direct_resource_load", "url": NOBODY}, TRANSFER, S3])
 def test_nothing_to_send_is_an_error_before_any_request(tmp_path: Path, send: dict[str, Any]) -> None:
-    given = Job(tmp_path)
+    given = DirectLoadJob(tmp_path)
     given.put(".hidden", b"x")
     given.put("a.ndjson.part", b"{}")
     with pytest.raises(DataError) as caught:
@@ -67,7 +67,7 @@ def test_nothing_to_send_is_an_error_before_any_request(tmp_path: Path, send: di
 
 
 def test_what_is_no_data_is_named_once_and_not_sent(tmp_path: Path) -> None:
-    given = Job(tmp_path)
+    given = DirectLoadJob(tmp_path)
     given.write("a.ndjson", observation("o"))
     (given.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
     with serving() as server:

@@ -19,7 +19,7 @@ from tasks.send.comparison import compare
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
-from tests.peers.server import Reply, Seen
+from tests.peers.server import Reply, SeenRequest
 from tests.peers.transfer import Endpoint, TransferJob, serving
 
 TRANSIENT = [408, 409, 429, 500, 502, 503, 504]
@@ -254,7 +254,7 @@ def test_an_upload_that_the_server_sends_back_is_not_read(job: TransferJob) -> N
     """Some servers ignore ``Prefer: return=minimal``."""
     job.fill()
 
-    def script(_: str, seen: Seen, honest: Reply) -> Reply:
+    def script(_: str, seen: SeenRequest, honest: Reply) -> Reply:
         return Reply(201, b"x" * 1000, length=1 << 40) if seen.method == "PUT" else honest
 
     with Endpoint(script) as server:

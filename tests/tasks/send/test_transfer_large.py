@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from tests.peers.job import printed
-from tests.peers.transfer import SYSTEM, Store, TransferJob, serving
+from tests.peers.transfer import SYSTEM, TransferJob, TransferStore, serving
 
 MB = 1_000_000
 LIMIT = 300
@@ -41,7 +41,7 @@ def fill(job: TransferJob, *, random_mb: int, lines_mb: int, files: int) -> None
                 lines.write(block[index % len(block)])
 
 
-def equals(store: Store) -> int:
+def equals(store: TransferStore) -> int:
     """The size of what the receiving process gets, compared by hash and length without holding it."""
     params = {"identifier": f"{SYSTEM}|Test_PROJECT-1"}
     found = store.http.get("/fhir/DocumentReference", params=params).json()["entry"][0]["resource"]

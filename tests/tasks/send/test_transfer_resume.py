@@ -18,7 +18,7 @@ from tasks.send.transfer.store import Bounds
 from tasks.shared.errors import SluiceError
 from tests.conftest import wait_until
 from tests.peers.job import in_process
-from tests.peers.transfer import NOON, Store, TransferJob, serving
+from tests.peers.transfer import NOON, TransferJob, TransferStore, serving
 
 SEED = int(os.environ.get("KILL_SEED", "20260302"))
 
@@ -66,17 +66,17 @@ def undisturbed(directory: Path, **fill: Any) -> list[bytes]:
         return [*store.state(), store.receive().archive]
 
 
-def earlier(directory: Path, store: Store) -> None:
+def earlier(directory: Path, store: TransferStore) -> None:
     job = TransferJob(directory)
     job.fill(patients=1)
     job.send(store.url, bounds=Bounds(raw_above=0))
 
 
-def documents(store: Store) -> list[bytes]:
+def documents(store: TransferStore) -> list[bytes]:
     return [line for line in store.state() if b'"resourceType":"DocumentReference"' in line]
 
 
-def was_applied(store: Store, rule: dict[str, Any], before: list[bytes]) -> bool:
+def was_applied(store: TransferStore, rule: dict[str, Any], before: list[bytes]) -> bool:
     """Whether the request that is held back has done its work; ``before`` are the documents without it."""
     if rule["method"] == "DELETE":
         return store.counts()["Binary"] == 1

@@ -14,7 +14,7 @@ from config import AuthConfig
 from tasks.shared.blanked import LEAST, MARK, TOKENS_KEPT, Secrets
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tests.peers.client import client
-from tests.peers.server import Reply, Seen, loopback
+from tests.peers.server import Reply, SeenRequest, loopback
 
 SECRET = "s3cret/with+signs&\"quotes'<ümlaut>=%20 :end"
 
@@ -117,7 +117,7 @@ def test_tokens_without_end_do_not_fill_the_memory() -> None:
 def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Cut first, half a secret would stay at the end."""
 
-    def echo(_: Seen) -> Reply:
+    def echo(_: SeenRequest) -> Reply:
         return Reply(400, b"x" * (LARGEST - 8) + b"long-secret-value")
 
     with (

@@ -67,7 +67,7 @@ def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(con
     assert not kept_at(context.job_dir, 1).exists()
 
 
-class Probed:
+class ProbedService:
     """A probe that finds what it is told to find."""
 
     def __init__(self, *found: Found, proves: bool = True) -> None:
@@ -81,20 +81,20 @@ class Probed:
 
 
 def test_a_service_is_asked_before_the_first_data_until_the_step_is_to_stop(context: StepContext) -> None:
-    probe = Probed(Doubt("nobody knows"))
+    probe = ProbedService(Doubt("nobody knows"))
     assert list(proved([Service("send", "http://x", probe=probe)], context)) == ["nobody knows"]
     (asked,) = probe.asked
     assert asked["stop"] == context.stop
 
 
 def test_a_wrong_service_ends_the_step_before_the_next_one_is_asked(context: StepContext) -> None:
-    wrong, next_one = Probed(DataError("wrong-service", "another one")), Probed()
+    wrong, next_one = ProbedService(DataError("wrong-service", "another one")), ProbedService()
     with pytest.raises(DataError):
         list(proved([Service("send", "http://x", probe=wrong), Service("send", "http://y", probe=next_one)], context))
     assert next_one.asked == []
 
 
 def test_what_proves_nothing_is_not_asked_by_a_step(context: StepContext) -> None:
-    probe = Probed(DataError("x", "y"), proves=False)
+    probe = ProbedService(DataError("x", "y"), proves=False)
     assert list(proved([Service("extractor", "http://x", probe=probe), Service("extractor")], context)) == []
     assert probe.asked == []

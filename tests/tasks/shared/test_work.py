@@ -127,14 +127,14 @@ def test_whoever_submits_waits_while_the_budget_is_used_up() -> None:
 
 
 def test_at_most_as_many_items_as_the_budget_are_under_way_and_each_is_let_go_of() -> None:
-    class Large:
+    class LargeTask:
         pass
 
-    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    alive: weakref.WeakSet[LargeTask] = weakref.WeakSet()
     most = 0
     with workers(lambda *_: time.sleep(0.001), budget=5) as pool:
         for _ in range(50):
-            large = Large()
+            large = LargeTask()
             alive.add(large)
             most = max(most, len(alive))
             pool.submit(large)
@@ -336,16 +336,16 @@ def test_another_item_is_read_only_while_the_window_weighs_less_than_its_budget(
 
 @pytest.mark.slow
 def test_what_was_yielded_is_not_kept() -> None:
-    class Large:
+    class LargeItem:
         pass
 
-    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    alive: weakref.WeakSet[LargeItem] = weakref.WeakSet()
     most = 0
 
-    def source() -> Iterator[Large]:
+    def source() -> Iterator[LargeItem]:
         nonlocal most
         for _ in range(200):
-            large = Large()
+            large = LargeItem()
             alive.add(large)
             most = max(most, len(alive))
             yield large

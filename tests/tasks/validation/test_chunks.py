@@ -21,7 +21,7 @@ class SentEntry(msgspec.Struct, rename="camel"):
     resource: msgspec.Raw
 
 
-class Sent(msgspec.Struct, rename="camel"):
+class SentChunk(msgspec.Struct, rename="camel"):
     resource_type: str
     type: str
     entry: list[SentEntry]
@@ -36,7 +36,7 @@ def chunks_of(groups: list[list[Item]], limit: int, skip: int = 0) -> list[Valid
 
 
 def resources_in(chunk: ValidationChunk) -> list[bytes]:
-    parsed = msgspec.json.decode(chunk.body, type=Sent)
+    parsed = msgspec.json.decode(chunk.body, type=SentChunk)
     assert (parsed.resource_type, parsed.type) == ("Bundle", "collection")
     assert all(entry.full_url for entry in parsed.entry)
     return [bytes(entry.resource) for entry in parsed.entry]

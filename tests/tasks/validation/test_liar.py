@@ -18,9 +18,9 @@ from tasks.shared.errors import SluiceError
 from tasks.validation.probe import service as declared_service
 from tests.peers import job
 from tests.peers.extraction import JSON
-from tests.peers.lies import Asked, Lie
-from tests.peers.server import Reply, Seen, loopback
-from tests.peers.validation import CANARY, FakeService, Job, issue, judged, outcome, patient
+from tests.peers.lies import HonestAnswer, Lie
+from tests.peers.server import Reply, SeenRequest, loopback
+from tests.peers.validation import CANARY, FakeValidation, ValidationJob, issue, judged, outcome, patient
 
 VICTIM = "b1"
 """The first resource of the request that is answered with a lie: lines 2 and 3 of b.ndjson."""
@@ -29,12 +29,12 @@ ANSWER = "validation-answer"
 NOTHING_WRONG = ("nothing wrong with what is wrong", "errors called warnings")
 
 
-def one(**changes: Any) -> Callable[[Asked], Any]:
+def one(**changes: Any) -> Callable[[HonestAnswer], Any]:
     """The last issue is another one."""
     return lambda asked: asked.answer | {"issue": [*asked.answer["issue"][:-1], asked.answer["issue"][-1] | changes]}
 
 
-def about(place: str) -> Callable[[Asked], Any]:
+def about(place: str) -> Callable[[HonestAnswer], Any]:
     return one(expression=[place])
 
 
@@ -129,8 +129,8 @@ def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: s
     lie = MADE_UP[name]
     honest = json.loads(outcome(issue("information", "informational"), issue(entry=0)))
 
-    def answer(seen: Seen) -> Reply:
-        reply = lie.reply(lie.tell(Asked(json.loads(seen.body), honest, [])))
+    def answer(seen: SeenRequest) -> Reply:
+        reply = lie.reply(lie.tell(HonestAnswer(json.loads(seen.body), honest, [])))
         return replace(reply, headers={**JSON, **reply.headers})
 
     with loopback(answer) as server:
@@ -143,7 +143,7 @@ def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: s
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Path) -> None:
     lie = LIES[name]
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     padding = "y" * 350
     job.write("a.ndjson", *[patient(f"a{n}", x=padding, bad=1) for n in range(4)])
     job.write("b.ndjson", patient("b0", x="y" * 800), *[patient(f"b{n}", x=padding, bad=1) for n in range(1, 7)])
@@ -154,11 +154,11 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
         if f'"{VICTIM}"'.encode() in body:
             sent = json.loads(body)
             assert len(sent["entry"]) == SENT
-            return lie.reply(lie.tell(Asked(sent, answer, before)))
+            return lie.reply(lie.tell(HonestAnswer(sent, answer, before)))
         before.append(answer)
         return None
 
-    with FakeService(script) as service:
+    with FakeValidation(script) as service:
         if lie.reference is None:
             job.validate(service.url, chunk_bytes=1200, max_concurrent_requests=1)
             return

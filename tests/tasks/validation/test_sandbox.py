@@ -10,13 +10,13 @@ import pytest
 import deployments.sandbox.data
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.peers.validation import Job, bundle
+from tests.peers.validation import ValidationJob, bundle
 
 DATA = Path(deployments.sandbox.data.__file__).parent
 
 
 def test_findings_of_the_sandbox_service_are_mapped_to_their_resources(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     good = {"resourceType": "Patient", "id": "good", "gender": "female"}
     bad = {"resourceType": "Patient", "id": "bad", "gender": "x"}
     job.write("a.ndjson", good, bundle(good | {"id": "other"}, {"resourceType": "Observation", "id": "o1"}), bad)
@@ -37,7 +37,7 @@ def test_findings_of_the_sandbox_service_are_mapped_to_their_resources(tmp_path:
 def test_the_data_of_the_demo_is_validated_whole_whatever_the_service_takes_at_once(tmp_path: Path) -> None:
     results = []
     for name, options in (("all", ValidationOptions()), ("pieces", ValidationOptions(max_body=20_000))):
-        job = Job(tmp_path / name)
+        job = ValidationJob(tmp_path / name)
         for file in DATA.glob("*.ndjson"):
             shutil.copy(file, job.input)
         with serve_in_thread(validation_service(options)) as served:

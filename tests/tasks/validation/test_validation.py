@@ -16,15 +16,25 @@ from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, InputError
 from tasks.validation.client import endpoint
 from tests.peers.server import Reply
-from tests.peers.validation import CANARY, Job, bundle, issue, outcome, patient, patient_line, resource, serving
+from tests.peers.validation import (
+    CANARY,
+    ValidationJob,
+    bundle,
+    issue,
+    outcome,
+    patient,
+    patient_line,
+    resource,
+    serving,
+)
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+def job(tmp_path: Path) -> ValidationJob:
+    return ValidationJob(tmp_path)
 
 
-def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: Job) -> None:
+def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1"), bundle(patient("p2"), resource("Observation", "o1")))
     with serving() as server:
         job.validate(server.url)
@@ -42,7 +52,7 @@ def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: Job) -
     assert not any("request" in entry for entry in body["entry"])
 
 
-def test_reports_and_summary_keep_no_credential_and_count_what_the_service_said(job: Job) -> None:
+def test_reports_and_summary_keep_no_credential_and_count_what_the_service_said(job: ValidationJob) -> None:
     SECRETS.text("structure-secret")
 
     def echo(_number: int, _body: bytes) -> Reply:
@@ -71,7 +81,7 @@ def test_a_url_that_names_the_operation_is_used_as_given(url: str, expected: str
     assert endpoint(url) == expected
 
 
-def test_valid_data_completes_without_findings_and_is_passed_through(job: Job) -> None:
+def test_valid_data_completes_without_findings_and_is_passed_through(job: ValidationJob) -> None:
     job.write("core.ndjson", resource("Organization", "org"))
     job.write("a.ndjson", *[patient_line(n, 3) for n in range(4)])
     with serving() as server:
@@ -86,7 +96,7 @@ def test_valid_data_completes_without_findings_and_is_passed_through(job: Job) -
     assert [row["file"] for row in job.summary()] == ["core.ndjson", "a.ndjson"]
 
 
-def test_findings_do_not_fail_the_step_and_are_counted_by_severity_type_and_code(job: Job) -> None:
+def test_findings_do_not_fail_the_step_and_are_counted_by_severity_type_and_code(job: ValidationJob) -> None:
     job.write(
         "a.ndjson", patient("p0"), patient("p1", bad=2), bundle(patient("p2"), resource("Observation", "o1", bad=1))
     )
@@ -102,7 +112,7 @@ def test_findings_do_not_fail_the_step_and_are_counted_by_severity_type_and_code
     assert CANARY not in json.dumps(result.result())
 
 
-def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:
+def test_the_summary_maps_an_issue_to_file_line_and_resource(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1", bad=1), b"", bundle(patient("p2"), resource("Observation", "o1", bad=1)))
     with serving() as server:
         job.validate(server.url)
@@ -130,7 +140,7 @@ def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:
 
 
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@"])
-def test_no_cell_of_the_summary_is_a_formula(job: Job, begins: str) -> None:
+def test_no_cell_of_the_summary_is_a_formula(job: ValidationJob, begins: str) -> None:
     formula = f"{begins}1+cmd|' /C calc'!A0"
 
     def asks(_number: int, _body: bytes) -> Reply:
@@ -158,7 +168,9 @@ def test_no_cell_of_the_summary_is_a_formula(job: Job, begins: str) -> None:
         ("no object", ""),
     ],
 )  # fmt: skip
-def test_the_summary_names_the_profiles_of_the_resource_without_versions(job: Job, meta: Any, expected: str) -> None:
+def test_the_summary_names_the_profiles_of_the_resource_without_versions(
+    job: ValidationJob, meta: Any, expected: str
+) -> None:
     job.write("a.ndjson", patient("p1"), bundle(patient("p2"), resource("Observation", "o1", meta=meta, bad=2)))
     with serving() as server:
         job.validate(server.url)
@@ -166,7 +178,7 @@ def test_the_summary_names_the_profiles_of_the_resource_without_versions(job: Jo
     assert found == [("Observation/o1", expected)] * 2
 
 
-def test_the_report_has_one_outcome_per_chunk_in_order_unchanged_and_on_one_line(job: Job) -> None:
+def test_the_report_has_one_outcome_per_chunk_in_order_unchanged_and_on_one_line(job: ValidationJob) -> None:
     job.write("a.ndjson", *[patient(f"p{n}", x="y" * 600) for n in range(6)])
 
     def pretty(number: int, body: bytes) -> Reply:
@@ -185,7 +197,7 @@ def test_the_report_has_one_outcome_per_chunk_in_order_unchanged_and_on_one_line
     ]
 
 
-def test_reports_are_plain_and_named_after_the_base_of_the_file(job: Job) -> None:
+def test_reports_are_plain_and_named_after_the_base_of_the_file(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1"))
     (job.input / "b.ndjson.zst").write_bytes(zstandard.compress(json.dumps(patient("p2", bad=1)).encode()))
     with serving() as server:
@@ -194,7 +206,7 @@ def test_reports_are_plain_and_named_after_the_base_of_the_file(job: Job) -> Non
     assert result.details["findings"] == 1
 
 
-def test_everything_written_is_private(job: Job) -> None:
+def test_everything_written_is_private(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1", bad=1))
     with serving() as server:
         job.validate(server.url)
@@ -205,7 +217,7 @@ def test_everything_written_is_private(job: Job) -> None:
     assert not list(job.output.rglob("*.part"))
 
 
-def test_an_unsendable_resource_is_a_finding_and_the_rest_is_validated(job: Job) -> None:
+def test_an_unsendable_resource_is_a_finding_and_the_rest_is_validated(job: ValidationJob) -> None:
     line = bundle(patient("p1"), {"id": "x", "text": CANARY}, patient("p3", bad=1))
     job.write("a.ndjson", b'{"not":"a resource"}', line, patient("p4"))
     with serving() as server:
@@ -221,14 +233,14 @@ def test_an_unsendable_resource_is_a_finding_and_the_rest_is_validated(job: Job)
     assert theirs["issue"][1]["severity"] == "error"
 
 
-def test_a_file_of_nothing_usable_needs_no_request(job: Job) -> None:
+def test_a_file_of_nothing_usable_needs_no_request(job: ValidationJob) -> None:
     job.write("a.ndjson", b"{}")
     with serving() as server:
         assert job.validate(server.url).details["findings"] == 1
     assert server.bodies == []
 
 
-def test_an_empty_file_has_an_empty_report(job: Job) -> None:
+def test_an_empty_file_has_an_empty_report(job: ValidationJob) -> None:
     job.write("a.ndjson")
     with serving() as server:
         result = job.validate(server.url)
@@ -236,7 +248,7 @@ def test_an_empty_file_has_an_empty_report(job: Job) -> None:
     assert (result.files, result.resources_in) == (1, 0)
 
 
-def test_an_issue_about_several_entries_has_a_row_for_each_and_counts_once(job: Job) -> None:
+def test_an_issue_about_several_entries_has_a_row_for_each_and_counts_once(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1"), patient("p2"))
     both = issue(expression=["Bundle.entry[0].resource/*Patient/p1*/.name", "Bundle.entry[1].resource/*Patient/p2*/"])
     with serving(lambda *_: Reply(200, outcome(both, issue()))) as server:
@@ -251,7 +263,9 @@ def test_an_issue_about_several_entries_has_a_row_for_each_and_counts_once(job: 
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_never_more_requests_in_flight_than_max_concurrent_requests_across_files(job: Job, requests: int) -> None:
+def test_never_more_requests_in_flight_than_max_concurrent_requests_across_files(
+    job: ValidationJob, requests: int
+) -> None:
     for name in "abcd":
         job.write(f"{name}.ndjson", *[patient(f"{name}{n}", x="y" * 600) for n in range(6)])
     together = threading.Barrier(requests, timeout=60)
@@ -267,7 +281,7 @@ def test_never_more_requests_in_flight_than_max_concurrent_requests_across_files
     assert server.busiest == requests
 
 
-def test_core_is_validated_first(job: Job) -> None:
+def test_core_is_validated_first(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1"))
     job.write("core.ndjson", resource("Organization", "org"))
     with serving() as server:
@@ -275,7 +289,7 @@ def test_core_is_validated_first(job: Job) -> None:
     assert server.validated == ["Organization/org", "Patient/p1"]
 
 
-def test_413_halves_the_chunk_until_it_fits_and_maps_its_issues(job: Job) -> None:
+def test_413_halves_the_chunk_until_it_fits_and_maps_its_issues(job: ValidationJob) -> None:
     job.write("a.ndjson", *[patient(f"p{n}", bad=n % 2, x="y" * 300) for n in range(16)])
     with serving(limit=2000) as server:
         result = job.validate(server.url, max_concurrent_requests=1)
@@ -286,7 +300,7 @@ def test_413_halves_the_chunk_until_it_fits_and_maps_its_issues(job: Job) -> Non
     assert rows == [(str(n + 1), f"Patient/p{n}") for n in range(1, 16, 2)]
 
 
-def test_what_is_as_large_as_a_refused_chunk_is_not_sent_again(job: Job) -> None:
+def test_what_is_as_large_as_a_refused_chunk_is_not_sent_again(job: ValidationJob) -> None:
     job.write("a.ndjson", *[patient(f"p{n:02}", x="y" * 400) for n in range(40)])
     with serving(limit=3000) as server:
         job.validate(server.url, chunk_bytes=5000, max_concurrent_requests=1)
@@ -294,7 +308,9 @@ def test_what_is_as_large_as_a_refused_chunk_is_not_sent_again(job: Job) -> None
     assert server.validated == [f"Patient/p{n:02}" for n in range(40)]
 
 
-def test_an_answer_that_is_too_large_is_asked_for_in_halves(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_too_large_is_asked_for_in_halves(
+    job: ValidationJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.validation.client.MAX_ANSWER", 1500)
     job.write("a.ndjson", *[patient(f"p{n}", bad=1) for n in range(8)])
     with serving() as server:
@@ -303,7 +319,7 @@ def test_an_answer_that_is_too_large_is_asked_for_in_halves(job: Job, monkeypatc
     assert [row["resource"] for row in job.summary() if row["resource"]] == [f"Patient/p{n}" for n in range(8)]
 
 
-def test_a_second_validation_step_has_a_directory_of_its_own(job: Job) -> None:
+def test_a_second_validation_step_has_a_directory_of_its_own(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1", bad=1))
     steps = ["local_import", "validation", "wait", "validation"]
     with serving() as server:
@@ -315,7 +331,7 @@ def test_a_second_validation_step_has_a_directory_of_its_own(job: Job) -> None:
     assert len(server.bodies) == 2
 
 
-def test_files_that_differ_in_compression_only_have_two_reports(job: Job) -> None:
+def test_files_that_differ_in_compression_only_have_two_reports(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1"))
     (job.input / "a.ndjson.zst").write_bytes(zstandard.compress(json.dumps(patient("p2")).encode()))
     with serving() as server:
@@ -324,7 +340,7 @@ def test_files_that_differ_in_compression_only_have_two_reports(job: Job) -> Non
     assert result.details["report_files"] == 2
 
 
-def test_entries_without_a_resource_are_told_of(job: Job) -> None:
+def test_entries_without_a_resource_are_told_of(job: ValidationJob) -> None:
     line = bundle(patient("p1"))
     line["entry"].append({"request": {"method": "DELETE", "url": "Patient/p9"}})
     job.write("a.ndjson", line)
@@ -334,7 +350,7 @@ def test_entries_without_a_resource_are_told_of(job: Job) -> None:
     assert result.warnings[0].startswith("fewer than 5 Bundle entries held nothing")
 
 
-def test_the_artifact_shows_so_many_codes_and_counts_the_others_together(job: Job) -> None:
+def test_the_artifact_shows_so_many_codes_and_counts_the_others_together(job: ValidationJob) -> None:
     job.write("a.ndjson", patient("p1", bad=300))
     with serving() as server:
         codes = job.validate(server.url).details["codes"]
@@ -343,7 +359,7 @@ def test_the_artifact_shows_so_many_codes_and_counts_the_others_together(job: Jo
     assert codes["other"] == 200
 
 
-def test_no_payload_is_logged(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_payload_is_logged(job: ValidationJob, caplog: pytest.LogCaptureFixture) -> None:
     job.write("a.ndjson", *[patient(f"{CANARY}-{n}", bad=1) for n in range(4)], b'{"x":"%b"}' % CANARY.encode())
     with caplog.at_level(logging.DEBUG), serving(limit=1000) as server:
         job.validate(server.url)
@@ -351,7 +367,7 @@ def test_no_payload_is_logged(job: Job, caplog: pytest.LogCaptureFixture) -> Non
     assert CANARY not in caplog.text
 
 
-def test_progress_is_of_files_resources_and_the_fraction_done(job: Job) -> None:
+def test_progress_is_of_files_resources_and_the_fraction_done(job: ValidationJob) -> None:
     job.write("a.ndjson", *[patient(f"p{n}") for n in range(5)])
     job.write("b.ndjson", patient("x"))
     with serving() as server:
@@ -360,7 +376,7 @@ def test_progress_is_of_files_resources_and_the_fraction_done(job: Job) -> None:
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 6, 1.0)
 
 
-def test_nothing_to_validate_and_no_service_are_errors(job: Job) -> None:
+def test_nothing_to_validate_and_no_service_are_errors(job: ValidationJob) -> None:
     with pytest.raises(DataError) as nothing:
         job.validate("http://127.0.0.1:9")
     assert nothing.value.reference == "validation-no-input"

@@ -13,7 +13,7 @@ import pytest
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError
 from tasks.validation.validation import ValidationBounds
 from tests.conftest import wait_until
-from tests.peers.scenes import Scene, playing
+from tests.peers.scenes import StepScene, playing
 from tests.peers.server import Reply
 from tests.peers.validation import bundle, issue, outcome, patient
 
@@ -28,7 +28,7 @@ NO_ANSWERS = {
 
 
 @pytest.fixture
-def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
     with playing("validation", tmp_path, caplog) as scene:
         yield scene
 
@@ -40,7 +40,7 @@ def times(count: int) -> Callable[[object], bool]:
 
 
 @pytest.mark.parametrize("what", NO_ANSWERS)
-def test_an_answer_that_is_no_operation_outcome_is_a_failure_and_no_finding(scene: Scene, what: str) -> None:
+def test_an_answer_that_is_no_operation_outcome_is_a_failure_and_no_finding(scene: StepScene, what: str) -> None:
     scene.goes_wrong(Reply(200, NO_ANSWERS[what]))
     error = scene.fails(ServiceError)
     assert (error.reference, error.exit_code) == ("validation-answer", 1)
@@ -50,13 +50,13 @@ def test_an_answer_that_is_no_operation_outcome_is_a_failure_and_no_finding(scen
 
 
 @pytest.mark.parametrize("status", [201, 202, 204])
-def test_another_success_than_200_is_no_result(scene: Scene, status: int) -> None:
+def test_another_success_than_200_is_no_result(scene: StepScene, status: int) -> None:
     body = b"" if status == 204 else outcome()
     scene.service.script = lambda *_: Reply(status, body)
     assert scene.fails(ServiceError).reference == "validation-answer"
 
 
-def test_a_reset_before_the_body_was_read_is_retried_as_configured(scene: Scene) -> None:
+def test_a_reset_before_the_body_was_read_is_retried_as_configured(scene: StepScene) -> None:
     scene.job.write("c.ndjson", patient("large", x="y" * 3_000_000))
     scene.service.refuses = times(2)
     assert scene.run().details["findings"] == 6
@@ -68,13 +68,13 @@ def test_a_reset_before_the_body_was_read_is_retried_as_configured(scene: Scene)
     assert (error.context or "").startswith("c.ndjson:1 Patient")
 
 
-def test_the_timeout_covers_a_queue_of_all_requests_under_way(scene: Scene) -> None:
+def test_the_timeout_covers_a_queue_of_all_requests_under_way(scene: StepScene) -> None:
     scene.service.script = lambda *_: Reply(seconds=0.8)
     bounds = ValidationBounds(timeout=0.6, mebibyte=1000)
     assert scene.job.validate(scene.service.url, bounds=bounds, max_concurrent_requests=3).details["findings"] == 6
 
 
-def test_413_for_a_single_resource_is_terminal_and_names_file_line_and_type(scene: Scene) -> None:
+def test_413_for_a_single_resource_is_terminal_and_names_file_line_and_type(scene: StepScene) -> None:
     scene.job.write("c.ndjson", bundle(patient("c0"), patient("c1", x="y" * 2000)))
     scene.service.limit = 1500
     error = scene.fails(ServiceError)
@@ -82,7 +82,7 @@ def test_413_for_a_single_resource_is_terminal_and_names_file_line_and_type(scen
     assert error.context == "c.ndjson:1 entry 1 Patient"
 
 
-def test_of_several_failures_the_first_in_order_is_reported_after_earlier_results(scene: Scene) -> None:
+def test_of_several_failures_the_first_in_order_is_reported_after_earlier_results(scene: StepScene) -> None:
     service = scene.service
 
     def script(_: int, body: bytes) -> Reply | None:
@@ -102,7 +102,7 @@ def test_of_several_failures_the_first_in_order_is_reported_after_earlier_result
     assert sorted(service.validated) == ["Patient/b1", "Patient/b2", "Patient/b3"]
 
 
-def test_a_broken_input_file_is_named_and_files_before_it_keep_their_reports(scene: Scene) -> None:
+def test_a_broken_input_file_is_named_and_files_before_it_keep_their_reports(scene: StepScene) -> None:
     scene.job.put("c.ndjson.zst", b"\x28\xb5\x2f\xfd\x04")
     error = scene.fails(SluiceError)
     assert error.reference == "zst-truncated"

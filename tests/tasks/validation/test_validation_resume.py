@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
 from tests.peers.server import Reply
-from tests.peers.validation import Job, patient, serving
+from tests.peers.validation import ValidationJob, patient, serving
 from tests.tasks.test_kills import CHUNK, fill_validation
 
 REQUESTS = 23
@@ -26,7 +26,7 @@ Whole = tuple[dict[str, bytes], dict[str, Any]]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """What an undisturbed run writes, and what it counts."""
-    job = Job(tmp_path_factory.mktemp("undisturbed"))
+    job = ValidationJob(tmp_path_factory.mktemp("undisturbed"))
     fill_validation(job, 20)
     with serving() as server:
         result = job.validate(server.url, chunk_bytes=CHUNK)
@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def test_a_second_run_over_finished_files_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     fill_validation(job, 20)
     with serving() as server:
         details = job.validate(server.url, chunk_bytes=CHUNK).details
@@ -49,7 +49,7 @@ def test_a_second_run_over_finished_files_asks_nothing_and_reports_the_same(tmp_
 
 
 def test_a_file_with_a_report_is_skipped_and_its_findings_still_count(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     job.write("a.ndjson", patient("p1", bad=2))
     with serving() as server:
         job.validate(server.url)
@@ -61,7 +61,7 @@ def test_a_file_with_a_report_is_skipped_and_its_findings_still_count(tmp_path: 
 
 
 def test_a_file_that_changed_since_its_report_is_validated_anew(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     job.write("a.ndjson", patient("p1", bad=2))
     job.write("b.ndjson", patient("p2", bad=1))
     with serving() as server:
@@ -74,7 +74,7 @@ def test_a_file_that_changed_since_its_report_is_validated_anew(tmp_path: Path) 
 
 @pytest.mark.parametrize("gone", ["a.validation.ndjson", ".state/a.csv", ".state/ledger.ndjson"])
 def test_whose_report_or_records_are_gone_is_validated_anew(tmp_path: Path, gone: str) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     job.write("a.ndjson", patient("p1", bad=2))
     with serving() as server:
         first = job.validate(server.url)
@@ -87,7 +87,7 @@ def test_whose_report_or_records_are_gone_is_validated_anew(tmp_path: Path, gone
 
 
 def test_a_report_about_a_file_that_is_no_longer_there_is_removed(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     job.write("a.ndjson", patient("p1", bad=2))
     gone = job.write("b.ndjson", patient("p2", bad=1))
     with serving() as server:
@@ -100,7 +100,7 @@ def test_a_report_about_a_file_that_is_no_longer_there_is_removed(tmp_path: Path
 
 
 def test_a_large_file_goes_on_inside(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}", bad=1, x="y" * 600) for n in range(30)])
     with serving(lambda number, _: Reply(403) if number == 20 else None) as server:
         with pytest.raises(SluiceError):
@@ -114,7 +114,7 @@ def test_a_large_file_goes_on_inside(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_earlier_version_go_on_to_count_and_have_no_profile_recorded(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = ValidationJob(tmp_path)
     meta = {"profile": ["http://a.example/one"]}
     job.write("a.ndjson", *[patient(f"p{n}", bad=1, meta=meta) for n in range(2)])
     with serving() as server:
@@ -141,7 +141,7 @@ def test_the_reports_are_the_same_for_any_truncated_ledger_and_files(
     whole: Whole, tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int]]
 ) -> None:
     expected, details = whole
-    job = Job(tmp_path_factory.mktemp("job"))
+    job = ValidationJob(tmp_path_factory.mktemp("job"))
     fill_validation(job, 20)
     with serving() as server:
         for good, lost in rounds:
@@ -159,7 +159,7 @@ def test_the_reports_are_the_same_for_any_truncated_ledger_and_files(
 
 def test_parts_that_a_power_cut_left_shorter_than_the_ledger_says_are_begun_anew(whole: Whole, tmp_path: Path) -> None:
     expected, details = whole
-    job = Job(tmp_path / "job")
+    job = ValidationJob(tmp_path / "job")
     fill_validation(job, 20)
     with serving(lambda number, _: Reply(403) if number == 18 else None) as server:
         with pytest.raises(SluiceError):

@@ -46,7 +46,7 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class Element:
+class StructureElement:
     """An element of a snapshot, as far as it is of use here."""
 
     path: str
@@ -62,7 +62,7 @@ class Structure:
     name: str
     is_resource: bool
     is_abstract: bool
-    elements: list[Element]
+    elements: list[StructureElement]
 
 
 class SourceError(Exception):
@@ -121,7 +121,7 @@ class _Collector:
                 at[element.path] = reference
                 self._begin(reference, element)
 
-    def _begin(self, definition: str, element: Element) -> None:
+    def _begin(self, definition: str, element: StructureElement) -> None:
         if definition in self.types:
             raise SourceError(f"{definition} stands for two elements, one of them {element.path}")
         self._known[definition] = set()
@@ -129,7 +129,7 @@ class _Collector:
         entry: Json = {"path": element.path, "required": [], "choices": {}, "invariants": names, "of_elements": {}}
         self.types[definition] = entry
 
-    def _add(self, owner: str, name: str, element: Element) -> list[str]:
+    def _add(self, owner: str, name: str, element: StructureElement) -> list[str]:
         """Add an element to its owner; returns its names in JSON, several for a choice. Raises ``SourceError``."""
         entry, properties = self.types[owner], self._definitions[owner]["properties"]
         base = name.removesuffix("[x]")
@@ -146,7 +146,7 @@ class _Collector:
             entry["of_elements"][base] = names
         return keys
 
-    def _name_invariants(self, element: Element) -> list[str]:
+    def _name_invariants(self, element: StructureElement) -> list[str]:
         """Put the invariants of an element into the common list; returns their names there.
 
         At the root these are the type's and its ancestors'. Below it those that come with the element's type are left
@@ -182,7 +182,7 @@ class _Collector:
         return kept, sorted(dropped)
 
 
-def _is_backbone(element: Element) -> bool:
+def _is_backbone(element: StructureElement) -> bool:
     """Whether the element's own children are defined in place."""
     return element.types in (["BackboneElement"], ["Element"])
 
@@ -218,8 +218,8 @@ def _structures(source: Path) -> Iterator[Structure]:
                 yield Structure(_value(found, "name"), kind == "resource", is_abstract, elements)
 
 
-def _element(found: ET.Element) -> Element:
-    return Element(
+def _element(found: ET.Element) -> StructureElement:
+    return StructureElement(
         path=_value(found, "path"),
         required=_value(found, "min") != "0",
         types=[_value(each, "code") for each in found.iterfind(f"{_FHIR}type")],

@@ -31,7 +31,7 @@ from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.e2e.machines import other_machine, this_machine
 from tests.peers.bridge import Bridge
-from tests.peers.server import Reply, Seen, loopback
+from tests.peers.server import Reply, SeenRequest, loopback
 
 EAGER = LeaseTimes(renew=0.05, beat=0.05, retry=0.05)
 SHORT = LeaseTimes(lease=3.0, renew=0.5, retry=0.2, beat=0.3, give_up=2.0, sure=1.0, look=0.2, gap=2.0)
@@ -48,7 +48,7 @@ print("released", flush=True)
 """
 
 
-class Holder:
+class LockHolder:
     """A process that has the lock of a job until it is told to give it back."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
@@ -120,7 +120,7 @@ def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> I
     The methods of the requests it answered are in ``asked``.
     """
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         if asked is not None:
             asked.append(seen.method)
         body = answers.get(seen.method)
@@ -135,7 +135,7 @@ class TestTwoMachines:
     def test_while_one_has_the_job_the_other_is_refused_with_exit_code_4(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         assert is_held(job)
         with pytest.raises(JobBusyError) as caught, JobLock(job):
             pass
@@ -150,7 +150,7 @@ class TestTwoMachines:
     def test_given_back_it_leaves_nothing_at_the_server(
         self, job: Path, elsewhere: dict[str, str], limits: Limits
     ) -> None:
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         found = limits.find(limit_name(job.name))
         assert found
         assert (found["limit"], found["active_slots"]) == (1, 1)
@@ -160,7 +160,7 @@ class TestTwoMachines:
     def test_after_kill_9_the_same_machine_goes_on_at_once_in_the_lease_of_the_dead(
         self, job: Path, api: ApiAddress, limits: Limits
     ) -> None:
-        holder = Holder(job, {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": api.url})
+        holder = LockHolder(job, {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": api.url})
         before = limits.find(limit_name(job.name))
         assert before
         holder.kill()
@@ -175,7 +175,7 @@ class TestTwoMachines:
     def test_after_kill_9_another_machine_continues_after_one_lease_without_a_heartbeat(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
-        Holder(job, elsewhere).kill()
+        LockHolder(job, elsewhere).kill()
         assert is_held(job)
         died = time.monotonic()
         with JobLock(job):
@@ -187,7 +187,7 @@ class TestTwoMachines:
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
         """Two prunes: the one that was first removes the directory after it gave the lock back."""
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         shutil.rmtree(job)
         with pytest.raises(subprocess.TimeoutExpired):
             holder.process.wait(timeout=4 * SHORT.beat)
@@ -197,7 +197,7 @@ class TestTwoMachines:
     def test_a_second_watcher_of_a_dead_machine_may_wait_and_the_job_shows_as_unowned(
         self, job: Path, elsewhere: dict[str, str]
     ) -> None:
-        Holder(job, elsewhere).kill()
+        LockHolder(job, elsewhere).kill()
         first = threading.Thread(target=lambda: JobLock(job).acquire().release())
         first.start()
         wait_until(lambda: not is_held(job), 3 * SHORT.lease)
@@ -208,7 +208,7 @@ class TestTwoMachines:
     def test_a_limit_that_a_restored_database_lacks_does_not_make_a_living_job_anybodys(
         self, job: Path, elsewhere: dict[str, str], limits: Limits
     ) -> None:
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         before = of_job(limits, job.name)
         assert limits.remove(str(before["id"]))
         with pytest.raises(JobBusyError), JobLock(job):
@@ -221,18 +221,18 @@ class TestTwoMachines:
         assert limits.find(limit_name(job.name)) is None
 
     def test_a_holder_that_finds_another_in_the_lock_ends_at_once(self, job: Path, elsewhere: dict[str, str]) -> None:
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         (job / ".lock").write_text("{}")
         holder.process.wait(timeout=30)
         holder.process.communicate()
         assert holder.process.returncode == 3
 
     def test_who_has_no_lease_has_no_flock_either(self, job: Path, elsewhere: dict[str, str]) -> None:
-        holder = Holder(job, elsewhere)
+        holder = LockHolder(job, elsewhere)
         with pytest.raises(JobBusyError):
             JobLock(job).acquire()
         holder.release()
-        Holder(job, {"PYTHONPATH": str(ROOT)}).release()
+        LockHolder(job, {"PYTHONPATH": str(ROOT)}).release()
 
     def test_a_command_on_the_other_machine_gets_exit_code_4_and_afterwards_goes_on(
         self, sluice: Commands, project: Path, elsewhere: dict[str, str]
@@ -241,7 +241,7 @@ class TestTwoMachines:
         assert started.code == 0, started.err
         directory = project / "jobs" / started.job
         times = this_machine(project / "this-machine", SHORT)
-        here = Holder(directory, times | {"PREFECT_API_URL": elsewhere["PREFECT_API_URL"]})
+        here = LockHolder(directory, times | {"PREFECT_API_URL": elsewhere["PREFECT_API_URL"]})
         refused = sluice("pipeline", "continue", "config.yaml", started.job, "--approve", env=elsewhere)
         assert refused.code == 4, refused.err
         assert "error[job-busy]" in refused.err
@@ -521,7 +521,7 @@ def test_a_job_of_a_dead_machine_is_continued_on_another_within_the_lease(
     sluice: Commands, project: Path, elsewhere: dict[str, str]
 ) -> None:
     started = sluice("pipeline", "start", "config.yaml")
-    Holder(project / "jobs" / started.job, elsewhere).kill()
+    LockHolder(project / "jobs" / started.job, elsewhere).kill()
     died = time.monotonic()
     done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
     assert done.code == 0, done.err

@@ -66,7 +66,7 @@ def test_the_process_that_holds_the_lock_may_lock_again_and_is_not_another_holde
 def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
     released = []
 
-    class Leased:
+    class FullDiskLease:
         limit = "limit"
 
         def release(self):
@@ -77,7 +77,7 @@ def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
 
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr("flows.job.running.lock._write", full)
-        on_a_full_disk.setattr(JobLock, "_leased", lambda self, before: Leased())
+        on_a_full_disk.setattr(JobLock, "_leased", lambda self, before: FullDiskLease())
         with pytest.raises(StorageError) as caught, JobLock(tmp_path):
             pass
     assert caught.value.reference == "disk-full"
@@ -115,7 +115,7 @@ def test_the_lock_file_is_private(tmp_path):
 def test_ownership_is_checked_before_a_request_if_another_machine_could_own_the_job(tmp_path, monkeypatch):
     lost = []
 
-    class Leased:
+    class RenamedLease:
         limit, late = "limit", False
 
         def hold(self, still_ours, rename):
@@ -130,7 +130,7 @@ def test_ownership_is_checked_before_a_request_if_another_machine_could_own_the_
 
         release = end
 
-    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: RenamedLease())
     run = Stop()
     with JobLock(tmp_path) as lock:
         run.fence = lock.fence
@@ -148,13 +148,13 @@ def test_ownership_is_checked_before_a_request_if_another_machine_could_own_the_
 def test_who_took_too_long_to_write_his_name_does_not_begin(tmp_path, monkeypatch):
     released = []
 
-    class Leased:
+    class LateLease:
         name, limit, late = "job-x", "limit", True
 
         def release(self):
             released.append(self)
 
-    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: LateLease())
     with pytest.raises(LeaseLostError), JobLock(tmp_path):
         pass
     assert len(released) == 1
@@ -164,7 +164,7 @@ def test_who_took_too_long_to_write_his_name_does_not_begin(tmp_path, monkeypatc
 def test_no_request_goes_out_while_nobody_knows_whose_the_job_is(tmp_path, monkeypatch):
     looks = []
 
-    class Leased:
+    class WatchedLease:
         limit = "limit"
         holds = False
 
@@ -181,7 +181,7 @@ def test_no_request_goes_out_while_nobody_knows_whose_the_job_is(tmp_path, monke
 
         release = end
 
-    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: WatchedLease())
     with JobLock(tmp_path) as lock:
         lock.fence()
     assert len(looks) == 3

@@ -65,7 +65,7 @@ def meant(said: Count, k: int, most: int) -> tuple[set[int], set[int]]:
     }[said.word]
 
 
-class Reader:
+class ReportReader:
     """Puts what a report says into a puzzle. ``exact`` says that she knows the number of all patients, ``last`` is the
     report whose figures this one keeps."""
 
@@ -331,7 +331,7 @@ class Reader:
 def read(people: Population, k: int, *, recipient: bool = False, exact: bool = True) -> Puzzle:
     given = facts(people)
     puzzle = Puzzle()
-    Reader(build(given, k=k, recipient=recipient), given, puzzle, exact=exact).everything()
+    ReportReader(build(given, k=k, recipient=recipient), given, puzzle, exact=exact).everything()
     return puzzle
 
 
@@ -397,9 +397,9 @@ def test_nor_can_it_from_two_reports_that_differ_by_one_patient(k: int, seed: in
     for size in (k, k + 1, dice.randint(k + 2, 4 * k), 4 * k, dice.randint(4 * k, 60)):
         (last, one), (report, other) = differing(dice, size, k)
         puzzle = Puzzle()
-        Reader(last, one, puzzle, "1 ").everything()
+        ReportReader(last, one, puzzle, "1 ").everything()
         kept = [one for one in report.sections if "figures-kept" in one.said]
-        Reader(report, other, puzzle, "2 ", last=last if kept else None).everything()
+        ReportReader(report, other, puzzle, "2 ", last=last if kept else None).everything()
         for name in list(puzzle.truth):
             later = name.replace("1 ", "2 ", 1)
             if name.startswith("1 ") and later in puzzle.truth and "resources" not in name:

@@ -42,7 +42,7 @@ OBJECTS = _object(VALUES)
 
 
 @dataclass(frozen=True)
-class BundleText:
+class DrawnBundle:
     """A Bundle and what stands between the commas of its entries; ``None`` when it has no ``entry``."""
 
     line: bytes
@@ -50,7 +50,7 @@ class BundleText:
 
 
 @st.composite
-def bundles(draw: st.DrawFn) -> BundleText:
+def bundles(draw: st.DrawFn) -> DrawnBundle:
     """A Bundle on one line; its own keys stand once each."""
     keys = draw(st.lists(STRINGS, max_size=3, unique_by=json.loads))
     reserved = {"meta", "resourceType", "id", "type", "total", "entry"}
@@ -73,7 +73,7 @@ def bundles(draw: st.DrawFn) -> BundleText:
         members.append((draw(st.sampled_from(['"entry"', '"entry"', '"\\u0065ntry"'])), "[" + ",".join(pieces) + "]"))
     members = draw(st.permutations(members))
     line = draw(BLANKS) + "{" + _joined(draw, [_member(draw, *member) for member in members]) + "}" + draw(BLANKS)
-    return BundleText(line.encode(), None if pieces is None else [piece.encode() for piece in pieces])
+    return DrawnBundle(line.encode(), None if pieces is None else [piece.encode() for piece in pieces])
 
 
 @st.composite

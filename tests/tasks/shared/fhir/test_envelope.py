@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.envelope import Envelope, check_entries, open_bundle, pieces_of
-from tests.tasks.shared.fhir.json_text import OBJECTS, BundleText, bundles, damaged
+from tests.tasks.shared.fhir.json_text import OBJECTS, DrawnBundle, bundles, damaged
 
 CANARY = "canary-4711"
 
@@ -26,7 +26,7 @@ def refused(line: bytes) -> str:
 
 @pytest.mark.slow
 @given(bundles())
-def test_envelope_and_pieces_are_the_line_byte_for_byte(bundle: BundleText) -> None:
+def test_envelope_and_pieces_are_the_line_byte_for_byte(bundle: DrawnBundle) -> None:
     envelope, pieces = open_bundle(bundle.line)
     assert pieces == (bundle.pieces or [])
     assert envelope.before + b",".join(pieces) + envelope.after == bundle.line
@@ -35,7 +35,7 @@ def test_envelope_and_pieces_are_the_line_byte_for_byte(bundle: BundleText) -> N
 
 @pytest.mark.slow
 @given(bundles())
-def test_the_envelope_knows_the_bundles_own_keys(bundle: BundleText) -> None:
+def test_the_envelope_knows_the_bundles_own_keys(bundle: DrawnBundle) -> None:
     envelope, _ = open_bundle(bundle.line)
     parsed = json.loads(bundle.line)
     assert envelope.resource_type == "Bundle"
@@ -50,7 +50,7 @@ def test_the_envelope_knows_the_bundles_own_keys(bundle: BundleText) -> None:
 
 @pytest.mark.slow
 @given(bundles(), st.lists(OBJECTS.map(str.encode), min_size=1, max_size=3))
-def test_other_entries_can_be_put_into_every_envelope(bundle: BundleText, entries: list[bytes]) -> None:
+def test_other_entries_can_be_put_into_every_envelope(bundle: DrawnBundle, entries: list[bytes]) -> None:
     envelope, _ = open_bundle(bundle.line)
     closed = envelope.close(entries)
     parsed = json.loads(closed)
@@ -80,7 +80,7 @@ def test_anything_else_is_refused(line: bytes) -> None:
 
 @pytest.mark.slow
 @given(bundles())
-def test_the_entries_alone_are_cut_in_the_same_way(bundle: BundleText) -> None:
+def test_the_entries_alone_are_cut_in_the_same_way(bundle: DrawnBundle) -> None:
     _, pieces = open_bundle(bundle.line)
     entries = b"[%b]" % b",".join(pieces)
     assert check_entries(entries) == len(pieces)

@@ -20,7 +20,7 @@ from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.envelope import Envelope, open_bundle
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.out_file import Spool
-from tests.tasks.shared.fhir.json_text import BundleText, bundles, damaged
+from tests.tasks.shared.fhir.json_text import DrawnBundle, bundles, damaged
 
 CANARY = "canary-4711"
 HEAD = b'{"resourceType":"Bundle","id":"b-1","type":"transaction","entry":['
@@ -72,7 +72,7 @@ def opened(line: bytes) -> tuple[Envelope, list[bytes]] | str:
 
 @pytest.mark.slow
 @given(bundles(), st.integers(1, 40))
-def test_a_long_bundle_is_cut_as_open_bundle_cuts_it(place: Path, bundle: BundleText, piece: int) -> None:
+def test_a_long_bundle_is_cut_as_open_bundle_cuts_it(place: Path, bundle: DrawnBundle, piece: int) -> None:
     line = bundle.line.removesuffix(b"\r")
     assert cut(long_line(place, line, piece=piece)) == open_bundle(line)
 
@@ -91,7 +91,7 @@ def test_a_damaged_long_line_is_refused_when_open_bundle_refuses_it(place: Path,
 
 @pytest.mark.slow
 @given(bundles(), st.integers(1, 40))
-def test_the_resource_type_is_read_wherever_it_stands(place: Path, bundle: BundleText, piece: int) -> None:
+def test_the_resource_type_is_read_wherever_it_stands(place: Path, bundle: DrawnBundle, piece: int) -> None:
     with long_line(place, bundle.line, piece=piece) as line:
         assert line.resource_type == "Bundle"
         assert line.number == 7

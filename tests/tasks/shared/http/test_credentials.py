@@ -23,7 +23,7 @@ from tasks.shared.http.credentials import TokenCache
 from tests.conftest import wait_until
 from tests.peers.client import Sleeps, client
 from tests.peers.lies import Lie
-from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
+from tests.peers.server import Loopback, Raw, Reply, SeenRequest, closed_port, loopback
 
 SECRET = "s3cret/with+signs&ümlaut=%20 :end"
 
@@ -44,7 +44,7 @@ def issuing(clock: Any = None, **settings: Any) -> Iterator[tuple[OAuthIssuer, s
 def guarded(issuer: OAuthIssuer) -> Iterator[Loopback]:
     """A resource server that takes the issuer's tokens."""
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         scheme, _, token = (seen.authorization or "").partition(" ")
         return Reply(200, b"ok") if scheme == "Bearer" and issuer.accepts(token) else Reply(401, b"{}")
 
@@ -339,7 +339,7 @@ class CountingLock:
 def test_the_failure_of_a_fetch_is_shared_by_those_who_waited_for_it() -> None:
     release = threading.Event()
 
-    def answer(_: Seen) -> Reply:
+    def answer(_: SeenRequest) -> Reply:
         release.wait(60)
         return Reply(403)
 
@@ -563,7 +563,7 @@ def test_a_lifetime_that_makes_no_sense_means_that_the_token_is_not_kept(lifetim
 def test_the_issuer_gets_no_credentials_of_the_service_and_no_secret_in_a_url() -> None:
     body = json.dumps({"access_token": "t", "expires_in": 60}).encode()
 
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         return Reply(404) if "well-known" in seen.target else Reply(200, body)
 
     with loopback(answer) as server:

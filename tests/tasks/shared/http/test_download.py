@@ -29,15 +29,15 @@ from tasks.shared.http.download import Downloader
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
-from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
+from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
 
 LINES = b"".join(b'{"resourceType":"Patient","id":"p%d"}\n' % number for number in range(5000))
 ETAG = {"ETag": '"v1"', "Content-Type": "application/fhir+ndjson"}
 Answer = Reply | Raw
-Answerer = Callable[[Seen], Answer] | list[Answer]
+Answerer = Callable[[SeenRequest], Answer] | list[Answer]
 
 
-class Setting:
+class DownloadSetting:
     """One downloader against one scripted server."""
 
     def __init__(
@@ -75,15 +75,15 @@ class Setting:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[Setting]:
-    setting = Setting(tmp_path)
+def plain(tmp_path: Path) -> Iterator[DownloadSetting]:
+    setting = DownloadSetting(tmp_path)
     yield setting
     setting.client.close()
 
 
 @pytest.fixture
-def compressing(tmp_path: Path) -> Iterator[Setting]:
-    setting = Setting(tmp_path, enabled=True)
+def compressing(tmp_path: Path) -> Iterator[DownloadSetting]:
+    setting = DownloadSetting(tmp_path, enabled=True)
     yield setting
     setting.client.close()
 
@@ -105,7 +105,7 @@ def rest_from(offset: int, *, total: int | str = len(LINES), start: int | None =
 # What arrives
 
 
-def test_a_file_is_stored_plain_with_its_counts_and_hash(plain: Setting) -> None:
+def test_a_file_is_stored_plain_with_its_counts_and_hash(plain: DownloadSetting) -> None:
     with loopback([Reply(200, LINES, ETAG)]) as server:
         facts = plain.fetch(server)
     assert plain.names == ["x.ndjson"]
@@ -118,7 +118,7 @@ def test_a_file_is_stored_plain_with_its_counts_and_hash(plain: Setting) -> None
     assert (snapshot.files, snapshot.bytes, snapshot.resources) == (1, len(LINES), 5000)
 
 
-def test_a_finished_file_and_every_repetition_are_told_without_the_url(compressing: Setting) -> None:
+def test_a_finished_file_and_every_repetition_are_told_without_the_url(compressing: DownloadSetting) -> None:
     with loopback([Reply(503), broken_after(100), Reply(200, LINES)]) as server:
         facts = compressing.fetch(server)
     busy, broken, download = compressing.told
@@ -133,13 +133,13 @@ def test_a_finished_file_and_every_repetition_are_told_without_the_url(compressi
     assert "CANARY" not in repr(compressing.told)
 
 
-def test_a_file_that_is_not_finished_is_not_told(plain: Setting) -> None:
+def test_a_file_that_is_not_finished_is_not_told(plain: DownloadSetting) -> None:
     with loopback([Reply(404)]) as server:
         plain.fails(server, ServiceError)
     assert plain.told == []
 
 
-def test_a_file_is_compressed_when_compression_is_enabled(compressing: Setting) -> None:
+def test_a_file_is_compressed_when_compression_is_enabled(compressing: DownloadSetting) -> None:
     with loopback([Reply(200, LINES)]) as server:
         facts = compressing.fetch(server)
     assert compressing.names == ["x.ndjson.zst"]
@@ -149,7 +149,7 @@ def test_a_file_is_compressed_when_compression_is_enabled(compressing: Setting) 
     assert facts.stored_bytes == len(stored) < facts.bytes_in == len(LINES)
 
 
-def test_the_request_asks_for_ndjson_without_an_encoding(plain: Setting) -> None:
+def test_the_request_asks_for_ndjson_without_an_encoding(plain: DownloadSetting) -> None:
     with loopback([Reply(200, LINES)]) as server:
         plain.fetch(server)
     assert server.seen[0].method == "GET"
@@ -159,7 +159,7 @@ def test_the_request_asks_for_ndjson_without_an_encoding(plain: Setting) -> None
 
 
 @pytest.mark.slow
-def test_a_zst_answer_is_stored_as_it_came_when_compression_is_enabled(compressing: Setting) -> None:
+def test_a_zst_answer_is_stored_as_it_came_when_compression_is_enabled(compressing: DownloadSetting) -> None:
     stored = zstandard.ZstdCompressor(level=17).compress(LINES)
     with loopback([Reply(200, stored)]) as server:
         facts = compressing.fetch(server)
@@ -167,7 +167,7 @@ def test_a_zst_answer_is_stored_as_it_came_when_compression_is_enabled(compressi
     assert (facts.lines, facts.content_bytes, facts.bytes_in) == (5000, len(LINES), len(stored))
 
 
-def test_a_zst_answer_is_decompressed_when_compression_is_disabled(plain: Setting) -> None:
+def test_a_zst_answer_is_decompressed_when_compression_is_disabled(plain: DownloadSetting) -> None:
     stored = zstandard.compress(LINES)
     with loopback([Reply(200, stored)]) as server:
         facts = plain.fetch(server)
@@ -175,18 +175,18 @@ def test_a_zst_answer_is_decompressed_when_compression_is_disabled(plain: Settin
     assert (facts.lines, facts.bytes_in) == (5000, len(stored))
 
 
-def test_an_answer_without_a_length_is_taken_until_it_ends(plain: Setting) -> None:
+def test_an_answer_without_a_length_is_taken_until_it_ends(plain: DownloadSetting) -> None:
     with loopback([Raw(head("200 OK", "Connection: close") + LINES)]) as server:
         assert plain.fetch(server).lines == 5000
 
 
-def test_a_chunked_answer_is_taken(compressing: Setting) -> None:
+def test_a_chunked_answer_is_taken(compressing: DownloadSetting) -> None:
     body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (LINES[:1000], LINES[1000:])) + b"0\r\n\r\n"
     with loopback([Raw(head("200 OK", "Transfer-Encoding: chunked") + body)]) as server:
         assert compressing.fetch(server).lines == 5000
 
 
-def test_the_size_is_announced_when_the_server_tells_it(plain: Setting) -> None:
+def test_the_size_is_announced_when_the_server_tells_it(plain: DownloadSetting) -> None:
     sizes: list[int] = []
     with loopback([Reply(200, LINES)]) as server:
         plain.downloader.fetch(server.url + "/x", plain.directory, "x", on_size=sizes.append)
@@ -198,8 +198,8 @@ def test_the_size_is_announced_when_the_server_tells_it(plain: Setting) -> None:
 
 @pytest.mark.parametrize("validator", ['ETag: "v1"', "Last-Modified: Sat, 21 Nov 2026 10:00:00 GMT"])
 @pytest.mark.parametrize("then", ["close", "reset"])
-def test_a_broken_transfer_goes_on_with_range_and_if_range(plain: Setting, validator: str, then: str) -> None:
-    def answer(seen: Seen) -> Answer:
+def test_a_broken_transfer_goes_on_with_range_and_if_range(plain: DownloadSetting, validator: str, then: str) -> None:
+    def answer(seen: SeenRequest) -> Answer:
         if "range" not in seen.headers:
             return broken_after(50_000, validator, then=then)
         return rest_from(int(seen.headers["range"].removeprefix("bytes=").removesuffix("-")))
@@ -217,7 +217,7 @@ def test_a_broken_transfer_goes_on_with_range_and_if_range(plain: Setting, valid
 
 
 @pytest.mark.parametrize("headers", [[], ['ETag: W/"v1"']])
-def test_without_a_strong_validator_a_broken_transfer_starts_over(plain: Setting, headers: list[str]) -> None:
+def test_without_a_strong_validator_a_broken_transfer_starts_over(plain: DownloadSetting, headers: list[str]) -> None:
     with loopback([broken_after(50_000, *headers), Reply(200, LINES)]) as server:
         facts = plain.fetch(server)
     assert [seen.headers.get("range") for seen in server.seen] == [None, None]
@@ -226,13 +226,13 @@ def test_without_a_strong_validator_a_broken_transfer_starts_over(plain: Setting
     assert plain.progress.snapshot().bytes == len(LINES)
 
 
-def test_a_file_stored_compressed_starts_over(compressing: Setting) -> None:
+def test_a_file_stored_compressed_starts_over(compressing: DownloadSetting) -> None:
     with loopback([broken_after(50_000, 'ETag: "v1"'), Reply(200, LINES, ETAG)]) as server:
         assert compressing.fetch(server).lines == 5000
     assert [seen.headers.get("range") for seen in server.seen] == [None, None]
 
 
-def test_a_decompressed_zst_answer_starts_over(plain: Setting) -> None:
+def test_a_decompressed_zst_answer_starts_over(plain: DownloadSetting) -> None:
     stored = zstandard.compress(LINES)
     first = Raw(head("200 OK", f"Content-Length: {len(stored)}", 'ETag: "v1"') + stored[:-10])
     with loopback([first, Reply(200, stored, ETAG)]) as server:
@@ -240,7 +240,7 @@ def test_a_decompressed_zst_answer_starts_over(plain: Setting) -> None:
     assert [seen.headers.get("range") for seen in server.seen] == [None, None]
 
 
-def test_a_whole_answer_to_a_range_request_replaces_what_was_there(plain: Setting) -> None:
+def test_a_whole_answer_to_a_range_request_replaces_what_was_there(plain: DownloadSetting) -> None:
     changed = LINES.replace(b"Patient", b"Person")
     with loopback([broken_after(50_000, 'ETag: "v1"'), Reply(200, changed, {"ETag": '"v2"'})]) as server:
         facts = plain.fetch(server)
@@ -262,7 +262,7 @@ def test_a_whole_answer_to_a_range_request_replaces_what_was_there(plain: Settin
         Reply(416, b"", {"Content-Range": f"bytes */{len(LINES)}"}),
     ],
 )
-def test_a_part_that_does_not_fit_is_refused_and_the_whole_is_taken(plain: Setting, wrong: Reply) -> None:
+def test_a_part_that_does_not_fit_is_refused_and_the_whole_is_taken(plain: DownloadSetting, wrong: Reply) -> None:
     with loopback([broken_after(50_000, 'ETag: "v1"'), wrong, Reply(200, LINES, ETAG)]) as server:
         facts = plain.fetch(server)
     assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=50000-", None]
@@ -270,12 +270,12 @@ def test_a_part_that_does_not_fit_is_refused_and_the_whole_is_taken(plain: Setti
     assert facts.lines == 5000
 
 
-def test_a_part_of_unknown_total_is_taken(plain: Setting) -> None:
+def test_a_part_of_unknown_total_is_taken(plain: DownloadSetting) -> None:
     with loopback([broken_after(50_000, 'ETag: "v1"'), rest_from(50_000, total="*")]) as server:
         assert plain.fetch(server).lines == 5000
 
 
-def test_a_part_of_a_file_whose_size_nobody_says_is_refused(plain: Setting) -> None:
+def test_a_part_of_a_file_whose_size_nobody_says_is_refused(plain: DownloadSetting) -> None:
     cut = Raw(head("200 OK", "Transfer-Encoding: chunked", 'ETag: "v1"') + b"c350\r\n" + LINES[:50_000] + b"\r\n")
     with loopback([cut, rest_from(50_000, total="*"), Reply(200, LINES, ETAG)]) as server:
         plain.fetch(server)
@@ -283,7 +283,7 @@ def test_a_part_of_a_file_whose_size_nobody_says_is_refused(plain: Setting) -> N
     assert (plain.directory / "x.ndjson").read_bytes() == LINES
 
 
-def test_a_part_that_says_the_size_is_compared_with_it(plain: Setting) -> None:
+def test_a_part_that_says_the_size_is_compared_with_it(plain: DownloadSetting) -> None:
     cut = Raw(head("200 OK", "Transfer-Encoding: chunked", 'ETag: "v1"') + b"c350\r\n" + LINES[:50_000] + b"\r\n")
     short = Reply(206, LINES[50_000:60_000], {"Content-Range": f"bytes 50000-59999/{len(LINES)}"})
     with loopback([cut, short, rest_from(60_000)]) as server:
@@ -292,7 +292,7 @@ def test_a_part_that_says_the_size_is_compared_with_it(plain: Setting) -> None:
     assert (plain.directory / "x.ndjson").read_bytes() == LINES
 
 
-def test_attempts_are_limited_and_waits_double_up_to_the_maximum(plain: Setting) -> None:
+def test_attempts_are_limited_and_waits_double_up_to_the_maximum(plain: DownloadSetting) -> None:
     with loopback([Reply(503)]) as server:
         error = plain.fails(server, ServiceBusyError)
     assert error.status == 503
@@ -300,16 +300,16 @@ def test_attempts_are_limited_and_waits_double_up_to_the_maximum(plain: Setting)
     assert plain.sleeps == [1.0, 2.0]
 
 
-def test_retry_after_is_honoured(plain: Setting) -> None:
+def test_retry_after_is_honoured(plain: DownloadSetting) -> None:
     with loopback([Reply(503, headers={"Retry-After": "7"}), Reply(200, LINES)]) as server:
         plain.fetch(server)
     assert plain.sleeps == [7.0]
 
 
-def test_the_retry_budget_is_full_again_when_bytes_arrived(plain: Setting) -> None:
+def test_the_retry_budget_is_full_again_when_bytes_arrived(plain: DownloadSetting) -> None:
     step = len(LINES) // 8
 
-    def answer(seen: Seen) -> Answer:
+    def answer(seen: SeenRequest) -> Answer:
         if "range" not in seen.headers:
             return broken_after(step, 'ETag: "v1"')
         start = int(seen.headers["range"].removeprefix("bytes=").removesuffix("-"))
@@ -323,7 +323,7 @@ def test_the_retry_budget_is_full_again_when_bytes_arrived(plain: Setting) -> No
     assert set(plain.sleeps) == {1.0}
 
 
-def test_breaking_off_at_the_same_byte_again_and_again_ends(compressing: Setting) -> None:
+def test_breaking_off_at_the_same_byte_again_and_again_ends(compressing: DownloadSetting) -> None:
     with loopback([broken_after(50_000)]) as server:
         error = compressing.fails(server, NetworkError)
     assert error.transient
@@ -331,21 +331,21 @@ def test_breaking_off_at_the_same_byte_again_and_again_ends(compressing: Setting
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
-def test_another_4xx_is_not_retried(plain: Setting, status: int) -> None:
+def test_another_4xx_is_not_retried(plain: DownloadSetting, status: int) -> None:
     with loopback([Reply(status, b"CANARY")]) as server:
         assert plain.fails(server, ServiceError).status == status
     assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("status", [202, 204, 206])
-def test_a_success_that_is_no_200_is_refused(plain: Setting, status: int) -> None:
+def test_a_success_that_is_no_200_is_refused(plain: DownloadSetting, status: int) -> None:
     with loopback([Reply(status, b"")]) as server:
         assert plain.fails(server, ServiceError).status == status
 
 
 @pytest.mark.slow
 def test_a_stall_is_an_error_of_its_own_and_not_retried(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, stall=1.0)
+    setting = DownloadSetting(tmp_path, stall=1.0)
     with setting.client, loopback([broken_after(50_000, 'ETag: "v1"', then="stall")]) as server:
         setting.fails(server, StalledError)
         assert len(server.seen) == 1
@@ -353,7 +353,7 @@ def test_a_stall_is_an_error_of_its_own_and_not_retried(tmp_path: Path) -> None:
 
 
 def test_a_stall_timeout_of_0_selects_the_default(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, stall=0)
+    setting = DownloadSetting(tmp_path, stall=0)
     setting.client.close()
     assert setting.downloader._stall_timeout == 60.0
 
@@ -372,13 +372,13 @@ class FillsTheDisk(Stop):
 
 @pytest.mark.skipif(not Path("/dev/full").exists() or not Path("/proc/self/fd").exists(), reason="needs Linux")
 def test_a_full_disk_is_not_retried(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, stop=FillsTheDisk())
+    setting = DownloadSetting(tmp_path, stop=FillsTheDisk())
     with setting.client, loopback([Reply(200, LINES * 20)]) as server:
         assert setting.fails(server, StorageError).reference == "disk-full"
         assert len(server.seen) == 1
 
 
-def test_more_or_fewer_bytes_than_announced_never_make_a_file(plain: Setting) -> None:
+def test_more_or_fewer_bytes_than_announced_never_make_a_file(plain: DownloadSetting) -> None:
     with loopback([Raw(head("200 OK", f"Content-Length: {len(LINES) + 10}") + LINES)]) as server:
         assert plain.fails(server, NetworkError).transient
 
@@ -390,7 +390,7 @@ def test_more_or_fewer_bytes_than_announced_never_make_a_file(plain: Setting) ->
 def test_a_login_page_answered_with_200_is_found_on_the_first_line(
     request: pytest.FixtureRequest, fixture: str
 ) -> None:
-    setting: Setting = request.getfixturevalue(fixture)
+    setting: DownloadSetting = request.getfixturevalue(fixture)
     page = head("200 OK", "Content-Type: text/html", "Content-Length: 90000000") + b"<!DOCTYPE html><html>CANARY"
     with loopback([Raw(page, "stall")]) as server:  # if it waited for more, it would stall
         error = setting.fails(server, DataError)
@@ -412,13 +412,13 @@ def test_a_login_page_answered_with_200_is_found_on_the_first_line(
         (LINES + b'{"resourceType":"CANARY and more"}\n', "not-a-resource"),
     ],
 )
-def test_bad_data_is_not_retried_and_leaves_nothing(compressing: Setting, body: bytes, reference: str) -> None:
+def test_bad_data_is_not_retried_and_leaves_nothing(compressing: DownloadSetting, body: bytes, reference: str) -> None:
     with loopback([Reply(200, body)]) as server:
         assert compressing.fails(server, DataError).reference == reference
     assert len(server.seen) == 1
 
 
-def test_an_encoding_nobody_asked_for_is_refused(plain: Setting) -> None:
+def test_an_encoding_nobody_asked_for_is_refused(plain: DownloadSetting) -> None:
     with loopback([Reply(200, gzip.compress(LINES), {"Content-Encoding": "gzip"})]) as server:
         assert plain.fails(server, ServiceError).reference == "download-encoding"
 
@@ -431,13 +431,15 @@ def test_an_encoding_nobody_asked_for_is_refused(plain: Setting) -> None:
         ({"Content-Type": "Application/FHIR+XML; charset=utf-8"}, "download-media-type"),
     ],
 )
-def test_headers_that_the_body_contradicts_are_refused(plain: Setting, headers: dict[str, str], reference: str) -> None:
+def test_headers_that_the_body_contradicts_are_refused(
+    plain: DownloadSetting, headers: dict[str, str], reference: str
+) -> None:
     with loopback([Reply(200, LINES, headers)]) as server:
         assert plain.fails(server, ServiceError).reference == reference
     assert len(server.seen) == 1
 
 
-def test_the_type_that_all_lines_must_have_is_compared(plain: Setting) -> None:
+def test_the_type_that_all_lines_must_have_is_compared(plain: DownloadSetting) -> None:
     body = LINES + b'{"resourceType":"OperationOutcome","issue":[{"diagnostics":"CANARY"}]}\n'
     with loopback([Reply(200, body)]) as server:
         plain.downloader.fetch(server.url, plain.directory, "all")
@@ -449,18 +451,18 @@ def test_the_type_that_all_lines_must_have_is_compared(plain: Setting) -> None:
     assert plain.names == ["all.ndjson"]
 
 
-def test_an_empty_answer_is_an_error_where_it_must_not_be_empty(plain: Setting) -> None:
+def test_an_empty_answer_is_an_error_where_it_must_not_be_empty(plain: DownloadSetting) -> None:
     with loopback([Reply(200, b"")]) as server:
         assert plain.fails(server, DataError, allow_empty=False).reference == "empty-file"
 
 
-def test_an_empty_answer_is_an_empty_file_otherwise(compressing: Setting) -> None:
+def test_an_empty_answer_is_an_empty_file_otherwise(compressing: DownloadSetting) -> None:
     with loopback([Reply(200, b"")]) as server:
         assert compressing.fetch(server).lines == 0
     assert compressing.names == ["x.ndjson.zst"]
 
 
-def test_the_facts_are_recorded_before_the_file_has_its_name(plain: Setting) -> None:
+def test_the_facts_are_recorded_before_the_file_has_its_name(plain: DownloadSetting) -> None:
     recorded: list[FileFacts] = []
 
     def record(facts: FileFacts) -> None:
@@ -477,10 +479,10 @@ def test_the_facts_are_recorded_before_the_file_has_its_name(plain: Setting) -> 
 
 def test_a_stop_ends_a_download_that_has_fallen_silent(tmp_path: Path) -> None:
     stop = Stop()
-    setting = Setting(tmp_path, stop=stop, stall=20.0)
+    setting = DownloadSetting(tmp_path, stop=stop, stall=20.0)
     parts = [LINES[:50_000]]
 
-    def answer(_: Seen) -> Answer:
+    def answer(_: SeenRequest) -> Answer:
         stop.request("SIGINT")
         return Raw(head("200 OK", f"Content-Length: {len(LINES)}") + parts[0], "stall")
 
@@ -489,7 +491,7 @@ def test_a_stop_ends_a_download_that_has_fallen_silent(tmp_path: Path) -> None:
     assert setting.names == []
 
 
-def test_files_are_readable_by_their_owner_only(plain: Setting) -> None:
+def test_files_are_readable_by_their_owner_only(plain: DownloadSetting) -> None:
     with loopback([Reply(200, LINES)]) as server:
         plain.fetch(server)
     assert (plain.directory / "x.ndjson").stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ from config import AuthConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.http.client import ServiceClient
 from tests.peers.client import client
-from tests.peers.server import Raw, Reply, Seen, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 REDIRECTS = [301, 302, 303, 307, 308]
 AUTH = AuthConfig(username="user", password="geheim", api_key="schluessel")
@@ -44,7 +44,7 @@ def test_a_redirect_is_never_the_success_of_a_request_that_changes_something(met
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("status", REDIRECTS)
 def test_a_read_follows_a_redirect_within_the_origin(read: Callable[..., bytes], status: int) -> None:
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         if seen.target == "/a/old":
             return Reply(status, headers={"Location": "new?x=1"})
         return Reply(200, seen.target.encode())
@@ -64,7 +64,7 @@ def test_head_follows_too() -> None:
 
 @pytest.mark.parametrize("read", READERS)
 def test_five_redirects_are_followed_and_six_are_not(read: Callable[..., bytes]) -> None:
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         left = int(seen.target[1:])
         return Reply(302, headers={"Location": f"/{left - 1}"}) if left else Reply(200, b"there")
 

@@ -22,7 +22,7 @@ from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
-from tests.peers.server import Raw, Reply, Seen, closed_port, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, closed_port, loopback
 
 OUTCOME = (
     b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","code":"processing",'
@@ -345,7 +345,7 @@ def test_requests_are_counted_with_their_retries() -> None:
 def test_a_stop_ends_the_wait_between_attempts() -> None:
     stop = Stop()
 
-    def answer(_: Seen) -> Reply:
+    def answer(_: SeenRequest) -> Reply:
         stop.request("signal")
         return Reply(503, headers={"Retry-After": "3600"})
 
@@ -363,7 +363,7 @@ def test_a_stop_keeps_a_request_from_beginning() -> None:
 
 
 def test_many_threads_share_a_client() -> None:
-    def answer(seen: Seen) -> Reply:
+    def answer(seen: SeenRequest) -> Reply:
         return Reply(200, seen.body)
 
     wrong = []
@@ -434,7 +434,7 @@ def test_no_answer_means_that_a_service_is_not_reachable() -> None:
 def test_an_answer_that_is_under_way_when_a_stop_comes_is_still_used() -> None:
     stop = Stop()
 
-    def answer(_: Seen) -> Reply:
+    def answer(_: SeenRequest) -> Reply:
         stop.request("signal")
         time.sleep(0.6)  # longer than the client's slices
         return Reply(202, b"handle")

@@ -13,7 +13,7 @@ from tasks.shared.http.client import answer_of
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
-from tests.peers.server import Drip, Raw, Reply, Seen, loopback
+from tests.peers.server import Drip, Raw, Reply, SeenRequest, loopback
 
 LINES = b'{"resourceType":"Patient"}\n' * 50_000
 AUTH = AuthConfig(username="user", password="geheim")
@@ -211,7 +211,7 @@ def test_downloads_are_counted() -> None:
 def test_a_stop_ends_a_download_that_is_silent() -> None:
     stop = Stop()
 
-    def answer(_: Seen) -> Raw:
+    def answer(_: SeenRequest) -> Raw:
         return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome", "stall")
 
     with loopback(answer) as server, client(stop=stop, timeout=3600) as http:

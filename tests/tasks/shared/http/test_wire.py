@@ -17,7 +17,7 @@ from tasks.shared.errors import InputError, NetworkError, Stopped
 from tasks.shared.http.sockets import Patience, SocketStream
 from tasks.shared.stop import Stop
 from tests.peers.client import client
-from tests.peers.server import Drip, Raw, Reply, Seen, loopback
+from tests.peers.server import Drip, Raw, Reply, SeenRequest, loopback
 
 READ = (httpcore.ReadTimeout, httpcore.ReadError)
 
@@ -59,7 +59,7 @@ def test_a_request_may_go_on_for_the_grace_after_a_stop() -> None:
 def test_a_stop_ends_a_request_whose_answer_does_not_come() -> None:
     stop = Stop()
 
-    def answer(_: Seen) -> Raw:
+    def answer(_: SeenRequest) -> Raw:
         stop.request("signal")
         return Raw(b"", "stall")
 
