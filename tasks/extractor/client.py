@@ -350,13 +350,13 @@ class _Item(msgspec.Struct):
     reference: str
 
 
-class _Entry(msgspec.Struct):
+class _TaskEntry(msgspec.Struct):
     item: _Item
 
 
 class _CohortList(msgspec.Struct):
     resource_type: str = msgspec.field(default="", name="resourceType")
-    entry: list[_Entry] = []
+    entry: list[_TaskEntry] = []
 
 
 def _cohort(answer: Answer) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ from tasks.extractor.manifest import ExtractionResult, details, errors_among, le
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
-from tasks.extractor.submission import DIRECTORY, Query, Submission, vanished
+from tasks.extractor.submission import DIRECTORY, Submission, SubmittedQuery, vanished
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import blanked
@@ -105,7 +105,7 @@ class _Run:
         else:
             handle, answer = self._extract()
             status_url = handle.status_url
-        with self._kept(answer):
+        with self._failure_kept(answer):
             result = parse_result(answer, status_url, self._base_url)
         write_file(self._directory / MANIFEST, blanked(answer.body))
         files = ResultFiles(self._context, self._http, result, self._base_url, sleep=self._download_sleep)
@@ -123,7 +123,7 @@ class _Run:
         return self._result(imported, result, reports, consent)
 
     @contextmanager
-    def _kept(self, answer: Answer) -> Iterator[None]:
+    def _failure_kept(self, answer: Answer) -> Iterator[None]:
         """Keep an answer that turns out to be wrong."""
         try:
             yield
@@ -153,7 +153,7 @@ class _Run:
             self._context.meter.say("extracting")
             answer = self._wait(submission, handle)
             if not isinstance(answer, Gone):
-                with self._kept(answer):
+                with self._failure_kept(answer):
                     ours = submission.is_ours(handle, answer)
                 if ours:
                     self._warnings += submission.warnings
@@ -214,7 +214,7 @@ class _Run:
         for doubt in doubtful(context.given.crtdl):
             context.meter.warn(doubt)
             self._warnings.append(doubt)
-        query = Query(context.given.crtdl, context.given.patients, given=self._given_query)
+        query = SubmittedQuery(context.given.crtdl, context.given.patients, given=self._given_query)
         return Submission(self._client, context.handle, self._directory, query)
 
     def _given_query(self) -> bytes | None:

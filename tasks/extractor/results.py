@@ -88,13 +88,13 @@ class Availability:
 
     def _check(self, url: str, credentials: bool) -> int:
         """One check: 200 or 206 when the file is there, else another status."""
-        status, length = self._ask("HEAD", url, credentials)
+        status, length = self._head_or_first_byte("HEAD", url, credentials)
         if status in _FALLBACK or (status == 200 and length is None):
-            return self._ask("GET", url, credentials)[0]
+            return self._head_or_first_byte("GET", url, credentials)[0]
         # HEAD 200 with length 0: the file is still being made.
         return 404 if status == 200 and length == 0 else status
 
-    def _ask(self, method: str, url: str, credentials: bool) -> tuple[int, int | None]:
+    def _head_or_first_byte(self, method: str, url: str, credentials: bool) -> tuple[int, int | None]:
         """The status, and the ``Content-Length`` where there is one."""
         headers = {"Accept": "application/fhir+ndjson"} | ({"Range": "bytes=0-0"} if method == "GET" else {})
         with self.http.stream(

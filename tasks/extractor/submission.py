@@ -89,7 +89,7 @@ class _SubmittedQuery(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Query:
+class SubmittedQuery:
     """What is extracted: the effective CRTDL, and the file of patients if they are given instead of its cohort.
 
     ``given`` makes the effective CRTDL anew, of what was given and of the rules as they are now; ``None`` where it
@@ -107,7 +107,7 @@ class Submission:
     ``directory`` is the job's ``extraction/``. ``warnings`` collects what a person should know.
     """
 
-    def __init__(self, client: ExtractionClient, store: HandleStore, directory: Path, query: Query) -> None:
+    def __init__(self, client: ExtractionClient, store: HandleStore, directory: Path, query: SubmittedQuery) -> None:
         self._client = client
         self._store = store
         self._directory = directory

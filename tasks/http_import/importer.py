@@ -74,7 +74,7 @@ def findings(
             if host in silent or (job_dir is not None and existing_file(job_dir / IMPORT, named.base) is not None):
                 continue
             try:
-                answer = _ask(probing, named.url)
+                answer = _head_or_first_byte(probing, named.url)
             except SluiceError as error:
                 silent.add(host)
                 problems.append(error)
@@ -141,7 +141,7 @@ def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClien
     return context.client(SERVICE) if context else SERVICE.client(config)
 
 
-def _ask(client: ServiceClient, url: str) -> Answer:
+def _head_or_first_byte(client: ServiceClient, url: str) -> Answer:
     answer = client.peek("HEAD", url)
     return client.peek("GET", url, headers={"Range": "bytes=0-0"}) if answer.status in _HEAD_REFUSED else answer
 

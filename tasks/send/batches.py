@@ -76,7 +76,7 @@ class Transactions:
         return b"".join(parts)
 
 
-class Limits:
+class TransactionLimits:
     """What one transaction may hold: resources, and bytes of its body. The bytes may be lowered by any
     thread."""
 
@@ -110,7 +110,7 @@ class Resolve(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SendUnit:
     """Resources that stay in one transaction when they fit into one: a line, or a circle of references.
 
     ``lanes`` name what must be sent in sequence: batches with a lane in common are never under way together.
@@ -123,7 +123,7 @@ class Unit:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class UnitPart:
     """Resources of one transaction. ``groups`` are the positions where groups begin that should not be divided.
 
     ``None`` means that every resource may be parted from every other.
@@ -136,16 +136,16 @@ class Part:
         """Whether there is more than one group."""
         return len(self.resources if self.groups is None else self.groups) > 1
 
-    def halves(self) -> tuple[Part, Part]:
+    def halves(self) -> tuple[UnitPart, UnitPart]:
         """Two parts that hold the same, in order. A single group of several resources is divided after all."""
         if self.groups is None or len(self.groups) == 1:
             middle = len(self.resources) // 2
-            return Part(self.resources[:middle]), Part(self.resources[middle:])
+            return UnitPart(self.resources[:middle]), UnitPart(self.resources[middle:])
         at = len(self.groups) // 2
         middle = self.groups[at]
         return (
-            Part(self.resources[:middle], self.groups[:at]),
-            Part(self.resources[middle:], [start - middle for start in self.groups[at:]]),
+            UnitPart(self.resources[:middle], self.groups[:at]),
+            UnitPart(self.resources[middle:], [start - middle for start in self.groups[at:]]),
         )
 
 
@@ -153,7 +153,7 @@ class Part:
 class Batch:
     """The content of one transaction; ``collapsed`` are resources that a later one with the same id replaced."""
 
-    content: Part
+    content: UnitPart
     lanes: frozenset[str] = frozenset()
     collapsed: Sequence[Resource] = ()
     resolve: Resolve = Resolve.LATER
@@ -162,7 +162,7 @@ class Batch:
 class _Open:
     """The transaction that is being filled."""
 
-    def __init__(self, limits: Limits, transactions: Transactions) -> None:
+    def __init__(self, limits: TransactionLimits, transactions: Transactions) -> None:
         self._limits = limits
         self._transactions = transactions
         self._content: dict[str, Resource] = {}
@@ -204,7 +204,7 @@ class _Open:
             self._content[resource.key] = resource
 
     def close(self, resolve: Resolve, *, groups: bool) -> Batch:
-        content = Part(list(self._content.values()), self._starts if groups else None)
+        content = UnitPart(list(self._content.values()), self._starts if groups else None)
         batch = Batch(content, frozenset(self._lanes), self._collapsed, resolve)
         self._content, self._lanes, self._collapsed, self._starts = {}, set(), [], []
         self._bytes = self._transactions.envelope
@@ -212,8 +212,8 @@ class _Open:
 
 
 def pack(
-    units: Iterable[Unit],
-    limits: Limits,
+    units: Iterable[SendUnit],
+    limits: TransactionLimits,
     transactions: Transactions,
     *,
     resolve: Resolve = Resolve.LATER,

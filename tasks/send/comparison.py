@@ -23,7 +23,7 @@ WITHOUT_RECORD: Final = (
 
 
 @dataclass(frozen=True)
-class Compared:
+class InputComparison:
     """The input in ``directory`` as it was when it was compared.
 
     ``base`` is the job's directory. ``recorded`` is False when the step before left no hashes to compare with.
@@ -92,7 +92,7 @@ def required(paths: list[Path], directory: Path) -> list[Path]:
     return paths
 
 
-def compare(context: StepContext) -> Compared:
+def compare(context: StepContext) -> InputComparison:
     """Compare the input with what its step left.
 
     Raises:
@@ -115,7 +115,7 @@ def compare(context: StepContext) -> Compared:
         again = f": {context.again(recorded.position)}{removes}"
         raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
     progress.begin("sending")
-    return Compared(context.job_dir, directory, now, recorded=recorded is not None)
+    return InputComparison(context.job_dir, directory, now, recorded=recorded is not None)
 
 
 def _differs(message: str, listed: Iterable[str], again: str = "") -> DataError:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send import STATE
-from tasks.send.batches import MAX_BODY, Batch, Limits, Part, Resolve, Transactions, Unit, pack
+from tasks.send.batches import MAX_BODY, Batch, Resolve, SendUnit, TransactionLimits, Transactions, UnitPart, pack
 from tasks.send.checks import fhir_url, service
-from tasks.send.comparison import Compared, required
+from tasks.send.comparison import InputComparison, required
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
-from tasks.send.load_account import LoadAccount, Source
+from tasks.send.load_account import LoadAccount, LoadSource
 from tasks.send.order import dependency_order, patient_of, stages
 from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors
@@ -52,7 +52,7 @@ log = logging.getLogger("sluice.send")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class LoadBounds:
     """Numbers that are not configuration. ``max_body`` in bytes, the others in resources.
 
     After ``max_failures`` the load gives up: a thousand examples are enough to see what is wrong. ``max_graph`` bounds
@@ -70,9 +70,9 @@ class _GivenUpError(Exception):
 
 def run(
     context: StepContext,
-    compared: Compared,
+    compared: InputComparison,
     *,
-    bounds: Bounds | None = None,
+    bounds: LoadBounds | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> StepReport:
     """Send everything in the input directory that the ledger does not know as sent.
@@ -84,17 +84,17 @@ def run(
     together = SharedStop(context.stop)
     most = context.config.services.send.max_concurrent_requests
     with context.client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
-        return _Load(context, compared, client, together, bounds or Bounds(), sleep or together.sleep).run()
+        return _Load(context, compared, client, together, bounds or LoadBounds(), sleep or together.sleep).run()
 
 
 class _Load:
     def __init__(
         self,
         context: StepContext,
-        compared: Compared,
+        compared: InputComparison,
         client: ServiceClient,
         together: SharedStop,
-        bounds: Bounds,
+        bounds: LoadBounds,
         sleep: Callable[[float], None],
     ) -> None:
         send, directory = context.config.services.send, context.input_dir
@@ -107,7 +107,7 @@ class _Load:
         # Nobody knows what the server takes: the first transaction, of one resource, shows it (document 3 §7).
         self._tries = bool(context.doubts)
         self._batch_size = send.batch_size
-        self._limits = Limits(1 if self._tries else send.batch_size, bounds.max_body)
+        self._limits = TransactionLimits(1 if self._tries else send.batch_size, bounds.max_body)
         self._threads = send.max_concurrent_requests
         self._together = together
         self._sender = TransactionSender(
@@ -139,7 +139,7 @@ class _Load:
             try:
                 with Workers(
                     self._sender.deliver,
-                    take=self._account.take,
+                    take=self._account.record,
                     threads=self._threads,
                     stop=self._together,
                     # One batch ready for each thread keeps them busy while outcomes are taken in; more would only use
@@ -155,7 +155,7 @@ class _Load:
 
     # Reading
 
-    def _units(self, files: Iterable[Path]) -> Iterator[Unit]:
+    def _units(self, files: Iterable[Path]) -> Iterator[SendUnit]:
         for path in files:
             self._compared.verify(path)
             source = self._account.open(path, self._compared.entry(path).sha256)
@@ -167,7 +167,7 @@ class _Load:
                 self._context.meter.add(files=1)
             self._context.meter.within(path, source.facts.bytes, whole=True)
 
-    def _lines(self, source: Source) -> Iterator[Unit]:
+    def _lines(self, source: LoadSource) -> Iterator[SendUnit]:
         path = source.path
         alone = frozenset({f"file {path.name}"})
         largest = self._context.config.limits.largest_resource
@@ -182,16 +182,16 @@ class _Load:
                     # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
                     # concern, so those of a file stay in sequence.
                     lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
-                    yield Unit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
+                    yield SendUnit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
                 if self._account.failures.count >= self._bounds.max_failures:
                     raise _GivenUpError
             self._context.meter.within(path, source.facts.bytes)
 
-    def _short(self, source: Source, line: bytes, number: int) -> Iterator[tuple[Cut, int, int | None]]:
+    def _short(self, source: LoadSource, line: bytes, number: int) -> Iterator[tuple[Cut, int, int | None]]:
         part = cut(line, file=source.path.name, number=number, first=source.facts.resources)
         yield part, len(line), len(line)
 
-    def _long(self, source: Source, line: LongLine) -> Iterator[tuple[Cut, int, int | None]]:
+    def _long(self, source: LoadSource, line: LongLine) -> Iterator[tuple[Cut, int, int | None]]:
         """The same of a line that is not in memory, in parts: each with the size of its text, the first one with that
         of the line. Whose it is, and what its placeholders stand for, is found in a first pass."""
         name, entries = source.path.name, 0
@@ -215,7 +215,7 @@ class _Load:
 
     # Sending
 
-    def _pack(self, units: Iterable[Unit]) -> Iterator[Batch]:
+    def _pack(self, units: Iterable[SendUnit]) -> Iterator[Batch]:
         return pack(units, self._limits, self._transactions)
 
     def _submit_all(self, batches: Iterable[Batch]) -> None:
@@ -258,22 +258,22 @@ class _Load:
                 break
         # Nothing more will come. One by one, so that each is refused with an answer of its own.
         self._submit_all(
-            Batch(Part(unit.resources), unit.lanes, resolve=Resolve.NEVER)
+            Batch(UnitPart(unit.resources), unit.lanes, resolve=Resolve.NEVER)
             for unit in self._waiting_units(self._waiting.keys())
         )
 
-    def _waiting_units(self, keys: Iterable[str]) -> Iterator[Unit]:
+    def _waiting_units(self, keys: Iterable[str]) -> Iterator[SendUnit]:
         for key in keys:
             resource = self._waiting.read(key)
             if resource is not None:
-                yield Unit((resource,), _LANE)
+                yield SendUnit((resource,), _LANE)
 
     def _send_in_order_of_references(self) -> None:
         base = self._transactions.url.encode() + b"/"
         keys = self._waiting.keys()[: self._bounds.max_graph]
         groups = list(dependency_order(keys, lambda key: self._waiting.targets(key, base)))
         units = (
-            Unit(group, _LANE)
+            SendUnit(group, _LANE)
             for names in groups
             if (group := [resource for name in names if (resource := self._waiting.read(name))])
         )

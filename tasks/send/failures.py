@@ -61,12 +61,12 @@ class Failures:
         codes = ", ".join(verdict.codes)
         reason = f"{verdict.status} ({codes})" if codes else str(verdict.status)
         answer = _json(blanked(verdict.body)[:MAX_ANSWER])
-        self._keep(resource, resource.type, reason, resource.key, verdict.status, answer)
+        self._write_failure(resource, resource.type, reason, resource.key, verdict.status, answer)
         return reason
 
     def rejected(self, rejected: Rejected) -> None:
         """Keep a resource, or a line, that could not even be sent."""
-        self._keep(rejected, rejected.type or "", rejected.reference, rejected.type)
+        self._write_failure(rejected, rejected.type or "", rejected.reference, rejected.type)
 
     def error(self, read: int, *, complete: bool, k: int) -> RefusedResourcesError:
         """All failures as one error: how many of the ``read`` resources, why, where the first ones stand. Each may be
@@ -90,7 +90,7 @@ class Failures:
         error.details = {"failed": dict(self._by_reason.most_common())}
         return error
 
-    def _keep(
+    def _write_failure(
         self,
         what: Resource | Rejected,
         kind: str,

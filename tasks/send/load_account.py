@@ -16,7 +16,7 @@ import msgspec
 
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
-from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, Sent
+from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, SentTransaction
 from tasks.shared.errors import ReconciliationError
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
@@ -27,7 +27,7 @@ _LOGGED: Final = 20
 log = logging.getLogger("sluice.send")
 
 
-class Facts(msgspec.Struct):
+class LoadFacts(msgspec.Struct):
     """What reading a file found; ``bytes`` is the size of its lines, uncompressed."""
 
     lines: int = 0
@@ -38,7 +38,7 @@ class Facts(msgspec.Struct):
     resolved_references: int = 0
     types: dict[str, int] = msgspec.field(default_factory=dict)
 
-    def add(self, other: Facts) -> None:
+    def add(self, other: LoadFacts) -> None:
         """Sum up."""
         self.lines += other.lines
         self.resources += other.resources
@@ -49,7 +49,7 @@ class Facts(msgspec.Struct):
         self.types = dict(Counter(self.types) + Counter(other.types))
 
 
-class Source:
+class LoadSource:
     """One input file: what was read of it, and its account in the ledger."""
 
     def __init__(self, path: Path, account: Account) -> None:
@@ -57,12 +57,12 @@ class Source:
         self.account = account
         self.known = Ranges(account.done)
         """The ordinals that earlier runs have done."""
-        self.facts = Facts()
+        self.facts = LoadFacts()
         self.types: Counter[str] = Counter()
         self.read_to_end = False
         if account.complete is not None:
             try:
-                self.facts = msgspec.convert(account.complete, Facts)
+                self.facts = msgspec.convert(account.complete, LoadFacts)
                 self.read_to_end = True
             except msgspec.ValidationError:
                 account.complete = None  # written by another version: read the file again
@@ -83,25 +83,25 @@ class LoadAccount:
         self._target = target
         self._progress = progress
         self.failures = failures
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, LoadSource] = {}
         self.bytes_out = 0
         self.deferred = 0
         self.put_off_in_a_row = 0
         """Resources that were put off since the last one that got in."""
 
-    def open(self, path: Path, sha256: str) -> Source:
+    def open(self, path: Path, sha256: str) -> LoadSource:
         """The source for a file; ``sha256`` (hex) is that of its stored bytes.
 
         What the ledger knows counts only for the same bytes and the same server.
         """
         account = self._ledger.account(path.name, f"sha256:{sha256} {self._target}")
-        source = self.sources[path.name] = Source(path, account)
+        source = self.sources[path.name] = LoadSource(path, account)
         done = account.counts["sent"]
         if done:
             self._progress.add(resources=done)
         return source
 
-    def read(self, source: Source, cut: Cut, size: int | None) -> Sequence[Resource]:
+    def read(self, source: LoadSource, cut: Cut, size: int | None) -> Sequence[Resource]:
         """Count a line of ``size`` bytes, or its first part, or with ``None`` another part; what of it is still to be
         sent."""
         facts = source.facts
@@ -121,16 +121,16 @@ class LoadAccount:
             return cut.resources
         return [resource for resource in cut.resources if resource.ordinal not in known]
 
-    def end_of(self, source: Source) -> None:
+    def end_of(self, source: LoadSource) -> None:
         """The file was read to its end."""
         source.facts.types = dict(source.types)
         source.read_to_end = True
         self._close(source)
 
-    def take(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome) -> None:
         """Enter what became of resources."""
         match outcome:
-            case Sent(resources, body):
+            case SentTransaction(resources, body):
                 self.bytes_out += body
                 self._sent(resources)
             case Deferred(resources):
@@ -153,9 +153,9 @@ class LoadAccount:
         """Resources ``sent`` or ``collapsed``, by this run and the runs before it."""
         return sum(source.account.counts[what] for source in self.sources.values())
 
-    def facts(self) -> Facts:
+    def facts(self) -> LoadFacts:
         """What reading found, over all files."""
-        total = Facts()
+        total = LoadFacts()
         for source in self.sources.values():
             total.add(source.facts)
         return total
@@ -201,7 +201,7 @@ class LoadAccount:
             self._ledger.done(file, ordinals, **{how: len(ordinals)})
             self._close(self.sources[file])
 
-    def _close(self, source: Source) -> None:
+    def _close(self, source: LoadSource) -> None:
         if source.closable():
             self._ledger.complete(source.path.name, msgspec.to_builtins(source.facts))
             self._progress.add(files=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from config import PipelineConfig, SendMode
 from tasks.send import STATE, checks, direct
-from tasks.send.comparison import WITHOUT_RECORD, Compared, compare
+from tasks.send.comparison import WITHOUT_RECORD, InputComparison, compare
 from tasks.send.transfer import transfer
 from tasks.shared.errors import InputError
 from tasks.shared.files.data_directory import left_alone, left_alone_warning
@@ -36,7 +36,7 @@ def run(context: StepContext) -> StepReport:
     return result.model_copy(update={"warnings": (*notes, *result.warnings)})
 
 
-def _mode(mode: SendMode) -> Callable[[StepContext, Compared], StepReport]:
+def _mode(mode: SendMode) -> Callable[[StepContext, InputComparison], StepReport]:
     if mode is SendMode.DIRECT_RESOURCE_LOAD:
         return direct.run
     if mode is SendMode.TRANSFER_LOAD:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from config import RetryConfig
-from tasks.send.batches import HEADERS, Batch, Limits, Part, Resolve, Transactions
+from tasks.send.batches import HEADERS, Batch, Resolve, TransactionLimits, Transactions, UnitPart
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
@@ -25,7 +25,7 @@ OPERATION = "send transaction"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentTransaction:
     """These resources are on the server. ``body`` is the size of the transaction in bytes."""
 
     resources: Sequence[Resource]
@@ -54,7 +54,7 @@ class Collapsed:
     resources: Sequence[Resource] = field(default_factory=tuple)
 
 
-Outcome = Sent | Deferred | Failed | Collapsed
+Outcome = SentTransaction | Deferred | Failed | Collapsed
 Report = Callable[[Outcome], None]
 
 
@@ -70,7 +70,7 @@ class TransactionSender:
         self,
         client: ServiceClient,
         transactions: Transactions,
-        limits: Limits,
+        limits: TransactionLimits,
         *,
         timeout: float,
         retry: RetryConfig,
@@ -162,7 +162,7 @@ class TransactionSender:
             error.context = _span(pending[0], pending[-1])
             raise
         if verdicts is None:
-            report(Sent(tuple(pending), size))
+            report(SentTransaction(tuple(pending), size))
             pending.clear()
             return
         # Not what a transaction is, but servers do it: some entries are in, some are not.
@@ -179,7 +179,7 @@ class TransactionSender:
                 report(Deferred((resource,)))
             else:
                 report(Failed(resource, verdict))
-        report(Sent(tuple(sent), size))
+        report(SentTransaction(tuple(sent), size))
         pending[:] = again
         if busy is not None:
             raise _conflict(busy, again, answer)
@@ -193,7 +193,7 @@ def _span(first: Resource, last: Resource) -> str:
     return f"{begin} to {end}"
 
 
-def _to_halve(refused: Verdict, part: Part, resolve: Resolve) -> bool:
+def _to_halve(refused: Verdict, part: UnitPart, resolve: Resolve) -> bool:
     if refused.fate is Fate.MISSING_TARGET:
         # A circle of references is not cut: no part of it could get in alone.
         return resolve is not Resolve.LATER and part.divisible()

@@ -73,13 +73,13 @@ class _Text(msgspec.Struct):
     text: Any = None
 
 
-class _Issue(msgspec.Struct):
+class _ResponseIssue(msgspec.Struct):
     diagnostics: Any = None
     details: Any = None
 
 
-class _Outcome(msgspec.Struct):
-    issue: list[_Issue] = []
+class _ResponseOutcome(msgspec.Struct):
+    issue: list[_ResponseIssue] = []
 
 
 class _Written(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
@@ -124,7 +124,7 @@ class _Stored(msgspec.Struct, rename="camel", gc=False):
     id: Any = None
 
 
-class _Entry(_Written, kw_only=True, gc=False):
+class _ResponseEntry(_Written, kw_only=True, gc=False):
     full_url: Raw = Raw()
     link: Raw = Raw()
     response: _Response
@@ -139,12 +139,12 @@ class _Transaction(_Written, gc=False):
     timestamp: Raw = Raw()
     total: Raw = Raw()
     link: Raw = Raw()
-    entry: list[_Entry] = []
+    entry: list[_ResponseEntry] = []
 
 
 _transaction = msgspec.json.Decoder(_Transaction)
 _encode = msgspec.json.Encoder().encode
-_outcome = msgspec.json.Decoder(_Outcome)
+_outcome = msgspec.json.Decoder(_ResponseOutcome)
 _entries = msgspec.json.Decoder(list[Raw] | None)
 _NO_ENTRIES: Final = Raw(b"[]")
 
@@ -238,7 +238,7 @@ def _members(parent: Mapping[str, Raw], key: str) -> Mapping[str, Raw]:
     return {} if raw == _NULL else unique_members(raw)
 
 
-def _of_another(entry: _Entry, key: str, url: str) -> str | None:
+def _of_another(entry: _ResponseEntry, key: str, url: str) -> str | None:
     """What in an entry is not of the resource that was put as ``key`` on the server at ``url``."""
     location, stored = entry.response.location, entry.resource
     if location is not None and location.partition("/_history/")[0] != key:  # as a rule it is relative

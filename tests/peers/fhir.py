@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tasks.send.comparison import compare
-from tasks.send.direct import Bounds, run
+from tasks.send.direct import LoadBounds, run
 from tasks.shared.report import StepReport
 from tests.peers import job, server
 from tests.peers.job import resource
@@ -116,7 +116,7 @@ class DirectLoadJob(job.StepJob):
     step = "send"
 
     def send(
-        self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, doubts: Sequence[str] = (), **send: Any
+        self, url: str, *, bounds: LoadBounds | None = None, attempts: int = 3, doubts: Sequence[str] = (), **send: Any
     ) -> StepReport:
         services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
         context = self.prepare(job.configuration(services, attempts=attempts), doubts=tuple(doubts))

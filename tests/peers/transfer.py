@@ -20,7 +20,7 @@ from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tasks.send.comparison import compare
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -192,7 +192,9 @@ class TransferJob(job.StepJob):
         send = {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}, **more}
         return self.prepare(job.configuration({"send": send}, attempts=attempts))
 
-    def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepReport:
+    def send(
+        self, url: str, *, bounds: TransferBounds | None = None, now: datetime = NOON, **options: Any
+    ) -> StepReport:
         context = self.make_context(url, **options)
         return run(context, compare(context), bounds=bounds, sleep=self.slept.append, now=lambda: now)
 

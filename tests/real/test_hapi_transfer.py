@@ -14,7 +14,7 @@ import pytest
 
 from tasks.send.comparison import compare
 from tasks.send.transfer import transfer
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tasks.shared.report import StepReport
 from tests.real.conftest import Measure
 from tests.real.hapi_server import Hapi
@@ -61,7 +61,7 @@ def test_the_receiving_process_finds_the_document_and_its_zip(
     hapi: Hapi, tmp_path: Path, project: str, raw: bool, figure: Measure
 ) -> None:
     source = write(tmp_path, "a.ndjson", *(observation(f"o{number}") for number in range(3000)))
-    bounds = Bounds(raw_above=0) if raw else None
+    bounds = TransferBounds(raw_above=0) if raw else None
     result = figure(
         "hapi", f"a transfer, {'raw bytes' if raw else 'Base64 in JSON'}",
         lambda: send(hapi, tmp_path, project, bounds=bounds),

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from config import PipelineConfig
 from tasks.send.s3.client import StoreClient
-from tasks.send.s3.files import Section
+from tasks.send.s3.files import FileSection
 from tasks.shared.errors import ServiceBusyError, ServiceError
 from tasks.shared.stop import Stop
 
@@ -31,7 +31,7 @@ _EXPIRY: Final = re.compile('expiry-date="([^"]{1,64})"')
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObject:
     """An object that is in the bucket. ``size`` in bytes, ``etag`` without quotes; ``sha256`` from its metadata.
 
     ``plain`` is False when a key of a customer or of KMS encrypts it: then the ETag is not the MD5 of its content.
@@ -85,7 +85,7 @@ class Bucket:
             raise self._client.not_s3("")
         return True
 
-    def head(self, key: str, stop: Stop, *, uploaded: bool = False) -> Stored | None:
+    def head(self, key: str, stop: Stop, *, uploaded: bool = False) -> StoredObject | None:
         """Return the object ``key``; ``None`` when it is not there, or the store does not tell.
 
         Raises ``ServiceError`` ``s3-differs`` when it was ``uploaded`` and the store says that it is not there.
@@ -100,7 +100,7 @@ class Bucket:
             raise
         self.warnings |= dict.fromkeys(warnings_about(answer))
         kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
-        return Stored(
+        return StoredObject(
             size=int(answer.get("ContentLength", -1)),
             sha256=answer.get("Metadata", {}).get("sha256"),
             etag=_bare(answer.get("ETag")),
@@ -117,7 +117,7 @@ class Bucket:
             hint="does something else write to this key, or change what passes? continuing the job uploads it again",
         )
 
-    def put(self, key: str, body: Section, *, content_type: str, sha256: str, stop: Stop) -> str:
+    def put(self, key: str, body: FileSection, *, content_type: str, sha256: str, stop: Stop) -> str:
         """Upload a whole file in one request; the ETag."""
         metadata = {"sha256": sha256}
         answer = self._client.call(
@@ -134,7 +134,7 @@ class Bucket:
         )
         return self._required(answer, "UploadId", key)
 
-    def put_part(self, key: str, upload_id: str, number: int, body: Section, stop: Stop) -> dict[str, Any]:
+    def put_part(self, key: str, upload_id: str, number: int, body: FileSection, stop: Stop) -> dict[str, Any]:
         """Upload part ``number`` (from 1); what ``complete`` says about it to the store."""
         checksum = self._checksum(body)
         answer = self._client.call(
@@ -180,7 +180,7 @@ class Bucket:
     def __repr__(self) -> str:
         return f"Bucket({self.name!r})"
 
-    def _checksum(self, body: Section) -> dict[str, Any]:
+    def _checksum(self, body: FileSection) -> dict[str, Any]:
         name, digest = ("ChecksumCRC32", body.crc32) if self._newer_checksums else ("ContentMD5", body.md5)
         return {name: b64encode(digest).decode("ascii")}
 

@@ -33,7 +33,7 @@ from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
 from config import PipelineConfig
-from tasks.send.s3.files import Section
+from tasks.send.s3.files import FileSection
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError
@@ -132,7 +132,7 @@ class StoreClient:
         self._boto.meta.events.register("before-send.s3", self._carry)
         self._boto.meta.events.register("response-received.s3", self._judge)
 
-    def call(self, name: str, stop: Stop, body: Section | None = None, **arguments: Any) -> dict[str, Any]:
+    def call(self, name: str, stop: Stop, body: FileSection | None = None, **arguments: Any) -> dict[str, Any]:
         """Make a call, repeated while that can help, with the same bytes for every attempt.
 
         Raises ``NetworkError`` and ``ServiceBusyError`` after the last attempt, ``UploadGoneError`` at once,

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from tasks.send.comparison import Compared
+from tasks.send.comparison import InputComparison
 from tasks.shared.errors import InputError, storage_errors
 from tasks.shared.files.names import is_ndjson_name
 
@@ -67,7 +67,7 @@ class OpenFile:
     Raises ``StorageError``, and ``DataError`` (``send-input-changed``) when it is not the file that was compared.
     """
 
-    def __init__(self, compared: Compared, path: Path) -> None:
+    def __init__(self, compared: InputComparison, path: Path) -> None:
         entry = compared.entry(path)
         self.name, self.size, self.sha256 = compared.name(path), entry.size, entry.sha256
         self.path = path
@@ -94,7 +94,7 @@ class OpenFile:
         os.close(self._handle)
 
 
-class Section:
+class FileSection:
     """Some bytes of an open file: the file object that botocore measures and signs, and the ``Body`` of the request.
 
     It is as long as it was said to be: a file that has shrunk is an error, not a short body. ``check`` raises when the

@@ -24,10 +24,10 @@ import msgspec
 
 from config import PipelineConfig
 from tasks.send import STATE
-from tasks.send.comparison import Compared
-from tasks.send.s3.bucket import Bucket, Stored
+from tasks.send.comparison import InputComparison
+from tasks.send.s3.bucket import Bucket, StoredObject
 from tasks.send.s3.client import CONNECTIONS
-from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
+from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
@@ -120,7 +120,7 @@ def _no_store(error: RefusedError) -> WrongServiceError:
 
 def run(
     context: StepContext,
-    compared: Compared,
+    compared: InputComparison,
     *,
     sizes: Sizes | None = None,
     transport: httpx.BaseTransport | None = None,
@@ -217,14 +217,14 @@ class Uploader:
         # Parts were counted one by one.
         self._progress.add(files=1, bytes=0 if large and stored is None else file.size)
 
-    def _find(self, file: OpenFile, key: str, stop: Stop) -> Stored | None:
+    def _find(self, file: OpenFile, key: str, stop: Stop) -> StoredObject | None:
         """The object, if it is the one that an upload would make."""
         stored = self._bucket.head(key, stop)
         return stored if stored is not None and stored.etag and _difference(stored, file) is None else None
 
     def _whole(self, file: OpenFile, key: str, stop: Stop) -> str:
         with self._slot(stop):
-            body = Section(file, 0, file.size, stop.check)
+            body = FileSection(file, 0, file.size, stop.check)
             kind = content_type(file.name)
             etag = self._bucket.put(key, body, content_type=kind, sha256=file.sha256, stop=stop)
             self._compare(file, key, etag, stop, body)
@@ -258,14 +258,14 @@ class Uploader:
         def one(start: int, stop: Stop) -> None:
             length = min(size, file.size - start)
             with self._slot(stop):
-                body = Section(file, start, length, stop.check)
+                body = FileSection(file, start, length, stop.check)
                 done.append(self._bucket.put_part(key, upload_id, start // size + 1, body, stop))
             self._progress.add(bytes=length)
 
         for_each(range(0, file.size, size), one, threads=CONNECTIONS, stop=stop)
         return done
 
-    def _compare(self, file: OpenFile, key: str, etag: str, stop: Stop, body: Section | None = None) -> None:
+    def _compare(self, file: OpenFile, key: str, etag: str, stop: Stop, body: FileSection | None = None) -> None:
         """Look whether the object is what was uploaded, ``body`` in one request. Keys that may not look pass."""
         stored = self._bucket.head(key, stop, uploaded=True)
         if stored is not None and (how := _difference(stored, file, etag, body)) is not None:
@@ -281,7 +281,9 @@ class Uploader:
             self._slots.release()
 
 
-def _difference(stored: Stored, file: OpenFile, etag: str | None = None, body: Section | None = None) -> str | None:
+def _difference(
+    stored: StoredObject, file: OpenFile, etag: str | None = None, body: FileSection | None = None
+) -> str | None:
     """What of an object is not as it was uploaded, or would be: size, ``sha256`` in its metadata, and where they are
     known the ``etag`` of the upload's answer and the MD5 of the ``body``, which an ETag in the form of an MD5 must be.
     """

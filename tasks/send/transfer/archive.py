@@ -52,7 +52,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Contents:
+class ArchiveContents:
     """The members in their order, where each is read from, and the resources in them.
 
     ``resources`` and ``lines`` are ``None`` when there is any other file than NDJSON: its lines are no resources.
@@ -85,7 +85,7 @@ class Contents:
 
 def survey(
     directory: Path, *, read: Callable[[int], None] = lambda _: None, largest: int = LARGEST_RESOURCE
-) -> Contents:
+) -> ArchiveContents:
     """Read every file below ``directory``; ``read`` is told of every piece, in bytes, and may raise.
 
     Which files these are says ``finished_files``. Raises ``DataError``: ``send-no-input``, ``name-clash`` when two
@@ -99,7 +99,7 @@ def survey(
     found = [_member(name, path, read, largest) for name, path in named.items()]
     counts = [resources for _, resources in found]
     resources = None if None in counts else sum(count or 0 for count in counts)
-    return Contents(tuple(member for member, _ in found), tuple(named.values()), resources)
+    return ArchiveContents(tuple(member for member, _ in found), tuple(named.values()), resources)
 
 
 def pieces(path: Path) -> Iterator[memoryview]:
@@ -173,7 +173,7 @@ class Archive(msgspec.Struct, frozen=True):
     sha1: str
 
 
-def write_archive(contents: Contents, final: Path, *, packed: Callable[[int], None] = lambda _: None) -> Archive:
+def write_archive(contents: ArchiveContents, final: Path, *, packed: Callable[[int], None] = lambda _: None) -> Archive:
     """Write the zip to ``final``, by way of ``.part``. ``packed`` is told of every piece, in bytes, and may raise.
 
     Raises ``DataError`` ``transfer-input-changed`` when a file is not what the survey found, and ``StorageError``.
@@ -187,7 +187,7 @@ def write_archive(contents: Contents, final: Path, *, packed: Callable[[int], No
     return archive
 
 
-def _write(contents: Contents, file: BinaryIO, packed: Callable[[int], None]) -> None:
+def _write(contents: ArchiveContents, file: BinaryIO, packed: Callable[[int], None]) -> None:
     # zipfile seeks back to complete a member's header: some readers know no sizes behind the data.
     with zipfile.ZipFile(file, "w") as zipped:
         zipped.writestr(_info(MANIFEST, len(contents.manifest)), contents.manifest)

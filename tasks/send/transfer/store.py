@@ -16,7 +16,7 @@ from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
 
 @dataclass(frozen=True)
-class Bounds:
+class TransferBounds:
     """Numbers that are not configuration: bytes and seconds.
 
     Above ``raw_above`` a zip travels as it is instead of as Base64 in JSON. One upload may take a second for each
@@ -44,7 +44,7 @@ _GONE: Final = frozenset({404, 410})
 class FhirStore:
     """The store at the URL ``base``, which ends with ``/fhir``. ``timeout`` in seconds."""
 
-    def __init__(self, client: ServiceClient, base: str, bounds: Bounds, *, timeout: float) -> None:
+    def __init__(self, client: ServiceClient, base: str, bounds: TransferBounds, *, timeout: float) -> None:
         self.base = base
         self._client = client
         self._bounds = bounds
@@ -83,7 +83,7 @@ class FhirStore:
         Where the answer is about a zip, its size must agree; without ``uploaded``, that is without a confirmed upload,
         it must be given.
         """
-        answer = self._look(identity, archive)
+        answer = self._stored_binary(identity, archive)
         if answer.status in _NOT_THERE or _other_size(answer, archive):
             return False
         return uploaded or answer.headers.get("content-length") == str(archive.size)
@@ -93,7 +93,7 @@ class FhirStore:
 
         That it is not there says nothing: some servers do so to every ``HEAD``.
         """
-        answer = self._look(identity, archive)
+        answer = self._stored_binary(identity, archive)
         if _other_size(answer, archive):
             raise self.differs(f"Binary/{identity}", "has another size", answer)
 
@@ -108,7 +108,7 @@ class FhirStore:
             status=answer.status,
         ).made_from(answer)
 
-    def _look(self, identity: str, archive: Archive) -> Answer:
+    def _stored_binary(self, identity: str, archive: Archive) -> Answer:
         return self._client.send(
             "HEAD",
             f"{self.base}/Binary/{identity}",

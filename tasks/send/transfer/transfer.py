@@ -24,10 +24,10 @@ import msgspec
 
 from tasks.send import STATE
 from tasks.send.checks import fhir_url, service
-from tasks.send.comparison import Compared
-from tasks.send.transfer.archive import Archive, Contents, survey, write_archive
+from tasks.send.comparison import InputComparison
+from tasks.send.transfer.archive import Archive, ArchiveContents, survey, write_archive
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
-from tasks.send.transfer.store import Bounds, FhirStore
+from tasks.send.transfer.store import FhirStore, TransferBounds
 from tasks.shared.errors import InputError, SluiceError, storage_errors
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -42,7 +42,7 @@ JOURNAL: Final = "transfer.json"
 log = logging.getLogger("sluice.send")
 
 
-class Journal(msgspec.Struct, frozen=True):
+class TransferJournal(msgspec.Struct, frozen=True):
     """What a transfer to ``target``, the base URL of the FHIR store, remembers over a crash: small JSON.
 
     It is written before the thing it guards: the id of a Binary before its upload begins, the ids of old Binaries
@@ -61,14 +61,14 @@ class Journal(msgspec.Struct, frozen=True):
     leftovers: tuple[str, ...] = ()
 
 
-def load_journal(directory: Path, *, target: str, contents: str, date: str) -> Journal:
+def load_journal(directory: Path, *, target: str, contents: str, date: str) -> TransferJournal:
     """The journal for these contents and this target; a fresh one, dated ``date``, when there is none.
 
     What an earlier run of this job left at the same target is remembered even if the contents are others now.
     """
-    fresh = Journal(target, contents, date)
+    fresh = TransferJournal(target, contents, date)
     # One that another version wrote counts as none: at worst an upload is repeated, which changes nothing.
-    known = read_state(directory / JOURNAL, Journal)
+    known = read_state(directory / JOURNAL, TransferJournal)
     if known is None or known.target != target:
         return fresh
     if known.contents != contents:
@@ -78,9 +78,9 @@ def load_journal(directory: Path, *, target: str, contents: str, date: str) -> J
 
 def run(
     context: StepContext,
-    compared: Compared,
+    compared: InputComparison,
     *,
-    bounds: Bounds | None = None,
+    bounds: TransferBounds | None = None,
     sleep: Callable[[float], None] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> StepReport:
@@ -91,7 +91,7 @@ def run(
     changed, ``TransientError`` when the server stays away or busy, ``ServiceError`` when it refuses, ``StorageError``,
     ``Stopped``.
     """
-    bounds = bounds or Bounds()
+    bounds = bounds or TransferBounds()
     send = context.config.services.send
     base = fhir_url(context.config)
     transfer = Transfer(
@@ -118,7 +118,7 @@ class _Sending:
     """One run of the step."""
 
     def __init__(
-        self, context: StepContext, compared: Compared, transfer: Transfer, store: FhirStore, directory: Path
+        self, context: StepContext, compared: InputComparison, transfer: Transfer, store: FhirStore, directory: Path
     ) -> None:
         self._context = context
         self._compared = compared
@@ -126,7 +126,7 @@ class _Sending:
         self._store = store
         self._directory = directory
         self._path = directory / ARCHIVE
-        self._journal = Journal("", "", "")
+        self._journal = TransferJournal("", "", "")
 
     def run(self, date: str) -> StepReport:
         contents = self._survey()
@@ -162,7 +162,7 @@ class _Sending:
 
     # The zip
 
-    def _survey(self) -> Contents:
+    def _survey(self) -> ArchiveContents:
         progress = self._context.meter
         progress.say("reads the files")
 
@@ -176,11 +176,11 @@ class _Sending:
             raise self._compared.changed(self._context.input_dir)
         return contents
 
-    def _archive(self, contents: Contents) -> Archive:
+    def _archive(self, contents: ArchiveContents) -> Archive:
         """The facts of the zip; it is made when they are not known."""
         return self._journal.archive or self._pack(contents)
 
-    def _pack(self, contents: Contents) -> Archive:
+    def _pack(self, contents: ArchiveContents) -> Archive:
         """Make the zip."""
         progress = self._context.meter
         progress.begin("packs the zip")
@@ -206,7 +206,7 @@ class _Sending:
 
     # The server
 
-    def _upload(self, contents: Contents) -> bool:
+    def _upload(self, contents: ArchiveContents) -> bool:
         """Get the Binary to the server; whether that took an upload."""
         archive = self._archive(contents)
         if self._store.holds(self._transfer.binary_id(archive), archive, uploaded=self._journal.uploaded):

@@ -13,11 +13,11 @@ from tasks.send.batches import (
     MAX_BODY,
     MIN_BODY,
     Batch,
-    Limits,
-    Part,
     Resolve,
+    SendUnit,
+    TransactionLimits,
     Transactions,
-    Unit,
+    UnitPart,
     pack,
 )
 from tasks.shared.fhir.bundle import Resource
@@ -32,17 +32,17 @@ def made(ordinal: int, size: int = 1, key: str | None = None, line: int = 1) -> 
     )
 
 
-def units(*sizes: int) -> list[Unit]:
+def units(*sizes: int) -> list[SendUnit]:
     """One unit for each number: that many resources of one byte."""
     result, ordinal = [], 0
     for line, size in enumerate(sizes):
-        result.append(Unit([made(ordinal + i, line=line) for i in range(size)], frozenset({f"line {line}"})))
+        result.append(SendUnit([made(ordinal + i, line=line) for i in range(size)], frozenset({f"line {line}"})))
         ordinal += size
     return result
 
 
-def packed(given_ones: list[Unit], count: int, size: int = 10**6) -> list[Batch]:
-    return list(pack(given_ones, Limits(count, size), TRANSACTIONS))
+def packed(given_ones: list[SendUnit], count: int, size: int = 10**6) -> list[Batch]:
+    return list(pack(given_ones, TransactionLimits(count, size), TRANSACTIONS))
 
 
 def ordinals(batch: Batch) -> list[int]:
@@ -66,19 +66,23 @@ def test_a_line_with_thousands_of_resources_is_divided_at_batch_size() -> None:
 
 
 def test_a_transaction_holds_at_most_the_bytes_allowed() -> None:
-    given_ones = [Unit([made(n, size=30)], frozenset()) for n in range(5)]
+    given_ones = [SendUnit([made(n, size=30)], frozenset()) for n in range(5)]
     two = body(given_ones[0].resources) * 2 - ENVELOPE
     assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two)] == [2, 2, 1]
     assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two - 1)] == [1] * 5
 
 
 def test_a_single_larger_resource_travels_alone() -> None:
-    given_ones = [Unit([made(0)], frozenset()), Unit([made(1, size=500)], frozenset()), Unit([made(2)], frozenset())]
+    given_ones = [
+        SendUnit([made(0)], frozenset()),
+        SendUnit([made(1, size=500)], frozenset()),
+        SendUnit([made(2)], frozenset()),
+    ]
     assert [ordinals(batch) for batch in packed(given_ones, 100, size=400)] == [[0], [1], [2]]
 
 
 def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
-    unit = Unit([made(0, key="a"), made(1, key="b"), made(2, key="a")], frozenset())
+    unit = SendUnit([made(0, key="a"), made(1, key="b"), made(2, key="a")], frozenset())
     (batch,) = packed([unit], 10)
     assert ordinals(batch) == [1, 2]
     assert [resource.ordinal for resource in batch.collapsed] == [0]
@@ -107,7 +111,7 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
             resources.append(made(ordinal, length, key=f"k{name}", line=line))
             ordinal += 1
         raw = sum(len(resource.raw) for resource in resources)
-        given_ones.append(Unit(resources, frozenset({str(line)}), raw if told else None))
+        given_ones.append(SendUnit(resources, frozenset({str(line)}), raw if told else None))
     batches = packed(given_ones, count, size)
     last: dict[str, int] = {}
     for batch in batches:
@@ -129,7 +133,7 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
 
 def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> None:
     given_ones = units(2, 3, 9, 1, 1)
-    batches = list(pack(given_ones, Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE, groups=True))
+    batches = list(pack(given_ones, TransactionLimits(5), TRANSACTIONS, resolve=Resolve.ISOLATE, groups=True))
     assert [(len(batch.content.resources), batch.content.groups) for batch in batches] == [
         (5, [0, 2]),
         (9, [0]),
@@ -141,7 +145,7 @@ def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> 
 @given(st.integers(2, 30), st.sets(st.integers(1, 29)) | st.none())
 def test_halving_ends_with_single_resources_and_divides_groups_last(count: int, borders: set[int] | None) -> None:
     groups = None if borders is None else sorted({0} | {border for border in borders if border < count})
-    whole = Part([made(n) for n in range(count)], groups)
+    whole = UnitPart([made(n) for n in range(count)], groups)
     starts = set(range(count)) if groups is None else set(groups)
     stack, seen = [whole], []
     while stack:
@@ -206,7 +210,7 @@ def test_the_size_of_a_body_is_known_before_it_is_put(given_ones: list[tuple[str
 
 
 def test_too_large_halves_the_limit_but_not_for_ever() -> None:
-    limits = Limits(100)
+    limits = TransactionLimits(100)
     assert limits.max_bytes == MAX_BODY == 5 * 1024 * 1024
     limits.too_large(4_000_000)
     assert limits.max_bytes == 2_000_000

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tasks.send.direct import Bounds
+from tasks.send.direct import LoadBounds
 from tasks.send.failures import RefusedResourcesError
 from tasks.send.order import patient_of
 from tasks.shared.errors import TerminalError
@@ -379,7 +379,7 @@ def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: Dir
     count = 60
     lines = [observation(f"o{n}", derivedFrom={"reference": f"Observation/o{n + 1}"}) for n in range(count)]
     job.write("a.ndjson", *lines, observation(f"o{count}"))
-    for bounds in (Bounds(), Bounds(max_graph=10)):
+    for bounds in (LoadBounds(), LoadBounds(max_graph=10)):
         server_box: list[FakeFhir] = []
         with serving(integrity(server_box)) as server:
             server_box.append(server)
@@ -574,7 +574,7 @@ def test_after_a_thousand_failures_the_load_gives_up(job: DirectLoadJob) -> None
         serving(lambda *_: FhirReply(400, outcome("invalid"), apply=False)) as server,
         pytest.raises(TerminalError) as caught,
     ):
-        job.send(server.url, batch_size=10, bounds=Bounds(max_failures=25))
+        job.send(server.url, batch_size=10, bounds=LoadBounds(max_failures=25))
     assert "gave up" in caught.value.message
     # 20 were known when a batch was handed out, four batches were under way then, one more begins as the first ends.
     assert 25 <= len(job.failed()) <= 70
@@ -585,7 +585,7 @@ def test_after_a_thousand_failures_the_load_gives_up(job: DirectLoadJob) -> None
 def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n}", subject={"reference": "Patient/x"}) for n in range(600)])
     with serving(lambda *_: hapi_missing()) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url, batch_size=20, bounds=Bounds(max_failures=30))
+        job.send(server.url, batch_size=20, bounds=LoadBounds(max_failures=30))
     assert "gave up" in caught.value.message
     assert len(server.bundles) < 250
 

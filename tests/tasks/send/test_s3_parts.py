@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.send.comparison import Compared
-from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
+from tasks.send.comparison import InputComparison
+from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
 from tasks.send.s3.upload import MIB, Sizes, Uploaded, timestamp, write_manifest
 from tasks.shared.errors import DataError, InputError, Stopped
@@ -31,8 +31,8 @@ def nothing() -> None:
     """A check that never stops."""
 
 
-def compared(directory: Path) -> Compared:
-    return Compared(directory, directory, take_inventory(directory, [directory], stop=Stop()))
+def compared(directory: Path) -> InputComparison:
+    return InputComparison(directory, directory, take_inventory(directory, [directory], stop=Stop()))
 
 
 def opened(directory: Path) -> OpenFile:
@@ -106,7 +106,7 @@ def test_digests_are_those_of_the_bytes(large: Path) -> None:
     content = (large / "a.ndjson").read_bytes()
     with opened(large) as file:
         assert (file.size, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
-        part = Section(file, 600_000, 100_001, nothing)
+        part = FileSection(file, 600_000, 100_001, nothing)
         assert part.md5 == hashlib.md5(content[600_000:]).digest()
         assert int.from_bytes(part.crc32, "big") == zlib.crc32(content[600_000:])
 
@@ -132,7 +132,7 @@ def test_a_section_reads_seeks_and_measures_like_a_file_of_its_bytes(
     length = min(length, len(content) - start)
     model = io.BytesIO(content[start : start + length])
     with opened(large) as file:
-        section = Section(file, start, length, nothing)
+        section = FileSection(file, start, length, nothing)
         for move, number in moves:
             if move == "read":
                 assert section.read(number) == model.read(number)
@@ -149,7 +149,7 @@ def test_a_section_stops_when_it_is_asked_to(large: Path) -> None:
         raise Stopped("SIGTERM")
 
     with opened(large) as file:
-        section = Section(file, 0, 10, stop)
+        section = FileSection(file, 0, 10, stop)
         for reading in (lambda: section.read(1), lambda: section.md5, lambda: section.crc32):
             with pytest.raises(Stopped):
                 reading()

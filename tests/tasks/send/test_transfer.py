@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tasks.send.step import run
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tasks.shared.step import reconcile
 from tests.peers.transfer import NOON, ORGANIZATION, PROJECT, SYSTEM, TransferJob, serving
 
-RAW = Bounds(raw_above=0)
+RAW = TransferBounds(raw_above=0)
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def job(tmp_path: Path) -> TransferJob:
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
-@pytest.mark.parametrize("bounds", [Bounds(), RAW], ids=["json", "raw"])
+@pytest.mark.parametrize("bounds", [TransferBounds(), RAW], ids=["json", "raw"])
 def test_the_search_of_the_receiving_process_finds_a_zip_that_equals_the_sources(
-    job: TransferJob, tmp_path: Path, manners: str, bounds: Bounds
+    job: TransferJob, tmp_path: Path, manners: str, bounds: TransferBounds
 ) -> None:
     files = job.fill()
     with serving(manners=manners) as store:
@@ -67,9 +67,9 @@ def test_the_document_has_the_fields_of_the_contract(job: TransferJob) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bounds", "kind"), [(Bounds(), "json"), (RAW, "zip")], ids=["json", "raw"])
+@pytest.mark.parametrize(("bounds", "kind"), [(TransferBounds(), "json"), (RAW, "zip")], ids=["json", "raw"])
 def test_above_the_bound_the_zip_goes_as_raw_bytes_and_below_as_base64_in_json(
-    job: TransferJob, bounds: Bounds, kind: str
+    job: TransferJob, bounds: TransferBounds, kind: str
 ) -> None:
     job.fill()
     with serving() as store:
@@ -79,19 +79,19 @@ def test_above_the_bound_the_zip_goes_as_raw_bytes_and_below_as_base64_in_json(
         stored_as_json = store.state()[0].startswith(b'{"resourceType":"Binary"')
     assert stored_as_json == (kind == "json")
     assert document.json()["contentType"] == "application/zip"
-    assert Bounds().raw_above == 64 * 1024 * 1024
+    assert TransferBounds().raw_above == 64 * 1024 * 1024
 
 
 def test_the_timeout_of_an_upload_grows_with_its_size() -> None:
-    bounds = Bounds()
+    bounds = TransferBounds()
     assert bounds.upload_timeout(300, 0) == 300
     assert bounds.upload_timeout(300, 1 << 30) == 300 + 4096
 
 
-@pytest.mark.parametrize("bounds", [Bounds(), RAW], ids=["json", "raw"])
+@pytest.mark.parametrize("bounds", [TransferBounds(), RAW], ids=["json", "raw"])
 @pytest.mark.parametrize("same_job", [True, False])
 def test_a_second_send_leaves_the_target_as_after_the_first(
-    job: TransferJob, tmp_path: Path, bounds: Bounds, same_job: bool
+    job: TransferJob, tmp_path: Path, bounds: TransferBounds, same_job: bool
 ) -> None:
     job.fill()
     with serving() as store:

@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.send.transfer.archive import Archive, Contents, survey, write_archive
+from tasks.send.transfer.archive import Archive, ArchiveContents, survey, write_archive
 from tasks.shared.errors import DataError, Stopped, StorageError
 from tests.conftest import examples
 
@@ -32,7 +32,7 @@ def put(directory: Path, files: dict[str, bytes], *, compress: bool = False) -> 
     return directory
 
 
-def packed(directory: Path, name: str = "t.zip") -> tuple[Contents, Archive, Path]:
+def packed(directory: Path, name: str = "t.zip") -> tuple[ArchiveContents, Archive, Path]:
     contents = survey(directory / "in")
     final = directory / name
     return contents, write_archive(contents, final), final
@@ -122,7 +122,7 @@ def test_more_members_than_the_old_format_counts_make_a_zip64(tmp_path: Path) ->
     contents = survey(put(tmp_path / "in", {"a.csv": b"x\n"}))
     member = contents.members[0]
     many = tuple(type(member)(f"{n:05}.csv", member.size, member.sha256, 1) for n in range(65_600))
-    big = Contents(many, contents.paths * len(many))
+    big = ArchiveContents(many, contents.paths * len(many))
     write_archive(big, tmp_path / "t.zip")
     with zipfile.ZipFile(tmp_path / "t.zip") as zipped:
         assert len(zipped.infolist()) == 65_601

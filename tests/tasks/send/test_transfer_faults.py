@@ -16,7 +16,7 @@ from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.send.comparison import compare
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tests.peers.server import Reply, SeenRequest
@@ -25,7 +25,7 @@ from tests.peers.transfer import Endpoint, TransferJob, serving
 TRANSIENT = [408, 409, 429, 500, 502, 503, 504]
 TERMINAL = [301, 400, 401, 403, 404, 405, 413, 415, 422, 501, 507]
 CANARY = "Canaryperson-4711"
-MODES = {"json": Bounds(), "raw": Bounds(raw_above=0)}
+MODES = {"json": TransferBounds(), "raw": TransferBounds(raw_above=0)}
 PUTS = ["*/Binary/*", "*/DocumentReference/*"]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tasks.shared.errors import SluiceError
 from tests.conftest import wait_until
 from tests.peers.job import in_process
@@ -62,14 +62,14 @@ def undisturbed(directory: Path, **fill: Any) -> list[bytes]:
         earlier(directory / "undisturbed-earlier", store)
         job = TransferJob(directory / "undisturbed")
         job.fill(**fill)
-        job.send(store.url, bounds=Bounds(raw_above=0))
+        job.send(store.url, bounds=TransferBounds(raw_above=0))
         return [*store.state(), store.receive().archive]
 
 
 def earlier(directory: Path, store: TransferStore) -> None:
     job = TransferJob(directory)
     job.fill(patients=1)
-    job.send(store.url, bounds=Bounds(raw_above=0))
+    job.send(store.url, bounds=TransferBounds(raw_above=0))
 
 
 def documents(store: TransferStore) -> list[bytes]:
@@ -106,7 +106,7 @@ def test_kill_9_at_a_request_and_the_same_target_afterwards(tmp_path: Path, mome
         wait_until(lambda: not store.http.get("/_sandbox/requests").json()["in_flight"])
         # A request that was only delayed is applied after all, whoever sent it is gone or not.
         store.forget_requests()
-        result = job.send(store.url, bounds=Bounds(raw_above=0))
+        result = job.send(store.url, bounds=TransferBounds(raw_above=0))
         assert [*store.state(), store.receive().archive] == expected
         assert store.counts() == {"Binary": 1, "DocumentReference": 1}
         assert (("PUT", "Binary") in store.writes()) == uploaded_again
@@ -218,7 +218,7 @@ def test_kill_9_at_30_random_moments_and_the_same_target_afterwards(tmp_path: Pa
                 kills += process.poll() is None
                 kill(process)
             wait_until(lambda store=store: store.http.get("/_sandbox/requests").json()["in_flight"] == 0)
-            job.send(store.url, bounds=Bounds(raw_above=0))
+            job.send(store.url, bounds=TransferBounds(raw_above=0))
             assert [*store.state(), store.receive().archive] == expected, f"round {round_number}"
         assert job.left == {"transfer.json"}
     print(f"{kills} kills in 30 rounds, undisturbed {whole:.1f} s")
