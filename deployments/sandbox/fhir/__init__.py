@@ -1,1 +1,1 @@
-"""A FHIR R4 server on SQLite with the manners of HAPI or Blaze."""
+"""A FHIR R4 server on SQLite that behaves like HAPI or Blaze."""

@@ -1,12 +1,11 @@
-"""The sandbox FHIR server as an ASGI application: it routes; the work is done by ``Engine``.
+"""The sandbox FHIR server as an ASGI application. It routes requests; ``FhirEngine`` does the work.
 
-Base path ``/fhir``. Its own thread holds the store.
+Base path ``/fhir``. One thread uses the store.
 
-* Resources come back as the bytes they were sent in. ``meta.versionId`` and ``meta.lastUpdated`` are
-  therefore not put into the body: the version is in ``ETag`` and in ``response.etag``, the time in
-  ``Last-Modified``.
-* ``/_sandbox/counts`` gives the number of resources by type, ``/_sandbox/resources`` all of them as NDJSON in
-  the order of type and id; both are for tests.
+* Resources are returned as exactly the bytes that were sent. ``meta.versionId`` and ``meta.lastUpdated`` are therefore
+  not added to the body: the version is in ``ETag`` and ``response.etag``, the time in ``Last-Modified``.
+* For tests, ``/_sandbox/counts`` returns the number of resources by type, and ``/_sandbox/resources`` all of them as
+  NDJSON, by type and id.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
 
 
 def capability_statement(base: str, manners: str, started: str) -> bytes:
-    """The statement as JSON. ``started`` is a FHIR dateTime."""
+    """Return the CapabilityStatement as JSON. ``started`` is a FHIR dateTime."""
     resources = [
         {
             "type": kind,
@@ -60,14 +59,14 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class FhirOptions:
-    """How a FHIR server behaves and where it keeps its state (None: nowhere, all is gone at the end)."""
+    """Behaviour of a FHIR server, and its state directory (None: the state is discarded at the end)."""
 
     state: Path | None = None
     manners: MannersName = "hapi"
     references: bool = True
-    """Refuse resources that refer to what is not there."""
+    """Refuse resources with references to missing resources."""
     numeric_ids: bool | None = None
-    """Whether clients may choose purely numeric ids; None: as the manners say."""
+    """True if clients can choose purely numeric ids; None: depends on ``manners``."""
     max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
@@ -98,7 +97,7 @@ class FhirServer(ServiceBackend):
         self._store.close()
 
     def routes(self) -> list[Route]:
-        """Transactions, and the interactions with a type and a resource."""
+        """Return routes for transactions and for interactions with a type or a resource."""
         return [
             self.route("/fhir", self._process, "POST"),
             self.route("/fhir/metadata", self._metadata, "GET"),
@@ -111,7 +110,7 @@ class FhirServer(ServiceBackend):
         ]
 
     def admin_routes(self) -> list[Route]:
-        """``/_sandbox/counts`` and ``/_sandbox/resources``."""
+        """Return routes for ``/_sandbox/counts`` and ``/_sandbox/resources``."""
         return [
             self.route("/counts", self._counts, "GET"),
             self.route("/resources", self._resources, "GET"),
@@ -127,7 +126,7 @@ class FhirServer(ServiceBackend):
         after = ("", "")
         while page := await self.work(partial(self._store.page, after, _PAGE)):
             after = (page[-1].type, page[-1].id)
-            # A line break in JSON text is only ever white space between tokens (document 3 §1).
+            # A line break in JSON text is always white space between tokens (document 3 §1).
             lines = [stored.body.replace(b"\r", b"").replace(b"\n", b"") for stored in page if stored.body]
             yield b"".join(line + b"\n" for line in lines)
 
@@ -208,7 +207,7 @@ class FhirServer(ServiceBackend):
         return answer(stored.body, change.status, headers)
 
     async def _store_raw(self, request: FhirRequest, chosen: str | None) -> Response:
-        """Store a Binary under the id that the client chose, or a new one."""
+        """Store a Binary under the client's id, or under a new one."""
         request.check_length(self._options.max_body)
         identity = await self.work(self._engine.new_binary_id) if chosen is None else chosen
         check_id(identity)
@@ -237,12 +236,12 @@ class FhirServer(ServiceBackend):
 
 
 def fhir_service(options: FhirOptions | None = None, gate: RequiredCredentials | None = None) -> SandboxService:
-    """The FHIR server in its frame, ready for ``serve_in_thread`` or the host."""
+    """Return the FHIR server, ready for ``serve_in_thread`` or the host."""
     return SandboxService(FhirServer(options or FhirOptions()), gate)
 
 
 def _type(request: FhirRequest) -> str:
-    """The resource type in the path. Raises ``FhirProblem`` 404."""
+    """Return the resource type in the path. Raises ``FhirProblem`` 404."""
     kind: str = request.path_params["type"]
     if kind not in RESOURCE_TYPES:
         raise FhirProblem(404, "not-supported", "This resource type is not known.")

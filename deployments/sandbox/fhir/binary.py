@@ -1,7 +1,6 @@
-"""Binary content in its own media type: received into a file, sent from it, never whole in memory.
+"""Binary content in its own media type, stored in files and never completely in memory.
 
-FHIR R4, Binary: a body that is no FHIR goes in and comes out as it is. The FHIR form (Base64 in JSON) is
-given when
+FHIR R4, Binary: other content than FHIR is stored and returned unchanged. The FHIR form (Base64 in JSON) is returned if
 ``Accept`` or ``_format`` asks for JSON.
 """
 
@@ -29,12 +28,12 @@ class _Wrapped(msgspec.Struct, rename="camel"):
 
 
 def has_json(request: FhirRequest) -> bool:
-    """Whether the body is FHIR JSON; a missing ``Content-Type`` counts as such."""
+    """Return True if the body is FHIR JSON; a missing ``Content-Type`` counts as FHIR JSON."""
     return request.media_type in _JSON_TYPES
 
 
 async def receive_file(path: Path, request: FhirRequest, limit: int | None) -> None:
-    """Write the request's body to a file. Raises ``FhirProblem`` when it is too large or ends early."""
+    """Write the request's body to a file. Raises ``FhirProblem`` if it is too large or ends early."""
     size = 0
     with path.open("wb") as file:
         try:
@@ -48,7 +47,7 @@ async def receive_file(path: Path, request: FhirRequest, limit: int | None) -> N
 
 
 def binary_answer(stored: StoredVersion, directory: Path, request: FhirRequest) -> Response:
-    """A Binary in the form the client wants. ``directory`` holds the files of raw content."""
+    """Return a Binary in the form that the client accepts. ``directory`` contains the files of raw content."""
     wants_fhir = "json" in request.headers.get("accept", "").lower() or "_format=" in request.query
     headers = stored.headers
     if stored.blob is None:

@@ -1,5 +1,4 @@
-"""Transaction and batch Bundles: what a client sends to ``POST /fhir``, taken apart without parsing the
-resources."""
+"""Transaction and batch Bundles of ``POST /fhir``, split into entries without parsing the resources."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ _DECODER = msgspec.json.Decoder(_Bundle)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one entry asks for. ``id`` is None for POST."""
+    """The operation of one entry. ``id`` is None for POST."""
 
     index: int
     method: Method
@@ -59,14 +58,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A Bundle to work on. ``operations`` stand in the order of its entries."""
+    """A Bundle to process. ``operations`` are in the order of its entries."""
 
     type: Literal["transaction", "batch"]
     operations: list[Operation | FhirProblem]
-    """An entry that cannot be understood is its problem; a transaction fails with it, a batch answers it."""
+    """For an invalid entry its problem: a transaction fails, a batch answers it in the entry."""
 
     def in_processing_order(self) -> list[Operation]:
-        """DELETE, POST, PUT, GET (FHIR, transaction processing rules). Raises the first problem there is."""
+        """Return operations by DELETE, POST, PUT, GET (FHIR, transaction processing). Raises the first problem."""
         sound: list[Operation] = []
         for item in self.operations:
             if isinstance(item, FhirProblem):
@@ -75,7 +74,7 @@ class Bundle:
         return sorted(sound, key=lambda operation: _ORDER[operation.method])
 
     def counts(self) -> dict[str, int]:
-        """Entries by type."""
+        """Return the number of entries by type."""
         found: dict[str, int] = {}
         for item in self.operations:
             if isinstance(item, Operation):
@@ -84,7 +83,7 @@ class Bundle:
 
 
 def read_bundle(body: bytes) -> Bundle:
-    """Take a Bundle apart. Raises ``FhirProblem`` 400 when it is none, or of a type that is not processed."""
+    """Split a Bundle. Raises ``FhirProblem`` 400 if it is invalid or of a type that is not processed."""
     try:
         raw = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

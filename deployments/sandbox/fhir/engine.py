@@ -1,6 +1,6 @@
-"""What the FHIR server does with resources: one synchronous method for each interaction, over one store.
+"""The FHIR server's interactions: one synchronous method for each, over one store.
 
-All of it runs in one thread, so a method sees nothing of another that is half done.
+All methods run in one thread, so none sees the partial changes of another.
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ _ETAG = re.compile(r'(?:W/)?"?([^"]+)"?')
 
 @dataclass(frozen=True)
 class IntegrityRules:
-    """How strict the server is."""
+    """Integrity rules and dialect of the server."""
 
     manners: Manners
     references: bool = True
-    """Whether every literal reference must lead to a resource."""
+    """True if every literal reference must resolve."""
     numeric_ids: bool = False
-    """Whether clients may choose purely numeric ids."""
+    """True if clients can choose purely numeric ids."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What an interaction did: the version that is current now, and the status that says how it came
-    about."""
+    """Result of an interaction: the current version, and the status of the response."""
 
     status: int
     stored: StoredVersion
     obsolete: str | None = None
-    """File of raw content that the change has replaced."""
+    """File of raw content that the change replaced."""
 
 
 class FhirEngine:
-    """Interactions on a store under rules. Every method raises ``FhirProblem`` for what it refuses."""
+    """Interactions on a store under rules. Every method raises ``FhirProblem`` to refuse a request."""
 
     def __init__(self, store: ResourceStore, rules: IntegrityRules) -> None:
         self.store = store
         self._rules = rules
 
     def read(self, kind: str, identity: str) -> StoredVersion:
-        """The current version; 404 when there never was one, 410 when it was deleted."""
+        """Return the current version; 404 if there never was one, 410 if it was deleted."""
         stored = self.store.get(kind, identity)
         if stored is None:
             raise FhirProblem(404, "not-found", f"{kind}/{identity} is not known.")
@@ -59,21 +58,21 @@ class FhirEngine:
         return stored
 
     def update(self, kind: str, identity: str, body: bytes, if_match: str | None, base: str) -> Change:
-        """``PUT Type/id``."""
+        """Run ``PUT Type/id``."""
         with self.store.transaction():
             change, resource, targets = self._put(kind, identity, body, if_match, base)
             self._check(resource, {target for target in targets if not target.startswith("urn:")}, base)
         return change
 
     def create(self, kind: str, body: bytes, base: str) -> Change:
-        """``POST Type``."""
+        """Run ``POST Type``."""
         with self.store.transaction():
             change, resource, targets = self._create(kind, self._new_id(kind), body, base)
             self._check(resource, {target for target in targets if not target.startswith("urn:")}, base)
         return change
 
     def delete(self, kind: str, identity: str, if_match: str | None) -> StoredVersion | None:
-        """``DELETE Type/id``; the version that was deleted, None when there was nothing to delete."""
+        """Run ``DELETE Type/id``; return the deleted version, or None if there was nothing to delete."""
         with self.store.transaction():
             before = self._delete(kind, identity, if_match)
             self._check_unreferenced(f"{kind}/{identity}")
@@ -82,7 +81,7 @@ class FhirEngine:
     def put_binary(
         self, identity: str, content_type: str, blob: str, if_match: str | None, *, server_chose: bool
     ) -> Change:
-        """``PUT Binary/id`` with raw content in the file ``blob``."""
+        """Run ``PUT Binary/id`` with raw content in the file ``blob``."""
         with self.store.transaction():
             before = self.store.get("Binary", identity)
             if not server_chose:
@@ -91,12 +90,12 @@ class FhirEngine:
         return Change(_status(before), stored, before.blob if before else None)
 
     def new_binary_id(self) -> str:
-        """An id for ``POST Binary``."""
+        """Return an id for ``POST Binary``."""
         with self.store.transaction():
             return self._new_id("Binary")
 
     def process(self, bundle: Bundle, base: str, *, representation: bool) -> bytes:
-        """A transaction (all or nothing) or a batch (each entry alone); the response Bundle as JSON."""
+        """Run a transaction (all or nothing) or a batch (each entry alone); return the response Bundle as JSON."""
         if bundle.type == "transaction":
             entries = self._transaction(bundle, base, representation)
         else:

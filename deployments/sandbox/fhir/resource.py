@@ -1,8 +1,8 @@
-"""A resource as the server takes it in: the bytes it came in, and what must be known about them.
+"""A received resource: its bytes, and the parts that the server needs to know.
 
-The bytes are kept as they are, so that decimals keep their spelling (document 3 §1). The one exception is
-what the server itself must decide: the id of a created resource, and ``urn:uuid`` references that a
-transaction resolves. Both are cut into the bytes, nothing is parsed and dumped.
+The bytes stay unchanged, so that decimals keep their spelling (document 3 §1). The exceptions are values that the
+server assigns: the id of a created resource, and ``urn:uuid`` references that a transaction resolves. Both are replaced
+within the bytes, without parsing and serializing the resource.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _URN_REFERENCE = re.compile(rb'("reference"\s*:\s*")(urn:(?:uuid|oid):[^"\\]+)(")')
 Document = dict[str, Any]
 Identifier = tuple[str, str]
-"""System (empty when there is none) and value."""
+"""System (empty if there is none) and value."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class ReceivedResource:
         return f"{self.type}/{self.id}"
 
     def identifiers(self) -> list[Identifier]:
-        """What a search by ``identifier`` finds it by; for a DocumentReference the master identifier too
-        (R4)."""
+        """Return the identifiers for a search; for a DocumentReference also the master identifier (R4)."""
         found: list[Identifier] = []
         for name in ("identifier", "masterIdentifier"):
             value = self.document.get(name)
@@ -52,15 +51,14 @@ class ReceivedResource:
         return found
 
     def targets(self, base: str) -> set[str]:
-        """``Type/id`` of every resource of this server that it refers to, and the ``urn:`` references left in
-        it."""
+        """Return ``Type/id`` of this server's resources that it refers to, and unresolved ``urn:`` references."""
         if self.type == "Bundle" or b"reference" not in self.body:
             return set()
         found = (local_target(reference, base) for _, reference in references(self.document))
         return {target for target in found if target is not None}
 
     def path_to(self, target: str, base: str) -> str:
-        """The element that refers to a target, for example ``Observation.subject``."""
+        """Return the element that refers to a target, for example ``Observation.subject``."""
         for path, reference in references(self.document):
             if local_target(reference, base) == target:
                 return ".".join((self.type, *path))
@@ -68,7 +66,7 @@ class ReceivedResource:
 
 
 def read_document(body: bytes) -> Document:
-    """Parse a resource for looking at it. Raises ``FhirProblem`` 400 without quoting it."""
+    """Parse a resource for reading. Raises ``FhirProblem`` 400 without quoting the resource."""
     try:
         document = _WHOLE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -81,7 +79,7 @@ def read_document(body: bytes) -> Document:
 
 
 def read_resource(body: bytes, wanted_type: str, wanted_id: str) -> ReceivedResource:
-    """A resource for ``PUT Type/id``: both must be the body's own. Raises ``FhirProblem`` 400."""
+    """Return a resource for ``PUT Type/id``; type and id must match the body. Raises ``FhirProblem`` 400."""
     document = read_document(body)
     check_type(document, wanted_type)
     if "id" not in document:
@@ -92,14 +90,14 @@ def read_resource(body: bytes, wanted_type: str, wanted_id: str) -> ReceivedReso
 
 
 def read_new_resource(body: bytes, wanted_type: str, new_id: str) -> ReceivedResource:
-    """A resource for ``POST Type``: it gets the server's id, in place of its own where it has one."""
+    """Return a resource for ``POST Type`` with the server's id instead of its own."""
     document = read_document(body)
     check_type(document, wanted_type)
     return ReceivedResource(wanted_type, new_id, _with_id(body, new_id), document | {"id": new_id})
 
 
 def check_type(document: Mapping[str, Any], wanted: str) -> None:
-    """Raise ``FhirProblem`` 400 unless the body is of the URL's type."""
+    """Raise ``FhirProblem`` 400 unless the body has the type in the URL."""
     found = document["resourceType"]
     if found != wanted:
         shown = found if found in RESOURCE_TYPES else "of an unknown type"
@@ -113,7 +111,7 @@ def check_id(value: str) -> None:
 
 
 def references(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every literal reference below a node, with the path of the element that holds it."""
+    """Yield every literal reference below a node, with the path of the element that contains it."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name == "reference" and isinstance(value, str):
@@ -127,10 +125,10 @@ def references(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 def local_target(reference: str, base: str) -> str | None:
-    """``Type/id`` on this server, the reference itself when it is a ``urn:``, None when it leads elsewhere.
+    """Return ``Type/id`` on this server, a ``urn:`` reference unchanged, or None for another server.
 
-    Conditional references (``Patient?identifier=…``) and anything else that is no literal come back as they
-    are, so that they are reported as not found rather than stored unnoticed.
+    Conditional references (``Patient?identifier=…``) and other non-literals are returned unchanged, so that they are
+    reported as not found instead of being stored.
     """
     if reference.startswith("#"):
         return None
@@ -145,7 +143,7 @@ def local_target(reference: str, base: str) -> str | None:
 
 
 def resolve(body: bytes, full_urls: Mapping[str, str]) -> bytes:
-    """Put ``Type/id`` in place of the ``urn:`` references a transaction gives a meaning to."""
+    """Replace the ``urn:`` references that a transaction resolves by ``Type/id``."""
     if b"urn:" not in body:
         return body
 
@@ -167,7 +165,7 @@ def _with_id(body: bytes, new_id: str) -> bytes:
 
 
 def _position(error: Exception) -> str:
-    """Where JSON ends being JSON. msgspec's texts name bytes and types, never values."""
+    """Return the position of a JSON error. msgspec's messages contain bytes and types, never values."""
     if isinstance(error, msgspec.DecodeError):
         return str(error)
     return "it is nested too deeply" if isinstance(error, RecursionError) else "it is not UTF-8"

@@ -1,5 +1,4 @@
-"""Search on one type by ``_id`` and ``identifier``, with pages (FHIR R4, search; document 3 §7 needs no
-more)."""
+"""Search on one type by ``_id`` and ``identifier``, with pages (FHIR R4, search; document 3 §7 needs no more)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Token = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class TypeSearch:
-    """A search, understood."""
+    """A parsed search."""
 
     type: str
     ids: list[list[str]]
@@ -31,12 +30,11 @@ class TypeSearch:
     only_total: bool
     after: str
     given: list[tuple[str, str]]
-    """The parameters that count, for the links."""
+    """The supported parameters, for the links."""
 
 
 def read_query(kind: str, text: str, *, strict: bool) -> TypeSearch:
-    """Understand the parameters of ``GET Type?…``. Raises ``FhirProblem`` 400; ``strict`` refuses unknown
-    ones."""
+    """Parse the parameters of ``GET Type?…``. Raises ``FhirProblem`` 400; if ``strict`` also for unknown ones."""
     ids: list[list[str]] = []
     identifiers: list[list[Token]] = []
     count, only_total, after = DEFAULT_COUNT, False, ""
@@ -71,7 +69,7 @@ def read_query(kind: str, text: str, *, strict: bool) -> TypeSearch:
 
 
 def search(store: ResourceStore, query: TypeSearch, base: str) -> bytes:
-    """The searchset Bundle, as JSON, resources as the bytes they were stored in."""
+    """Return the searchset Bundle as JSON, with resources as their stored bytes."""
     total, found = store.find(
         query.type,
         query.ids,
@@ -93,14 +91,14 @@ def _entry(base: str, stored: StoredVersion) -> dict[str, object]:
     resource = (
         msgspec.Raw(stored.body)
         if stored.body is not None
-        # Raw content has no place in a searchset; its metadata has.
+        # A searchset has no place for raw content, only for its metadata.
         else {"resourceType": stored.type, "id": stored.id, "contentType": stored.content_type}
     )
     return {"fullUrl": f"{base}/{stored.type}/{stored.id}", "resource": resource, "search": {"mode": "match"}}
 
 
 def _token(text: str) -> Token:
-    """``value`` (any system), ``|value`` (without a system), ``system|`` (any value), ``system|value``."""
+    """Parse ``value`` (any system), ``|value`` (no system), ``system|`` (any value) or ``system|value``."""
     first, *rest = _split(text, "|")
     value = _unescaped("|".join(rest) if rest else first) or None
     token: Token = (_unescaped(first) if rest else None, value)
@@ -110,7 +108,7 @@ def _token(text: str) -> Token:
 
 
 def _split(text: str, sign: str) -> list[str]:
-    """The parts between signs that are not escaped by a backslash (FHIR R4, search, "Escaping")."""
+    """Split at signs that are not escaped by a backslash (FHIR R4, search, "Escaping")."""
     parts = [""]
     for piece in re.findall(r"\\.|.", text, re.DOTALL):
         if piece == sign:

@@ -1,6 +1,6 @@
-"""Where the FHIR server keeps resources: one SQLite file, and a directory for raw Binary content.
+"""Storage of the FHIR server: one SQLite file, and a directory for raw Binary content.
 
-One server per state directory, one thread uses a store.
+One server per state directory; one thread uses a store.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _SELECT = "SELECT type, id, version, updated, deleted, body, content_type, blob 
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """The current version of a resource. Content is ``body`` (FHIR JSON), or the file ``blob`` of
-    ``content_type``."""
+    """The current version of a resource. Content is ``body`` (FHIR JSON), or the file ``blob`` of ``content_type``."""
 
     type: str
     id: str
@@ -56,13 +55,13 @@ class StoredVersion:
 
     @property
     def modified(self) -> str:
-        """FHIR instant of the last change."""
+        """Time of the last change as a FHIR instant."""
         moment = datetime.fromtimestamp(self.updated / 1000, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     @property
     def headers(self) -> dict[str, str]:
-        """``ETag`` and ``Last-Modified``."""
+        """Headers ``ETag`` and ``Last-Modified``."""
         return {"etag": f'W/"{self.version}"', "last-modified": formatdate(self.updated / 1000, usegmt=True)}
 
 
@@ -70,9 +69,9 @@ class ResourceStore:
     """Current versions by type and id, with their identifiers and references."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Open the state in a directory, made when absent; None keeps nothing beyond ``close``.
+        """Open the state in a directory, created if necessary; None keeps the state until ``close`` only.
 
-        Raises ``SandboxStartError`` when it cannot be used, or another server has it.
+        Raises ``SandboxStartError`` if the directory cannot be used or another server uses it.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="sluice-fhir-") if directory is None else None
         self._directory = directory if directory is not None else Path(self._temporary.name if self._temporary else "")
@@ -90,27 +89,27 @@ class ResourceStore:
             raise SandboxStartError(f"the state directory cannot be used: {error}") from None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._db.close()
         self._cleanup()
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """All or nothing: commits at the end of the block, undoes it when the block raises."""
+        """Commit at the end of the block, or roll back if the block raises."""
         return transaction(self._db)
 
     def get(self, kind: str, identity: str) -> StoredVersion | None:
-        """The current version, deleted ones included; None when there never was one."""
+        """Return the current version, also a deleted one, or None if there never was one."""
         row = self._db.execute(_SELECT + " WHERE type=? AND id=?", (kind, identity)).fetchone()
         return None if row is None else _stored(row)
 
     def exists(self, key: str) -> bool:
-        """Whether ``Type/id`` is there and not deleted."""
+        """Return True if ``Type/id`` exists and is not deleted."""
         kind, _, identity = key.partition("/")
         query = "SELECT 1 FROM resource WHERE type=? AND id=? AND deleted=0"
         return self._db.execute(query, (kind, identity)).fetchone() is not None
 
     def put(self, resource: ReceivedResource, targets: Iterable[str], before: StoredVersion | None) -> StoredVersion:
-        """Store a resource over ``before``, its current version. Same bytes again make no new version."""
+        """Store a resource over ``before``, its current version. Identical bytes create no new version."""
         if before is not None and not before.deleted and before.body == resource.body:
             return before
         stored = self._write(resource.type, resource.id, before, resource.body, None, None)
@@ -126,7 +125,7 @@ class ResourceStore:
         return stored
 
     def put_blob(self, identity: str, content_type: str, blob: str, before: StoredVersion | None) -> StoredVersion:
-        """Store raw Binary content that lies in the file ``blob`` of the directory ``blobs``."""
+        """Store raw Binary content from the file ``blob`` of the directory ``blobs``."""
         if before is not None:
             self._forget_index("Binary", identity)
         return self._write("Binary", identity, before, None, content_type, blob)
@@ -141,24 +140,24 @@ class ResourceStore:
         self._forget_index(before.type, before.id)
 
     def referrer(self, key: str) -> str | None:
-        """``Type/id`` of a resource that refers to this one, itself not counted."""
+        """Return ``Type/id`` of another resource that refers to this one, or None."""
         row = self._db.execute("SELECT source FROM link WHERE target=? AND source<>? LIMIT 1", (key, key)).fetchone()
         return None if row is None else str(row[0])
 
     def next_number(self) -> int:
-        """The next value of the counter for ids, above 1000; goes on over restarts."""
+        """Return the next value of the counter for ids, above 1000; the counter survives restarts."""
         row = self._db.execute(
             "INSERT INTO counter VALUES ('id', 1001) ON CONFLICT (name) DO UPDATE SET value=value+1 RETURNING value"
         ).fetchone()
         return int(row[0])
 
     def counts(self) -> dict[str, int]:
-        """Resources by type, deleted ones not counted."""
+        """Return the number of resources by type, without deleted ones."""
         rows = self._db.execute("SELECT type, count(*) FROM resource WHERE deleted=0 GROUP BY type ORDER BY type")
         return {str(kind): int(number) for kind, number in rows}
 
     def page(self, after: tuple[str, str], limit: int) -> list[StoredVersion]:
-        """Up to ``limit`` resources behind a type and id, in their order."""
+        """Return up to ``limit`` resources after a type and id, in this order."""
         query = f"{_SELECT} WHERE deleted=0 AND (type, id) > (?, ?) ORDER BY type, id LIMIT ?"
         return [_stored(row) for row in self._db.execute(query, (*after, limit))]
 
@@ -171,10 +170,10 @@ class ResourceStore:
         after: str,
         limit: int,
     ) -> tuple[int, list[StoredVersion]]:
-        """Total, and up to ``limit`` resources with an id above ``after``.
+        """Return the total, and up to ``limit`` resources with an id above ``after``.
 
-        Each inner list holds alternatives, the outer lists must all hold. An identifier is (system, value),
-        None for "any"; an empty system means "without a system".
+        Values of an inner list are alternatives; all lists must match. An identifier is (system, value), None for
+        "any"; an empty system means "without a system".
         """
         where = ["type=?", "deleted=0"]
         values: list[str] = [kind]
@@ -191,7 +190,7 @@ class ResourceStore:
             where.append("id IN (SELECT id FROM identifier WHERE type=? AND (" + " OR ".join(tests) + "))")  # noqa: S608
             values += [kind, *inner]
         condition = " AND ".join(where)
-        # Conditions are made of constants and question marks.
+        # Conditions consist of constants and question marks.
         count = "SELECT count(*) FROM resource WHERE " + condition  # noqa: S608
         total = int(self._db.execute(count, values).fetchone()[0])
         query = _SELECT + " WHERE " + condition + " AND id>? ORDER BY id LIMIT ?"
@@ -233,7 +232,7 @@ class ResourceStore:
 
 
 def new_blob_name() -> str:
-    """A file name for raw content."""
+    """Return a file name for raw content."""
     return secrets.token_hex(16)
 
 

@@ -6,11 +6,11 @@
 ``GET /fhir/metadata``                            the CapabilityStatement
 ================================================  ==============================================================
 
-*Quirks of the deployed service,* each to be switched off: every failure of ``$run`` is 500, with the text of the
-exception in ``diagnostics`` (else 400, 406, 415, 422); ``Accept`` has to be the one media type exactly; columns without
-a value are left out. A body above the limit is 413 in any case.
+*Quirks of the deployed service,* each of which can be switched off: every failure of ``$run`` is 500, with the
+exception's text in ``diagnostics`` (else 400, 406, 415, 422); ``Accept`` must be exactly the one media type; columns
+without a value are omitted. A body above the limit is always 413.
 
-All rows are made before the answer begins: what fails is never a 200.
+All rows are computed before the answer begins, so a failure is never answered with 200.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _JSON_TYPES = frozenset({"application/fhir+json", "application/json"})
 
 @dataclass(frozen=True)
 class FlatteningOptions:
-    """How the service behaves. The defaults are those of the deployed one."""
+    """Behaviour of the service. The defaults are those of the deployed service."""
 
     errors_500: bool = True
     """*Quirk:* every failure of ``$run`` is 500."""
     exact_accept: bool = True
-    """*Quirk:* ``Accept`` is compared as a whole."""
+    """*Quirk:* ``Accept`` must match as a whole."""
     null_columns: bool = False
-    """Write columns without a value as null, instead of leaving them out."""
+    """Write columns without a value as null instead of omitting them."""
     max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
 class FlatteningService(ServiceBackend):
-    """Runs ViewDefinitions over the resources of a request. It keeps nothing but compiled views."""
+    """Runs ViewDefinitions over the resources of a request. Keeps only compiled views."""
 
     name = "flattening"
     elsewhere = "There are /fhir/ViewDefinition/$run and /fhir/metadata."
@@ -67,7 +67,7 @@ class FlatteningService(ServiceBackend):
         self._view = cached_view_compiler()
 
     def routes(self) -> list[Route]:
-        """The operation and the CapabilityStatement."""
+        """Return routes for the operation and the CapabilityStatement."""
         return [
             self.route("/fhir/ViewDefinition/$run", self._run, "POST"),
             self.route("/fhir/metadata", self._metadata, "GET"),
@@ -78,7 +78,7 @@ class FlatteningService(ServiceBackend):
         return answer(capability_statement("flattening service", self._started, rest, url=request.base))
 
     async def _run(self, request: FhirRequest) -> Response:
-        """The rows, sent in parts without a length."""
+        """Return the rows in chunks, without a length."""
         request.check_length(self._options.max_body)
         body = await request.read_content(self._options.max_body)
         try:
@@ -89,7 +89,7 @@ class FlatteningService(ServiceBackend):
         return StreamingResponse(_each(parts), headers={"content-type": NDJSON})
 
     def _check_head(self, request: FhirRequest) -> None:
-        """Raises ``FlatteningError``."""
+        """Raise ``FlatteningError`` for unsupported headers or parameters."""
         accept = request.headers.get("accept")
         if self._options.exact_accept:
             if accept != NDJSON:
@@ -124,5 +124,5 @@ async def _each(parts: list[bytes]) -> AsyncIterator[bytes]:
 def flattening_service(
     options: FlatteningOptions | None = None, gate: RequiredCredentials | None = None
 ) -> SandboxService:
-    """The flattening service in its frame, ready for ``serve_in_thread`` or the host."""
+    """Return the flattening service, ready for ``serve_in_thread`` or the host."""
     return SandboxService(FlatteningService(options or FlatteningOptions()), gate)

@@ -1,4 +1,4 @@
-"""A select clause, compiled: the rows it makes of an element (SQL on FHIR v2, "Processing algorithm")."""
+"""A compiled select clause, and the rows it creates from an element (SQL on FHIR v2, "Processing algorithm")."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from deployments.sandbox.flattening.problem import CollectionValueError, Resourc
 
 Row = tuple[JsonValue, ...]
 Iteration = Callable[[Focus], list[Focus]]
-"""The elements that a clause makes rows of, from the one that it stands on."""
+"""Returns the elements that a clause creates rows from."""
 _DEEPEST = 200
 _SHOWN = 200
 
 
 @dataclass(frozen=True)
 class CompiledColumn:
-    """One column."""
+    """A compiled column."""
 
     name: str
     expression: ViewExpression
     collection: bool
 
     def value(self, focus: Focus) -> JsonValue:
-        """Its value; None without one. Raises ``ResourceError``, ``CollectionValueError`` for several."""
+        """Return the value, or None. Raises ``ResourceError``, ``CollectionValueError`` for several values."""
         values = self.expression.values(focus)
         if self.collection:
             return values
@@ -37,7 +37,7 @@ class CompiledColumn:
 
 @dataclass(frozen=True)
 class Clause:
-    """Columns, then nested clauses, then the branches of a union, all combined with each other."""
+    """Columns, nested clauses and the branches of a union, all combined with each other."""
 
     cells: tuple[CompiledColumn, ...]
     nested: tuple[Clause, ...]
@@ -45,16 +45,16 @@ class Clause:
     iteration: Iteration | None
     """None: the element itself."""
     or_null: bool
-    """Whether no element gives a row without values."""
+    """True if no element creates one row without values."""
 
     @property
     def columns(self) -> tuple[CompiledColumn, ...]:
-        """All columns in the order of the row; branches of a union share theirs."""
+        """All columns in the order of the row; the branches of a union share columns."""
         below = [*self.nested, *self.union[:1]]
         return self.cells + tuple(cell for clause in below for cell in clause.columns)
 
     def rows(self, focus: Focus) -> list[Row]:
-        """The rows of an element. Raises ``ResourceError``."""
+        """Return the rows of an element. Raises ``ResourceError``."""
         if self.iteration is None:
             return self._rows(focus)
         elements = self.iteration(focus)
@@ -76,7 +76,7 @@ def _product(left: list[Row], right: list[Row]) -> list[Row]:
 
 
 def repeated(paths: tuple[ViewExpression, ...]) -> Iteration:
-    """``repeat``: what the paths find, and below it, depth first; positions count over all of it."""
+    """Return the iteration of ``repeat``: results of the paths, recursively, depth first, counted together."""
 
     def iterate(focus: Focus) -> list[Focus]:
         found: list[Focus] = []

@@ -1,4 +1,4 @@
-"""The ViewDefinition as a document (SQL on FHIR v2), with the keys that the deployed service knows.
+"""The ViewDefinition document (SQL on FHIR v2), with the keys that the deployed service supports.
 
 Unknown keys are fatal (document 3 §5), and so is a value of another JSON type.
 """
@@ -19,7 +19,7 @@ RESOURCE_TYPE = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 
 
 class ViewColumnDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One column: ``path`` is evaluated on the element that its clause is about."""
+    """One column: ``path`` is evaluated on the element of its clause."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class WhereDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConstantDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """``%name`` in every path; one of the values is given."""
+    """``%name`` in every path; exactly one of the values is present."""
 
     name: str
     value_base64_binary: str | None = None
@@ -72,7 +72,7 @@ class ConstantDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class ViewDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A view, as it was sent."""
+    """A view as sent by the client."""
 
     resource_type: Literal["https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"]
     resource: str
@@ -102,14 +102,14 @@ PROVIDED: Mapping[str, str] = {
 }
 """Constants of the FHIRPath specification."""
 PER_ELEMENT = frozenset({"context", "resource", "rootResource", "rowIndex"})
-"""Variables whose value depends on where an expression is evaluated."""
+"""Variables whose value depends on the evaluated element."""
 
 _date_time: Callable[[str], object] = FP_DateTime
 _time: Callable[[str], object] = FP_Time
 
 
 def read_constants(constants: tuple[ConstantDefinition, ...]) -> dict[str, Any]:
-    """Name → value, those of FHIRPath included. Raises ``ViewError``."""
+    """Return the constants by name, including those of FHIRPath. Raises ``ViewError``."""
     named: dict[str, Any] = dict(PROVIDED)
     for number, constant in enumerate(constants):
         place = f"constant[{number}]"
@@ -154,4 +154,4 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "value_positive_int": _at_least(1),
     "value_unsigned_int": _at_least(0),
 }
-"""How the library wants the types that are more than JSON."""
+"""Conversions to the library's types, for types beyond JSON."""

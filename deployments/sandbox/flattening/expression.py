@@ -1,4 +1,4 @@
-"""A path of a view: read once, then evaluated on many elements of resources."""
+"""A path of a view, parsed once and evaluated on many elements of resources."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class InputResource:
     def __init__(self, data: dict[str, JsonValue], *, has_companions: bool) -> None:
         self.data = data
         self.has_companions = has_companions
-        """Whether there may be ids and extensions of primitives (``_birthDate``), or nulls that stand for them."""
+        """True if there may be ids and extensions of primitives (``_birthDate``), or nulls that stand for them."""
 
         self._bare: dict[int, JsonValue] = {}
         self._whole: dict[int, JsonValue] = {}
-        # Each of the two keeps alive what the other one knows by its id.
+        # The keys of each dictionary are ids of objects that the other dictionary keeps alive.
 
     def bare(self, value: JsonValue) -> JsonValue:
-        """A copy of an element without them; texts know theirs (``Dressed``).
+        """Return a copy of an element without companions; texts keep theirs (``StringWithExtensions``).
 
-        The library has the companion of a primitive (``_birthDate``) as a second item beside its value, so that
+        The library treats the companion of a primitive (``_birthDate``) as a second item after its value, so that
         ``birthDate = @2000-01-01`` would compare two items with one.
         """
         copy = self._bare.get(id(value))
         return self._copied(value) if copy is None else copy
 
     def whole(self, value: JsonValue) -> JsonValue:
-        """The element that a copy was made of; anything else is itself."""
+        """Return the original element of a copy; other values are returned unchanged."""
         return self._whole.get(id(value), value)
 
     def _copied(self, value: JsonValue) -> JsonValue:
@@ -72,7 +72,7 @@ class InputResource:
 
 
 def _dressed(copy: JsonValue, original: JsonValue, companion: JsonValue) -> JsonValue:
-    """The copy of a value, or of a list of values, with what stands beside it. Numbers and booleans go without."""
+    """Return the copy of a value, or of a list, with companions. Numbers and booleans cannot have one."""
     if isinstance(copy, list) and isinstance(original, list) and isinstance(companion, list):
         beside = [other for each, other in zip_longest(original, companion) if each is not None]
         return [_dressed(each, each, other) for each, other in zip(copy, beside, strict=False)]
@@ -84,29 +84,29 @@ def _dressed(copy: JsonValue, original: JsonValue, companion: JsonValue) -> Json
 
 
 class Focus:
-    """An element: the root of a resource, or one that ``forEach`` found."""
+    """An element for expressions: the root of a resource, or a result of ``forEach``."""
 
     __slots__ = ("data", "index", "path", "resource")
 
     def __init__(self, data: JsonValue, path: str, index: int, resource: InputResource) -> None:
         self.data = data
         self.path = path
-        """Its FHIR type, or the path of an element defined in place (``Observation.component``)."""
+        """FHIR type, or the path of an element defined in place (``Observation.component``)."""
         self.index = index
-        """``%rowIndex``."""
+        """Value of ``%rowIndex``."""
         self.resource = resource
 
 
 _COMPANIONS = frozenset({"extension", "children", "descendants"})
-"""Names that ask for the extensions of primitives, which other expressions do not see: the library has ``_gender`` as a
-second item beside ``gender``, and ``gender = 'other'`` would be false."""
+"""Names that read extensions of primitives. Other expressions do not see extensions, because the library treats
+``_gender`` as a second item after ``gender``, and ``gender = 'other'`` would be false."""
 
 
 class ViewExpression:
     """A FHIRPath expression with the constants of its view."""
 
     def __init__(self, text: str, place: str, constants: Mapping[str, Any]) -> None:
-        """Read it. Raises ``ViewError``."""
+        """Parse the expression. Raises ``ViewError``."""
         try:
             self._tree = read(text)
             check(self._tree, text, PER_ELEMENT.union(constants))
@@ -118,13 +118,13 @@ class ViewExpression:
         self.is_row_index = text.strip() == "%rowIndex"
 
     def values(self, focus: Focus) -> list[JsonValue]:
-        """Its result on an element. Raises ``ResourceError``."""
+        """Return the result on an element. Raises ``ResourceError``."""
         if self.is_row_index:
             return [focus.index]
         return [_plain(_data(item, focus.resource)) for item in self._evaluate(focus)]
 
     def elements(self, focus: Focus) -> list[Focus]:
-        """The same as elements for further expressions, with their positions. Raises ``ResourceError``."""
+        """Return the results as elements for further expressions, with their positions. Raises ``ResourceError``."""
         return [_focus(item, index, focus.resource) for index, item in enumerate(self._evaluate(focus))]
 
     def _evaluate(self, focus: Focus) -> list[Item]:
@@ -132,7 +132,7 @@ class ViewExpression:
         root: JsonValue = resource.data
         if resource.has_companions and not self._with_companions:
             root, data = resource.bare(root), resource.bare(data)
-        # The library knows a resource by its type (Patient.name) only when it is the object itself.
+        # The library recognizes a resource by its type (Patient.name) only in the object itself.
         is_resource = isinstance(data, dict) and "resourceType" in data
         start = data if is_resource else element(data, focus.path)
         variables = {
@@ -143,7 +143,7 @@ class ViewExpression:
         }
         starts = [start]
         if self._with_companions and isinstance(data, StringWithExtensions):
-            starts.append(element(data.companion, focus.path))  # as the library has them
+            starts.append(element(data.companion, focus.path))  # as in the library
         try:
             return evaluate(self._tree, starts, variables, OWN)
         except EvaluationError as error:
@@ -151,12 +151,12 @@ class ViewExpression:
 
 
 def _focus(item: Item, index: int, resource: InputResource) -> Focus:
-    """An item as an element; what was computed has no type."""
+    """Return an item as an element; a computed value has no type."""
     return Focus(_data(item, resource), path_of(item), index, resource)
 
 
 def _data(item: Item, resource: InputResource) -> JsonValue:
-    """What an item is in JSON, whole, whether or not the expression saw all of it."""
+    """Return an item as complete JSON, including parts that the expression did not see."""
     return resource.whole(data_of(item))
 
 

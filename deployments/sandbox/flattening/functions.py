@@ -1,7 +1,7 @@
 """The functions of SQL on FHIR and those that the FHIRPath library lacks, for the paths of a view.
 
-``getResourceKey()`` and ``getReferenceKey()`` give opaque values by which rows of two views can be joined: ``Type/id``,
-unique over all types, and to be had from a reference alone.
+``getResourceKey()`` and ``getReferenceKey()`` return values for joining the rows of two views: ``Type/id``, which is
+unique over all types and can be read from a reference alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deployments.sandbox.common.fhirpath import (
 
 
 def resource_key(data: Any) -> str | None:
-    """The key of a resource; None for what is none, or has no id."""
+    """Return the key of a resource, or None without an id."""
     if not isinstance(data, dict):
         return None
     kind, identity = data.get("resourceType"), data.get("id")
@@ -33,10 +33,10 @@ def resource_key(data: Any) -> str | None:
 
 
 def reference_key(data: Any, wanted: str | None) -> str | None:
-    """The key of the resource that a Reference names; None when it names none, or one of another type than wanted.
+    """Return the key of the resource that a Reference names, or None if there is none of the ``wanted`` type.
 
-    Version and server are left out. What is no ``Type/id`` (``urn:uuid:…``, ``#contained``) is its own key, of the type
-    that ``Reference.type`` gives.
+    Version and server are omitted. A reference other than ``Type/id`` (``urn:uuid:…``, ``#contained``) is its own key,
+    with the type in ``Reference.type``.
     """
     reference = data.get("reference") if isinstance(data, dict) else None
     if not isinstance(reference, str):
@@ -49,14 +49,14 @@ def reference_key(data: Any, wanted: str | None) -> str | None:
 
 
 def _extension(_context: Node, items: list[Item], url: str) -> list[Item]:
-    """All extensions with that URL; the library's own stops at the first one of each element."""
+    """Return all extensions with that URL; the library's function stops at the first one of each element."""
     elements = [data_of(item) for item in items]
     listed = [element.get("extension", ()) for element in elements if isinstance(element, dict)]
     return [element(each, "Extension") for found in listed for each in found if each.get("url") == url]
 
 
 def _join(_context: Node, items: list[Item], separator: str = "") -> list[Item]:
-    """The texts in one; of none an empty one, as the tests of SQL on FHIR say and FHIRPath does not."""
+    """Return the joined texts; an empty text for none, as in the tests of SQL on FHIR but not in FHIRPath."""
     texts = [data_of(item) for item in items if not is_nothing(item)]
     if not all(isinstance(each, str) for each in texts):
         raise EvaluationError
@@ -64,7 +64,7 @@ def _join(_context: Node, items: list[Item], separator: str = "") -> list[Item]:
 
 
 def _single(_context: Node, items: list[Item]) -> list[Item]:
-    """The item, of none or one; the library's own answers many with an object that looks like data."""
+    """Return the only item, or none; the library's function returns an object that looks like data for several."""
     if len(items) > 1:
         raise EvaluationError
     return items
@@ -90,11 +90,11 @@ OWN: Mapping[str, Any] = {
     "getReferenceKey": {"fn": _reference_key, "arity": {0: [], 1: ["TypeSpecifier"]}},
 }
 _REFUSED = frozenset({"trace"})
-"""Known to the library, but it writes data to the console."""
+"""Supported by the library, but writes data to the console."""
 
 
 def check(tree: Node, text: str, variables: frozenset[str]) -> None:
-    """Whether functions and variables are known. Raises ``ExpressionError``."""
+    """Raise ``ExpressionError`` for an unknown function or variable."""
     for node in nodes(tree):
         if node["type"] == "ExternalConstantTerm" and variable(node) not in variables:
             raise ExpressionError(f"the constant %{variable(node)} in {text!r} is not defined")

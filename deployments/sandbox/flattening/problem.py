@@ -1,24 +1,24 @@
-"""What can be wrong with a request to ``$run``: the request, its view, or its data."""
+"""Errors of a request to ``$run``: in the request, its view, or its data."""
 
 from __future__ import annotations
 
 
 class FlatteningError(Exception):
-    """A request that cannot be answered with rows. The message holds no data of a resource."""
+    """A request cannot be answered with rows. The message contains no data of a resource."""
 
     status = 400
-    """HTTP status where the service does not answer every failure with 500."""
+    """HTTP status if the service does not answer every failure with 500."""
     code = "invalid"
-    """Issue code there."""
+    """Issue code for that status."""
 
     @property
     def diagnostics(self) -> str:
-        """What a developer reads in the answer. *Quirk of the deployed service, kept:* it may quote data."""
+        """Text for developers in the answer. *Quirk of the deployed service, kept:* may quote data."""
         return f"{type(self).__name__}: {self}"
 
 
 class RequestError(FlatteningError):
-    """The body or the query is not what the operation takes."""
+    """The body or the query is invalid for the operation."""
 
 
 class NotAcceptableError(FlatteningError):
@@ -36,21 +36,21 @@ class MediaTypeError(FlatteningError):
 
 
 class ViewError(FlatteningError):
-    """A ViewDefinition that cannot be run; the message names the place in it. Raised before any resource is read."""
+    """A ViewDefinition cannot be run. The message names the location; raised before any resource is read."""
 
     status = 422
     code = "invalid"
 
 
 class ResourceError(FlatteningError):
-    """A resource that the view cannot be applied to."""
+    """The view cannot be applied to a resource."""
 
     status = 422
     code = "processing"
 
 
 class CollectionValueError(ResourceError):
-    """More than one value for a column that does not say ``collection``."""
+    """Several values for a column without ``collection``."""
 
     def __init__(self, column: str, path: str, values: str) -> None:
         super().__init__(f"Collection value for column {column} ({path})")
@@ -58,5 +58,5 @@ class CollectionValueError(ResourceError):
 
     @property
     def diagnostics(self) -> str:
-        """With the values, as a developer of a view needs them."""
+        """Message with the values, for the developer of a view."""
         return f"{super().diagnostics} => {self._values}"

@@ -1,4 +1,4 @@
-"""One ``$run``: from the body of the request, Parameters with a view and resources, to the NDJSON of the answer."""
+"""One ``$run``: from the request body, Parameters with a view and resources, to the NDJSON answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deployments.sandbox.flattening.problem import RequestError, ResourceError
 from deployments.sandbox.flattening.view import CompiledView
 
 _COMPANION = re.compile(rb'"_|null')
-"""In the text of every resource with ids or extensions of primitives (and of some without, which does no harm)."""
+"""Occurs in the text of every resource with ids or extensions of primitives; other matches are harmless."""
 
 
 _NONE = msgspec.Raw()
@@ -37,18 +37,18 @@ _decoder = msgspec.json.Decoder(_RunParameters)
 
 @dataclass(frozen=True, repr=False)
 class RunRequest:
-    """A request, taken apart but for its resources."""
+    """A request whose resources are not yet parsed."""
 
     view: bytes
     """The ViewDefinition."""
     _resources: list[msgspec.Raw]
 
     def __len__(self) -> int:
-        """Number of resources."""
+        """Return the number of resources."""
         return len(self._resources)
 
     def resources(self) -> Iterator[InputResource]:
-        """The resources in order, each read when it is asked for. Raises ``RequestError``."""
+        """Yield the resources in order, each parsed on demand. Raises ``RequestError``."""
         for number, raw in enumerate(self._resources):
             text = bytes(raw)
             try:
@@ -61,7 +61,7 @@ class RunRequest:
 
 
 def read_request(body: bytes) -> RunRequest:
-    """Take a body apart. Raises ``RequestError``."""
+    """Split a request body. Raises ``RequestError``."""
     try:
         parameters = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -88,14 +88,14 @@ _PART = 1 << 16
 
 
 def cached_view_compiler() -> Callable[[bytes], CompiledView]:
-    """Compiles ViewDefinitions and keeps the last views: a client sends the same one with every batch."""
+    """Return a compiler that caches the last views: a client sends the same view with every batch."""
     return lru_cache(maxsize=_KEPT)(CompiledView.of)
 
 
 def run(view: CompiledView, request: RunRequest, *, null_columns: bool) -> Iterator[bytes]:
-    """The answer in parts of some 64 KiB. Raises ``FlatteningError``.
+    """Yield the answer in chunks of about 64 KiB. Raises ``FlatteningError``.
 
-    Without ``null_columns`` a column without a value is left out of its row (document 3 §5).
+    Without ``null_columns`` a column without a value is omitted from its row (document 3 §5).
     """
     line = _with_nulls(view.columns) if null_columns else _without_nulls(view.columns)
     part: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A ViewDefinition, checked and compiled. Whatever is wrong with it is found here, before any resource is read."""
+"""Check and compile a ViewDefinition. All errors in it are found here, before any resource is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deployments.sandbox.flattening.problem import ResourceError, ViewError
 
 
 class CompiledView:
-    """Makes rows of resources. Holds nothing of them."""
+    """A compiled view that creates rows from resources. Keeps no data of them."""
 
     def __init__(self, definition: ViewDefinition) -> None:
         """Compile a definition. Raises ``ViewError``."""
@@ -43,11 +43,11 @@ class CompiledView:
 
     @classmethod
     def of(cls, text: bytes) -> CompiledView:
-        """The view of a ViewDefinition in JSON. Raises ``ViewError``."""
+        """Return the view of a ViewDefinition in JSON. Raises ``ViewError``."""
         return cls(read_definition(text))
 
     def rows(self, resource: InputResource) -> list[Row]:
-        """The rows of a resource, values in the order of ``columns``. Raises ``ResourceError``."""
+        """Return the rows of a resource, values in the order of ``columns``. Raises ``ResourceError``."""
         kind = resource.data.get("resourceType")
         if kind != self.resource_type:
             named = kind if isinstance(kind, str) and kind in CONCRETE_TYPES else "something else"
@@ -59,7 +59,7 @@ class CompiledView:
 
 
 def _is_true(condition: ViewExpression, focus: Focus) -> bool:
-    """Whether a condition of ``where`` is met; nothing is not true. Raises ``ResourceError`` for what is no Boolean."""
+    """Return True if a condition of ``where`` is true; empty is false. Raises ``ResourceError`` for a non-Boolean."""
     match condition.values(focus):
         case []:
             return False
@@ -112,7 +112,7 @@ class _ViewCompiler:
 
 
 def _check_branches(union: tuple[Clause, ...], place: str) -> None:
-    """Branches of a union have the same columns in the same order. Raises ``ViewError``."""
+    """Raise ``ViewError`` unless all branches of a union have the same columns in the same order."""
     names = [[cell.name for cell in branch.columns] for branch in union]
     for number, each in enumerate(names):
         if each != names[0]:

@@ -1,14 +1,14 @@
 """The sandbox pseudonymization service as an ASGI application (document 3 §4).
 
 ======================================  ======================================================================
-``POST /fhir/$de-identify``             a resource, or Parameters with ``resource`` and perhaps ``config``: 200
-                                        with the resource after the rules
+``POST /fhir/$de-identify``             a resource, or Parameters with ``resource`` and optionally ``config``:
+                                        200 with the resource after the rules
 ``GET /fhir/metadata``                  the CapabilityStatement
 ======================================  ======================================================================
 
-Refused are 400 what is not a resource, Parameters or a usable rule file, 413 a body above the limit, 415 another
-``Content-Type``. *Quirk of the deployed service, kept:* whatever fails while the rules are applied is 500, with the
-offending value in ``diagnostics``. Only the answer quotes it, never a log.
+400: not a resource, Parameters or usable rule file. 413: body above the limit. 415: another ``Content-Type``.
+*Quirk of the deployed service, kept:* a failure while the rules are applied is 500, with the value in ``diagnostics``.
+Only the answer quotes it, never a log.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 
 _KEPT = 8
-"""Rule files of requests that stay read."""
+"""Number of cached rule files from requests."""
 MAX_BODY = 30_000_000
-"""Largest request body in bytes, as the deployed service has it."""
+"""Largest request body in bytes, as in the deployed service."""
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json"})
 
 
 @dataclass(frozen=True)
 class PseudonymizationOptions:
-    """How the service behaves."""
+    """Behaviour of the service."""
 
     rules: Path = ANONYMIZATION_RULES
-    """The service's own rule file, for requests that bring none."""
+    """Rule file for requests without ``config``."""
     ignore_config: bool = False
-    """Be a server before 2.34.0: a ``config`` in a request is not even looked at."""
+    """Behave like a server before 2.34.0, which ignores the ``config`` in a request."""
     max_body: Annotated[int, Field(ge=1)] = MAX_BODY
     """Largest request body in bytes; a larger one is answered 413."""
 
@@ -69,7 +69,7 @@ class PseudonymizationServer(ServiceBackend):
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def open(self) -> None:
-        """Read the service's own rules and start its thread. Raises ``SandboxStartError``."""
+        """Read the service's rule file and start its thread. Raises ``SandboxStartError``."""
         try:
             self._own = DeIdentifier(read_rule_file(self._options.rules.read_bytes()))
         except (OSError, RuleFileError) as error:
@@ -79,7 +79,7 @@ class PseudonymizationServer(ServiceBackend):
         super().open()
 
     def routes(self) -> list[Route]:
-        """The operation and the CapabilityStatement."""
+        """Return routes for the operation and the CapabilityStatement."""
         return [
             self.route("/fhir/$de-identify", self._deidentify, "POST"),
             self.route("/fhir/metadata", self._metadata, "GET"),
@@ -98,7 +98,7 @@ class PseudonymizationServer(ServiceBackend):
         return answer(await self.work(partial(self._after_rules, body, request.log_entry)))
 
     def _engine(self, config: bytes | None) -> DeIdentifier:
-        """The rules of a request; the service's own without any. Raises ``RuleFileError``."""
+        """Return the rules of a request, or the service's own without ``config``. Raises ``RuleFileError``."""
         if config is None:
             return self._own
         engine = self._kept(config)
@@ -124,5 +124,5 @@ def _engine_of(config: bytes) -> DeIdentifier:
 def pseudonymization_service(
     options: PseudonymizationOptions | None = None, gate: RequiredCredentials | None = None
 ) -> SandboxService:
-    """The service in its frame, ready for ``serve_in_thread`` or the host."""
+    """Return the pseudonymization service, ready for ``serve_in_thread`` or the host."""
     return SandboxService(PseudonymizationServer(options or PseudonymizationOptions()), gate)

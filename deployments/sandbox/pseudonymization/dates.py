@@ -1,10 +1,10 @@
-"""Dates as FHIR spells them, and the two methods that look at them: redact and dateShift.
+"""FHIR dates, and the methods redact and dateShift.
 
-redact: values go, except for what the switches for partial values leave. dateShift: dates move by −50 … +50 days, the
-same for everything that was sent under one id. The offset comes from the id of the resource that was sent (the
-Bundle's, not the entry's) and ``dateShiftKey``, by the deployed service's own arithmetic; or it is
-``dateShiftFixedOffsetInDays``. Times become zero. A date without a day, and one that tells an age above 89, is redacted
-instead.
+redact removes values, except for the parts that the switches for partial values keep. dateShift moves dates by −50 …
++50 days, by the same offset for everything sent under one id. The offset comes from the id of the sent resource (the
+Bundle's, not the entry's) and ``dateShiftKey``, with the deployed service's arithmetic; or it is
+``dateShiftFixedOffsetInDays``. Times become zero. A date without a day, or one that reveals an age above 89, is
+redacted instead.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _DATE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PartialDate:
-    """A date, dateTime or instant, down to the precision it has."""
+    """A date, dateTime or instant with its precision."""
 
     year_text: str
     month: int | None
     day: int | None
     time: str
-    """From ``T`` on, without the zone; empty without a time."""
+    """Time from ``T`` on, without the zone; empty without a time."""
     zone: str
 
     @property
     def year(self) -> int:
-        """The year as a number."""
+        """Year as a number."""
         return int(self.year_text)
 
 
 def read_date(text: str) -> PartialDate | None:
-    """Read a date, dateTime or instant; None when it is none."""
+    """Return a date, dateTime or instant, or None for other text."""
     found = _DATE.fullmatch(text)
     if found is None:
         return None
@@ -64,26 +64,26 @@ def _today() -> date:
 
 
 class Calendar:
-    """Knows what today is."""
+    """Computes ages as of today."""
 
     def __init__(self, today: Callable[[], date] = _today) -> None:
         self._today = today
 
     def age(self, born: PartialDate) -> int:
-        """Completed years since then; what is missing in the date counts as January or the first."""
+        """Return completed years since ``born``; a missing month or day counts as the first."""
         today = self._today()
         return today.year - born.year - ((today.month, today.day) < (born.month or 1, born.day or 1))
 
 
 _OLDEST = 89
-"""Years; a higher age, or a date that tells one, goes in any case (HIPAA Safe Harbor)."""
+"""Oldest age in years that is kept; higher ages, and dates that reveal them, are removed (HIPAA Safe Harbor)."""
 _KEPT_DIGITS = 3
 _DIGIT = re.compile("[0-9]")
 _DATES = frozenset({"date", "dateTime", "instant"})
 
 
 class Redact(Method):
-    """redact."""
+    """Method redact."""
 
     def __init__(self, parameters: RuleParameters, calendar: Calendar) -> None:
         self._dates = parameters.enable_partial_dates_for_redact
@@ -93,7 +93,7 @@ class Redact(Method):
         self._calendar = calendar
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """Nothing; with the switches the year of a date, an age up to 89, the area of a postal code."""
+        """Return None, or with the switches the year of a date, an age up to 89, or the area of a postal code."""
         if self._zip_codes and element.name == "postalCode":
             work.note("ABSTRED")
             return self._area(spelled(value))
@@ -105,7 +105,7 @@ class Redact(Method):
         return None
 
     def year(self, text: str) -> str | None:
-        """The year of a date, unless it tells an age above 89, or is none."""
+        """Return the year of a date, or None if it reveals an age above 89 or is invalid."""
         date = read_date(text)
         return None if date is None or self._calendar.age(date) > _OLDEST else date.year_text
 
@@ -123,11 +123,11 @@ def _is_young(text: str) -> bool:
 
 _FACTOR = 131
 _RANGE = 50
-"""Days."""
+"""Largest offset in days."""
 
 
 class DateShift(Method):
-    """dateShift."""
+    """Method dateShift."""
 
     def __init__(self, parameters: RuleParameters, key: str, calendar: Calendar) -> None:
         self._key = key
@@ -137,7 +137,7 @@ class DateShift(Method):
         self._latest = ("", self._computed(""))
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The date, moved. Other values stay. Raises ``ProcessingFailureError`` for what is no date."""
+        """Return the moved date; other values stay. Raises ``ProcessingFailureError`` for an invalid date."""
         if element.type not in _DATES:
             return value
         text = str(value)
@@ -154,7 +154,7 @@ class DateShift(Method):
         return f"{moved.isoformat()}{_DIGIT.sub('0', read.time)}{read.zone}"
 
     def offset(self, seed: str) -> int:
-        """Days for everything that is sent under that id."""
+        """Return the offset in days for everything sent under that id."""
         if self._latest[0] != seed:
             self._latest = (seed, self._computed(seed))
         return self._latest[1]

@@ -1,8 +1,8 @@
-"""Applies a rule file to a resource, rule by rule (document 3 §4).
+"""Apply a rule file to a resource, rule by rule (document 3 §4).
 
-A Bundle's own elements are handled by the rules for Bundles, then each entry's resource by those for its type, and so
-on for contained resources. Of the rules that find an element, or one above it in the same resource, the first of the
-file handles it, and no later one touches it again. A criterion sees its element as the rules before have left it.
+The rules for Bundles handle a Bundle's own elements, the rules for each type the entries' resources, and so on for
+contained resources. If several rules match an element, or one above it in the same resource, only the first in the file
+handles it. A criterion evaluates its element after the changes of earlier rules.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from deployments.sandbox.pseudonymization.problem import (
 from deployments.sandbox.pseudonymization.rulefile import RuleFile
 
 Rules = tuple[tuple[tuple[Chain, ...], Method], ...]
-"""Where each rule applies, and what it does."""
+"""The paths and the method of each rule."""
 
 
 class DeIdentifier:
     """The rules of one file, ready to be applied."""
 
     def __init__(self, rules: RuleFile, calendar: Calendar | None = None) -> None:
-        """Raises ``RuleFileError`` for a rule that cannot be applied; the message gives its number."""
+        """Prepare the rules. Raises ``RuleFileError`` with the number of an invalid rule."""
         keys = keys_of(rules)
         self.is_lasting = keys.is_lasting
-        """Whether the same rules would have the same keys next time."""
+        """True if the same rules always use the same keys."""
         rows: list[tuple[RulePath, Method]] = []
         for number, rule in enumerate(rules.fhir_path_rules):
             try:
@@ -60,10 +60,10 @@ class DeIdentifier:
         }
 
     def process(self, resource: JsonObject) -> JsonObject:
-        """The resource after the rules.
+        """Return the resource after the rules.
 
-        Raises ``MalformedResourceError`` for what is no R4 resource, ``ProcessingFailureError`` for a value that a
-        method cannot handle.
+        Raises ``MalformedResourceError`` for an invalid R4 resource, ``ProcessingFailureError`` for a value that
+        a method cannot handle.
         """
         try:
             root = read_resource(resource)
@@ -74,7 +74,7 @@ class DeIdentifier:
 
 
 class _RuleRun:
-    """The rules on their way through one resource that was sent."""
+    """One application of the rules to a resource."""
 
     def __init__(self, rules: Mapping[str, Rules], root: ResourceNode) -> None:
         self._rules = rules
@@ -83,16 +83,16 @@ class _RuleRun:
         self._outcomes: dict[tuple[RuleExpression, str, bytes], bool] = {}
 
     def note(self, label: Label) -> None:
-        """Remember what was done to the element that a method has just changed."""
+        """Add a label for the change to the current element."""
         self._current.labels.add(label)
 
     def seed(self) -> str:
-        """The id of the resource that was sent, as it is now."""
+        """Return the current id of the resource that was sent."""
         found = next((node.value for node in self._root.children("id")), None)
         return found if isinstance(found, str) else ""
 
     def apply_to(self, resource: ResourceNode) -> None:
-        """Apply all rules to a resource, then to the resources in it, and note its labels."""
+        """Apply all rules to a resource, then to the resources in it, and write its labels."""
         for chains, method in self._rules[resource.element.type]:
             for node in [node for chain in chains for node in self._matches(chain, resource)]:
                 self._handle(node, method)
@@ -105,7 +105,7 @@ class _RuleRun:
             resource.change()
 
     def _matches(self, chain: Chain, resource: ResourceNode) -> list[ElementNode]:
-        """What a path leads to."""
+        """Return the nodes at a path."""
         found: list[ElementNode] = [resource]
         for step in chain:
             match step:
@@ -124,7 +124,7 @@ class _RuleRun:
     def _holds(self, criterion: RuleExpression, node: ElementNode) -> bool:
         is_value = node.element.kind is ElementKind.PRIMITIVE
         view: JsonValue = node.value if is_value else node.json()
-        # Of what is handled already only a way on into another resource counts.
+        # Handled nodes count only as a path into another resource.
         if view is None or (node.handled and not node.resource.nested):
             return False
         key = (criterion, node.element.type, encode(view))
@@ -150,7 +150,7 @@ class _RuleRun:
             self._handle_values(node, method)
 
     def _handle_resource(self, node: ResourceNode, method: Method) -> None:
-        """Handle all elements of a resource; the one that was sent cannot be taken out of anything."""
+        """Handle all elements of a resource. The sent resource itself cannot be removed."""
         if method.reach is Reach.SUBSTITUTE:
             raise ProcessingFailureError("substitute", node.element.location, "a whole resource")
         if method.reach is Reach.ELEMENT and node.parent is not None:
@@ -164,7 +164,7 @@ class _RuleRun:
                 self._handle(below, method)
 
     def _substitute(self, node: ElementNode, method: Substitute) -> None:
-        """Give an element new content, around what earlier rules have handled in it."""
+        """Replace the content of an element, except for parts that earlier rules handled."""
         kept = node.json(handled_only=True)
         if node.element.kind is ElementKind.COMPLEX:
             node.replace(method.content(kept, node.element, self))

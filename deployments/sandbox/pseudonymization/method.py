@@ -1,4 +1,4 @@
-"""What a method is to the run of the rules over a resource, and the labels that say what it did to one."""
+"""Interface of the methods of rules, and the labels for their changes to a resource."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deployments.sandbox.pseudonymization.model import FhirElement
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
 
 Label = Literal["REDACTED", "ABSTRED", "CRYTOHASH", "PERTURBED", "SUBSTITUTED", "GENERALIZED", "PSEUDED"]
-"""What happened; the spelling of CRYTOHASH is HL7's."""
+"""Kind of change; the spelling of CRYTOHASH is HL7's."""
 
 _SYSTEM = "http://terminology.hl7.org/CodeSystem/v3-ObservationValue"
 _CODINGS: Final[dict[Label, dict[str, str]]] = {
@@ -25,7 +25,7 @@ _CODINGS: Final[dict[Label, dict[str, str]]] = {
 
 
 def add_labels(resource: dict[str, JsonValue], labels: set[Label]) -> None:
-    """Write the labels into a resource, each once, in the order above. Raises ``MalformedResourceError``."""
+    """Add the labels to a resource, each once, in the order above. Raises ``MalformedResourceError``."""
     if not labels:
         return
     meta = resource.setdefault("meta", {})
@@ -37,35 +37,35 @@ def add_labels(resource: dict[str, JsonValue], labels: set[Label]) -> None:
 
 
 class Reach(Enum):
-    """What a method acts upon."""
+    """Part of an element that a method changes."""
 
     VALUES = "values"
     """Every value at and below the element, one by one."""
     NOTHING = "nothing"
-    """It only protects the element from later rules."""
+    """Nothing: the method only protects the element from later rules."""
     ELEMENT = "element"
-    """The element goes as a whole, with everything in it."""
+    """The element as a whole, with everything in it."""
     SUBSTITUTE = "substitute"
-    """The element gets a given content."""
+    """The content of the element, which is replaced."""
 
 
 class MethodContext(Protocol):
-    """The request that a method works for."""
+    """Context of a method: the resource being processed."""
 
     def note(self, label: Label) -> None:
-        """Remember for ``meta.security`` what was done."""
+        """Add a label for ``meta.security``."""
 
     def seed(self) -> str:
-        """The id of the resource that was sent, as it is now."""
+        """Return the current id of the resource that was sent."""
 
 
 class Method:
-    """One method with the settings of one rule."""
+    """A method with the settings of one rule."""
 
     reach: ClassVar[Reach] = Reach.VALUES
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The value in the place of a primitive one, None to take it away.
+        """Return the new value of a primitive, or None to remove it.
 
         Raises ``ProcessingFailureError`` for a value that cannot be handled.
         """
@@ -74,12 +74,12 @@ class Method:
 
 
 class Keep(Method):
-    """keep: the element stays, and no later rule touches it."""
+    """Method keep: the element stays unchanged, and no later rule handles it."""
 
     reach = Reach.NOTHING
 
 
 class Remove(Method):
-    """remove: the element goes, including a resource in it."""
+    """Method remove: the element is removed, including a resource in it."""
 
     reach = Reach.ELEMENT

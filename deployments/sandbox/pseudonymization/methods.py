@@ -1,8 +1,8 @@
-"""The methods of rules but for those of dates, and the keys that they use (document 3 §4).
+"""The methods of rules except those for dates, and their keys (document 3 §4).
 
-Of a reference only the id is hashed or replaced, and the rest of it stays. The deployed service asks a trust centre for
-pseudonyms, by domain. Here they are computed with a key of the service's own, so that the same value of a domain has
-the same pseudonym in every request and after every restart.
+Of a reference only the id is hashed or replaced. The deployed service gets pseudonyms by domain from a trust centre.
+Here they are computed with the service's own key, so that the same value of a domain has the same pseudonym in every
+request and after every restart.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _URN = re.compile(
 
 
 def holds_reference(element: FhirElement, value: str) -> bool:
-    """Whether only the id in this value may be replaced: ``Reference.reference``, or a ``uri`` that names a resource
-    (``Bundle.entry.fullUrl``, ``Bundle.entry.request.url``)."""
+    """Return True if only the id in this value may be replaced: ``Reference.reference``, or a ``uri`` that names a
+    resource (``Bundle.entry.fullUrl``, ``Bundle.entry.request.url``)."""
     if element.parent == "Reference" and element.name == "reference":
         return True
     return element.type == "uri" and _resource(value) is not None
 
 
 def referenced_type(reference: str) -> str | None:
-    """The resource type that a reference names; None when it names none."""
+    """Return the resource type that a reference names, or None."""
     found = _resource(reference)
     return found["type"] if found else None
 
 
 def with_id(reference: str, change: Callable[[str], str]) -> str:
-    """The reference with its id changed; one without a recognisable id is changed as a whole."""
+    """Return the reference with its id changed; without a recognizable id the whole reference is changed."""
     if reference.startswith("#"):
         return "#" + change(reference[1:]) if len(reference) > 1 else reference
     found = _resource(reference) or _URN.fullmatch(reference)
@@ -75,19 +75,19 @@ _SERVER_KEY = b"sluice sandbox: the server's key for keyDerivationContext, no se
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys for one set of rules."""
+    """Keys of a rule file."""
 
     crypto_hash: str = field(repr=False)
     date_shift: str = field(repr=False)
     is_lasting: bool = True
-    """Whether another request with the same rules gets the same keys."""
+    """True if another request with the same rules uses the same keys."""
 
 
 def keys_of(rules: RuleFile) -> Keys:
-    """The keys of a rule file.
+    """Return the keys of a rule file.
 
-    *Quirk of the deployed service, kept and sharpened:* where the file gives none, one is made up; here for each
-    request, so that a client that lives on it fails soon.
+    *Quirk of the deployed service, kept and sharpened:* a missing key is generated, here for each request, so that a
+    client that depends on it fails soon.
     """
     given = rules.parameters
     crypto_hash = given.crypto_hash_key or (
@@ -108,21 +108,21 @@ def keys_of(rules: RuleFile) -> Keys:
 
 
 def _derived(context: str) -> str:
-    """HKDF-SHA256 (RFC 5869) of the server's key, one block, in hexadecimal."""
+    """Return HKDF-SHA256 (RFC 5869) of the server's key, one block, in hexadecimal."""
     extracted = hmac.digest(b"\0" * 32, _SERVER_KEY, hashlib.sha256)
     return hmac.digest(extracted, context.encode() + b"\x01", hashlib.sha256).hex()
 
 
 class CryptoHash(Method):
-    """cryptoHash."""
+    """Method cryptoHash."""
 
     def __init__(self, rule: AnonymizationRule, key: str) -> None:
-        """Raises ``RuleFileError`` for a ``truncateToMaxLength`` that is no number from 1."""
+        """Read the settings. Raises ``RuleFileError`` unless ``truncateToMaxLength`` is a number from 1."""
         self._key = key.encode()
         self._length = _length(rule)
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The hash. Raises ``ProcessingFailureError`` for numbers and booleans, which cannot hold one."""
+        """Return the hash. Raises ``ProcessingFailureError`` for numbers and booleans."""
         if not isinstance(value, str):
             raise ProcessingFailureError("cryptoHash", element.location, spelled(value))
         if not value:
@@ -131,7 +131,7 @@ class CryptoHash(Method):
         return with_id(value, self.hash) if holds_reference(element, value) else self.hash(value)
 
     def hash(self, text: str) -> str:
-        """The hash of a text."""
+        """Return the hash of a text."""
         return hmac.digest(self._key, text.encode(), hashlib.sha256).hex()[: self._length]
 
 
@@ -149,10 +149,10 @@ _OTHERS = ("redact", "keep")
 
 
 class Generalize(Method):
-    """generalize. The first case that holds counts; ``otherValues`` (default ``redact``) is for those without one."""
+    """Method generalize. The first true case applies; ``otherValues`` (default ``redact``) is for all other values."""
 
     def __init__(self, rule: AnonymizationRule) -> None:
-        """Raises ``RuleFileError``."""
+        """Read the cases. Raises ``RuleFileError``."""
         self._cases = tuple((RuleExpression.of(case), RuleExpression.of(value)) for case, value in _cases(rule).items())
         others = str(rule.setting("otherValues") or "redact").lower()
         if others not in _OTHERS:
@@ -160,7 +160,7 @@ class Generalize(Method):
         self._keeps_others = others == "keep"
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The value of the first case. Raises ``ProcessingFailureError`` when a case cannot be computed."""
+        """Return the value of the first true case. Raises ``ProcessingFailureError`` if a case cannot be computed."""
         work.note("GENERALIZED")
         try:
             for case, result in self._cases:
@@ -184,7 +184,7 @@ def _cases(rule: AnonymizationRule) -> dict[str, str]:
 
 
 def _json(value: JsonValue, element: FhirElement) -> JsonValue:
-    """What the library computed, as JSON."""
+    """Return a value computed by the library as JSON."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, Decimal | float):
@@ -194,14 +194,14 @@ def _json(value: JsonValue, element: FhirElement) -> JsonValue:
 
 _KEY = b"sluice sandbox: pseudonyms of invented people, no secret"
 _DIGEST = 15
-"""Bytes of a pseudonym, 24 letters in base 32."""
+"""Bytes of a pseudonym: 24 letters in base 32."""
 _PREFIX = 32
-"""Longest domain in front of a pseudonym, so that an id stays within FHIR's 64 letters."""
+"""Longest domain prefix of a pseudonym, so that an id fits into FHIR's 64 characters."""
 _UNSAFE = re.compile("[^A-Za-z0-9]+")
 
 
 class Pseudonymize(Method):
-    """pseudonymize."""
+    """Method pseudonymize."""
 
     def __init__(self, rule: AnonymizationRule) -> None:
         domain = rule.setting("domain", "namespace", "context")
@@ -210,7 +210,7 @@ class Pseudonymize(Method):
         self._prefix = str(prefix or "")
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The pseudonym. Without a domain it is that of the resource type, for ids and references.
+        """Return the pseudonym. The default domain of ids and references is the resource type.
 
         Raises ``ProcessingFailureError`` for another value without a domain, and for numbers and booleans.
         """
@@ -229,7 +229,7 @@ class Pseudonymize(Method):
 
 
 def pseudonym(value: str, domain: str) -> str:
-    """The pseudonym of a value in a domain: letters, digits and hyphens, at most 57, beginning with the domain."""
+    """Return the pseudonym of a value in a domain: letters, digits and hyphens, at most 57, domain first."""
     digest = hmac.digest(_KEY, f"{domain}\0{value}".encode(), hashlib.sha256)
     shown = _UNSAFE.sub("-", domain)[:_PREFIX].strip("-")
     return f"{shown}-{base64.b32encode(digest[:_DIGEST]).decode().lower()}".lstrip("-")
@@ -248,22 +248,22 @@ _SPELLINGS = {
     "positiveInt": re.compile("[1-9][0-9]*"),
     "unsignedInt": re.compile("0|[1-9][0-9]*"),
 }
-"""Types that are not strings in JSON, and how their values look."""
+"""Patterns of the types that are not strings in JSON."""
 
 
 class Substitute(Method):
-    """substitute. ``replaceWith`` is the text of a value, or JSON or YAML of an object; empty takes the value away."""
+    """Method substitute. ``replaceWith`` is a text value, or an object in JSON or YAML; empty removes the value."""
 
     reach = Reach.SUBSTITUTE
 
     def __init__(self, rule: AnonymizationRule) -> None:
-        """Raises ``RuleFileError`` without ``replaceWith``."""
+        """Read the settings. Raises ``RuleFileError`` without ``replaceWith``."""
         if not rule.has("replaceWith"):
             raise RuleFileError("substitute needs replaceWith")
         self._given = rule.setting("replaceWith")
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
-        """The new value. Raises ``ProcessingFailureError`` when it is not of the element's type."""
+        """Return the new value. Raises ``ProcessingFailureError`` if it is not of the element's type."""
         del value
         work.note("SUBSTITUTED")
         if not isinstance(self._given, str):
@@ -280,7 +280,7 @@ class Substitute(Method):
     def content(
         self, kept: dict[str, JsonValue] | None, element: FhirElement, work: MethodContext
     ) -> dict[str, JsonValue] | None:
-        """The new content of an object, around what is kept of the old one; None for nothing."""
+        """Return the new content of an object with the kept parts of the old one; None for nothing."""
         work.note("SUBSTITUTED")
         given = self._given
         if isinstance(given, str):
@@ -306,7 +306,7 @@ def _merged(kept: dict[str, JsonValue], given: dict[str, JsonValue]) -> dict[str
 
 
 def method_of(rule: AnonymizationRule, parameters: RuleParameters, keys: Keys, calendar: Calendar) -> Method:
-    """The method of a rule with its settings. Raises ``RuleFileError`` for settings it cannot use."""
+    """Return the method of a rule with its settings. Raises ``RuleFileError`` for invalid settings."""
     match rule.method:
         case MethodName.REDACT:
             return Redact(parameters, calendar)

@@ -1,4 +1,4 @@
-"""The elements of FHIR R4 and their types, from the tables of the FHIRPath library."""
+"""Elements of FHIR R4 and their types, from the tables of the FHIRPath library."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ _GENERAL = ("Resource", "DomainResource")
 
 
 class ElementKind(Enum):
-    """What stands at an element in JSON."""
+    """Kind of an element in JSON."""
 
     PRIMITIVE = "primitive"
-    """A value, perhaps with id and extensions under ``_name``."""
+    """A value, with optional id and extensions under ``_name``."""
     COMPLEX = "complex"
     """An object with elements."""
     RESOURCE = "resource"
-    """A resource with rules of its own: an entry's, a contained one."""
+    """A resource with its own rules: in an entry, or contained."""
 
 
 @dataclass(frozen=True, slots=True)
 class FhirElement:
-    """An element as a rule sees it."""
+    """An element, as the rules refer to it."""
 
     key: str
-    """The JSON key, ``valueQuantity``."""
+    """JSON key, such as ``valueQuantity``."""
     name: str
-    """The name in FHIRPath, ``value``."""
+    """Name in FHIRPath, such as ``value``."""
     type: str
-    """The type, ``Quantity``."""
+    """Type, such as ``Quantity``."""
     path: str
-    """Where its own elements are defined: the type, or the path for a backbone element."""
+    """Where the element's children are defined: the type, or the path for a backbone element."""
     kind: ElementKind
     parent: str
-    """The type of the element it is in, its path for a backbone element."""
+    """Type of the enclosing element, or its path for a backbone element."""
 
     @property
     def location(self) -> str:
-        """Type and name, for a person."""
+        """Type and name, for messages."""
         return f"{self.parent}.{self.key}" if self.parent else self.key
 
 
 def resource_element(kind: str) -> FhirElement:
-    """A resource by itself."""
+    """Return the element for a resource."""
     return FhirElement(kind, kind, kind, kind, ElementKind.RESOURCE, "")
 
 
 def is_a(kind: str, wanted: str) -> bool:
-    """Whether a type is another one or comes from it."""
+    """Return True if a type is ``wanted`` or derived from it."""
     while kind != wanted:
         parent = _PARENTS.get(kind)
         if parent is None:
@@ -68,13 +68,13 @@ def is_a(kind: str, wanted: str) -> bool:
 
 
 def applies_to(rule_type: str | None, kind: str) -> bool:
-    """Whether a rule for ``rule_type`` looks at resources of a type."""
+    """Return True if a rule for ``rule_type`` applies to resources of a type."""
     return rule_type is None or rule_type == kind or rule_type in _GENERAL
 
 
 @lru_cache(maxsize=50_000)
 def child(path: str, key: str) -> FhirElement | None:
-    """The element with a JSON key in a type or backbone path; None when R4 has none."""
+    """Return the element with a JSON key in a type or backbone path, or None if R4 has none."""
     full = f"{path}.{key}"
     full = _ELSEWHERE.get(full, full)
     name = _CHOICE_NAMES.get(full, key)
@@ -91,7 +91,7 @@ def child(path: str, key: str) -> FhirElement | None:
 
 
 def _system_string(path: str, key: str) -> str:
-    """The FHIR type of what the tables give as a string of FHIRPath itself."""
+    """Return the FHIR type of an element that the tables define as a FHIRPath string."""
     if key == "id":
         return "id" if path in RESOURCE_TYPES else "string"
     return "uri"

@@ -1,7 +1,7 @@
-"""A resource as a tree of nodes, one for each element, that rules find and change.
+"""A resource as a tree of nodes, one for each element, for finding and changing elements.
 
-A node is changed by changing its value or its object. What is left is written from the tree (``Node.json``): an element
-that nothing changed is written as it came, and an object that a change leaves empty is left out.
+To change a node, change its value or its object. ``ElementNode.json`` writes the tree: an unchanged element is written
+as it came, and an object that is empty after a change is omitted.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class ElementNode:
     ) -> None:
         self.element = element
         self.name = element.name
-        """Its name in the element above."""
+        """Name in the parent element."""
         self.parent = parent
         self.source = source
-        """The object in JSON; of a primitive value id and extensions (``_birthDate``), None without them."""
+        """The object in JSON; for a primitive its id and extensions (``_birthDate``), or None."""
         self.value = value
-        """The value of a primitive."""
+        """Value of a primitive."""
         self.fields: dict[str, list[ElementNode]] = {}
-        """The elements in it by JSON key, each of a list by itself."""
+        """Child nodes by JSON key, one for each item of a list."""
         self.handled = False
-        """Whether a rule has handled it, and with it everything in it."""
+        """True if a rule has handled the node and all its descendants."""
         self.changed = False
-        """Whether it, or anything in it, is no longer as it came."""
+        """True if the node or any of its descendants has changed."""
         self.gone = False
         if parent is not None:
             self.resource: ResourceNode = parent.resource
             self.resource.note_node(self)
 
     def children(self, name: str) -> Iterator[ElementNode]:
-        """The elements in it with that name."""
+        """Yield the children with that name."""
         for nodes in self.fields.values():
             if nodes[0].name == name:
                 yield from nodes
 
     def within(self) -> Iterator[ElementNode]:
-        """The node and all below it in the same resource, from the top down."""
+        """Yield the node and all its descendants in the same resource, from the top down."""
         yield self
         for nodes in self.fields.values():
             for node in nodes:
@@ -60,22 +60,22 @@ class ElementNode:
                     yield from node.within()
 
     def of_type(self, wanted: str) -> Iterable[ElementNode]:
-        """The nodes of that type in ``within``."""
+        """Return the nodes of that type in ``within``."""
         return (node for node in self.within() if node.element.type == wanted)
 
     def of_name(self, wanted: str) -> Iterable[ElementNode]:
-        """The nodes of that name in ``within``."""
+        """Return the nodes of that name in ``within``."""
         return (node for node in self.within() if node.element.name == wanted)
 
     def change(self) -> None:
-        """Note that it is no longer as it came."""
+        """Mark the node as changed."""
         node: ElementNode | None = self
         while node is not None and not node.changed:
             node.changed = True
             node = node.parent
 
     def remove(self) -> None:
-        """Take it away with everything in it, resources too."""
+        """Remove the node with all its descendants, including resources."""
         self.change()
         waiting: list[ElementNode] = [self]
         while waiting:
@@ -85,15 +85,15 @@ class ElementNode:
             waiting += (below for nodes in node.fields.values() for below in nodes)
 
     def replace(self, source: JsonObject | None, value: JsonValue = None) -> None:
-        """Put another object, or value, in the place of its own; what was in it is gone."""
+        """Replace the node's object or value and its descendants."""
         self.remove()
         self.gone = source is None and value is None
         self.source, self.value, self.fields = source, value, {}
 
     def json(self, *, handled_only: bool = False) -> JsonObject | None:
-        """The object as it is now, of a primitive that beside its value; None for nothing.
+        """Return the current object, for a primitive the part beside its value; None for nothing.
 
-        With ``handled_only`` it is what rules have handled so far.
+        With ``handled_only`` the parts that rules have handled so far.
         """
         whole = self.handled or not handled_only
         if self.gone or self.source is None:
@@ -110,7 +110,7 @@ class ElementNode:
 
 
 class ResourceNode(ElementNode):
-    """A resource: rules are applied to each by itself."""
+    """A resource; rules are applied to each resource separately."""
 
     __slots__ = ("_by_name", "_by_type", "is_labelled", "labels", "nested")
 
@@ -121,27 +121,27 @@ class ResourceNode(ElementNode):
         self.name, self.parent, self.resource = name, parent, self
         self.note_node(self)
         self.nested: list[ResourceNode] = []
-        """The resources in it: contained ones, those of entries."""
+        """Nested resources: contained ones and those of entries."""
         self.labels: set[Label] = set()
-        """What was done in it."""
+        """Labels for the changes to this resource."""
         self.is_labelled = False
-        """Whether its labels are to be written."""
+        """True if the labels must be written."""
 
     def note_node(self, node: ElementNode) -> None:
-        """Put a node of this resource where rules that ask for its type or name find it."""
+        """Register a node of this resource for lookup by type and name."""
         self._by_type[node.element.type].append(node)
         self._by_name[node.element.name].append(node)
 
     def of_type(self, wanted: str) -> Iterable[ElementNode]:
-        """The nodes of that type in the resource."""
+        """Return the nodes of that type in the resource."""
         return self._by_type.get(wanted, ())
 
     def of_name(self, wanted: str) -> Iterable[ElementNode]:
-        """The nodes of that name in the resource."""
+        """Return the nodes of that name in the resource."""
         return self._by_name.get(wanted, ())
 
     def json(self, *, handled_only: bool = False) -> JsonObject | None:
-        """The resource as it is now; nothing is left of it where only what was handled is asked for."""
+        """Return the current resource, or None with ``handled_only`` if nothing in it was handled."""
         if self.gone or handled_only:
             return None
         made = super().json() or {}
@@ -151,7 +151,7 @@ class ResourceNode(ElementNode):
 
 
 def read_resource(source: JsonValue, parent: ElementNode | None = None, name: str = "") -> ResourceNode:
-    """The tree of a resource. Raises ``MalformedResourceError`` for what is no resource of FHIR R4."""
+    """Return the tree of a resource. Raises ``MalformedResourceError`` for an invalid FHIR R4 resource."""
     kind = source.get("resourceType") if isinstance(source, dict) else None
     if not isinstance(kind, str) or kind not in CONCRETE_TYPES:
         raise MalformedResourceError("There is a resource without a resourceType of FHIR R4.")
@@ -163,7 +163,7 @@ def read_resource(source: JsonValue, parent: ElementNode | None = None, name: st
 
 
 def _fill(node: ElementNode, source: JsonObject) -> None:
-    """Make the nodes of the elements in an object."""
+    """Create the nodes for the elements of an object."""
     for key in source:
         name = key.removeprefix("_")
         if key == "resourceType" or name in node.fields:
@@ -191,7 +191,7 @@ def _objects(given: JsonValue, element: FhirElement, parent: ElementNode) -> Ite
 
 
 def _values(values: JsonValue, extras: JsonValue, element: FhirElement, parent: ElementNode) -> Iterator[ElementNode]:
-    """The values of a primitive element, each with what is beside it (``_given``)."""
+    """Yield the values of a primitive element, each with its companion (``_given``)."""
     if not isinstance(values, list) and not isinstance(extras, list):
         values, extras = [values], [extras]
     values, extras = values or [], extras or []
@@ -217,7 +217,7 @@ def _padded(values: list[JsonValue], length: int) -> list[JsonValue]:
 
 
 def _written(nodes: list[ElementNode], key: str, *, handled_only: bool, is_list: bool) -> JsonValue:
-    """What stands at a JSON key for these nodes; None for nothing."""
+    """Return the JSON value for these nodes of one key, or None."""
     pairs = [
         (node.value if node.handled or not handled_only else None, node.json(handled_only=handled_only))
         for node in nodes

@@ -5,15 +5,14 @@
 ``nodesByType('HumanName')``          every element of exactly that type below (and the one it is called on), except in
                                       contained resources and those of entries
 ``nodesByName('family')``             the same by name
-``where(…)``                          elements that meet a criterion, which the FHIRPath library decides
+``where(…)``                          elements that meet a criterion, which the FHIRPath library evaluates
 ``extension('url')``                  the extensions with that URL
 ``ofType(T)``, ``as(T)``, ``as T``    elements of that type or one derived from it
 ``|``                                 alternatives
 ====================================  ==================================================================================
 
-Everything else of FHIRPath (``[0]``, ``first()``, ``descendants()`` …) is refused where a path navigates, and welcome
-in a criterion. Where a path leads is found here and in ``node``, which know places; whatever decides or computes (the
-argument of ``where``, the cases of ``generalize``) is the work of the FHIRPath library.
+Other FHIRPath (``[0]``, ``first()``, ``descendants()`` …) is refused in a path, but allowed in a criterion. This module
+and ``node`` follow the path. The FHIRPath library computes the argument of ``where`` and the cases of ``generalize``.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from deployments.sandbox.common.json_text import JsonValue, plain
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 
 _PATH = re.compile(r"(?P<type>[A-Z][a-zA-Z]*)?\.?(?P<expression>.*)", re.DOTALL)
-"""How the deployed service cuts the resource type off a path."""
+"""Pattern by which the deployed service splits the resource type off a path."""
 _REFUSED_NODES = {"IndexInvocation": "$index", "TotalInvocation": "$total", "ExternalConstantTerm": "% variables"}
 _REFUSED_FUNCTIONS = frozenset({"trace", "now", "today", "timeOfDay"})
-"""Known to the library, but without sense in a rule: one writes to the console, the others change with the day."""
+"""Supported by the library but refused: one writes to the console, the others change with the day."""
 
 
 def _read(text: str) -> Node:
-    """The syntax tree of an expression. Raises ``RuleFileError``."""
+    """Return the syntax tree of an expression. Raises ``RuleFileError``."""
     try:
         return fhirpath.read(text)
     except ExpressionError as error:
@@ -55,7 +54,7 @@ def _read(text: str) -> Node:
 
 
 def _literal(node: Node) -> str | None:
-    """The text of a node that is a string literal; None for anything else."""
+    """Return the text of a string literal, or None for another node."""
     return str(evaluate(node, [], {}, {})[0]) if node["type"] == "StringLiteral" else None
 
 
@@ -63,7 +62,7 @@ class RuleExpression:
     """A computation on one element."""
 
     def __init__(self, node: Node, text: str) -> None:
-        """Take a syntax tree; ``text`` is for messages. Raises ``RuleFileError`` for what the library lacks."""
+        """Prepare a syntax tree; ``text`` is for messages. Raises ``RuleFileError`` for unsupported parts."""
         _check(node, text)
         self._where = _call("where", node)
         self._select = _call("select", node)
@@ -71,15 +70,15 @@ class RuleExpression:
 
     @classmethod
     def of(cls, text: str) -> RuleExpression:
-        """The expression of a text. Raises ``RuleFileError``."""
+        """Parse an expression. Raises ``RuleFileError``."""
         return cls(_read(text), text)
 
     def holds(self, value: JsonValue, path: str) -> bool:
-        """Whether it is true for a value of that type; empty is not true. Raises ``EvaluationError``."""
+        """Return True if the result is true for a value of that type; empty is false. Raises ``EvaluationError``."""
         return bool(self._evaluate(self._where, value, path))
 
     def value(self, value: JsonValue, path: str) -> JsonValue:
-        """The first of its results, None without any. Raises ``EvaluationError``."""
+        """Return the first result, or None. Raises ``EvaluationError``."""
         found = self._evaluate(self._select, value, path)
         return found[0] if found else None
 
@@ -109,35 +108,35 @@ def _check(tree: Node, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MemberStep:
-    """To the elements of that name."""
+    """Go to the elements of that name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ByTypeStep:
-    """To everything of that type from here down."""
+    """Go to all elements of that type at or below this one."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ByNameStep:
-    """To everything of that name from here down."""
+    """Go to all elements of that name at or below this one."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class OfTypeStep:
-    """Stays on elements of that type."""
+    """Keep elements of that type."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhereStep:
-    """Stays on elements that meet a criterion."""
+    """Keep elements that meet a criterion."""
 
     criterion: RuleExpression
 
@@ -148,16 +147,16 @@ Chain = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class RulePath:
-    """A path, taken apart."""
+    """A parsed path."""
 
     resource_type: str | None
-    """The type of the resources it looks at, ``Resource`` and ``DomainResource`` for all; None: not said, all."""
+    """Resource type of the path, ``Resource`` or ``DomainResource`` for all; None: not given, all."""
     chains: tuple[Chain, ...]
     """Alternatives; an empty chain is the resource itself."""
 
 
 def read_path(text: str) -> RulePath:
-    """Take a path apart. Raises ``RuleFileError``."""
+    """Parse a path. Raises ``RuleFileError``."""
     cut = _PATH.fullmatch(text.strip())
     if cut is None or not text.strip():
         raise RuleFileError("a path is empty")
@@ -172,7 +171,7 @@ def _chains(node: Node, text: str) -> tuple[Chain, ...]:
             return ((),)
         case "MemberInvocation", [identifier]:
             name = name_of(identifier)
-            # At its beginning a path may name the resource; no element begins with a capital letter.
+            # A path may begin with the resource type; no element begins with a capital letter.
             return ((OfTypeStep(name) if name[:1].isupper() else MemberStep(name),),)
         case "FunctionInvocation", _:
             return (_function(node, text),)

@@ -1,21 +1,20 @@
-"""What a rule file, a request or a value can do wrong."""
+"""Errors in a rule file, a request or a value."""
 
 from __future__ import annotations
 
 
 class RuleFileError(Exception):
-    """A rule file that cannot be applied as it stands; the message says which rule and why, without its keys."""
+    """A rule file is invalid. The message names the rule and the reason, without its keys."""
 
 
 class MalformedResourceError(Exception):
-    """A document that is not a FHIR R4 resource; the message names the element, never its content."""
+    """A document is not a valid FHIR R4 resource. The message names the element, never its content."""
 
 
 class ProcessingFailureError(Exception):
-    """A value that a method cannot handle.
+    """A method cannot handle a value.
 
-    *Quirk of the deployed service, kept:* ``diagnostics``, which the answer carries, quotes the value. The message
-    does not.
+    *Quirk of the deployed service, kept:* ``diagnostics``, sent in the answer, quotes the value. The message does not.
     """
 
     def __init__(self, method: str, element: str, value: str) -> None:

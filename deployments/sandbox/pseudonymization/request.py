@@ -1,4 +1,4 @@
-"""What a request to ``$de-identify`` brings: a resource, or Parameters around it."""
+"""A request to ``$de-identify``: a resource, or Parameters that contain one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from deployments.sandbox.pseudonymization.problem import MalformedResourceError,
 
 @dataclass(frozen=True, repr=False)
 class DeIdentifyRequest:
-    """A request, read."""
+    """A parsed request."""
 
     resource: dict[str, JsonValue]
     config: bytes | None
-    """The rule file; None when the service's own is meant."""
+    """The rule file; None: use the service's own."""
 
     @property
     def entries(self) -> int | None:
@@ -26,7 +26,7 @@ class DeIdentifyRequest:
 
     @property
     def types(self) -> dict[str, int]:
-        """Its resources by type."""
+        """Number of resources by type."""
         resources = [entry.get("resource") for entry in self._entries() if isinstance(entry, dict)]
         kinds = [item.get("resourceType") for item in resources if isinstance(item, dict)]
         return dict(Counter(kind for kind in kinds if isinstance(kind, str)))
@@ -37,9 +37,9 @@ class DeIdentifyRequest:
 
 
 def read_request(body: bytes, *, with_config: bool = True) -> DeIdentifyRequest:
-    """Take a body apart; without ``with_config`` the ``config`` is not even looked at.
+    """Parse a body; without ``with_config`` the ``config`` is ignored.
 
-    Raises ``MalformedResourceError``, and ``RuleFileError`` for a ``config`` that holds no file.
+    Raises ``MalformedResourceError``, and ``RuleFileError`` for a ``config`` without a file.
     """
     try:
         document = decode_raw(body)

@@ -1,10 +1,10 @@
 """The rule file: the YAML format of the deployed service, validated (document 3 §4).
 
 ``fhirVersion`` (R4), ``fhirPathRules`` (a list of ``path``, ``method`` and the method's settings) and ``parameters``.
-Method names are case-insensitive. A rule's unknown settings are left alone, as the deployed service does; unknown keys
-elsewhere are errors, as they are there.
+Method names are case-insensitive. Unknown settings of a rule are ignored, as in the deployed service; other unknown
+keys are errors, as there.
 
-Rules that cannot be carried out to the letter are errors, too: one that is silently ignored lets data through.
+Rules that cannot be applied exactly are errors too: a rule that is silently ignored would let data through.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deployments.sandbox.pseudonymization.problem import RuleFileError
 
 
 class MethodName(StrEnum):
-    """The methods that are applied here."""
+    """The supported methods."""
 
     REDACT = "redact"
     KEEP = "keep"
@@ -33,7 +33,7 @@ class MethodName(StrEnum):
 
 
 class DateShiftScope(StrEnum):
-    """What shares an offset. An HTTP request knows neither file nor folder: all three mean the resource sent."""
+    """Scope of an offset. An HTTP request has neither file nor folder, so all three mean the sent resource."""
 
     RESOURCE = "resource"
     FILE = "file"
@@ -42,7 +42,7 @@ class DateShiftScope(StrEnum):
 
 _METHODS = {name.value.lower(): name for name in MethodName}
 _REFUSED = frozenset({"encrypt", "perturb"})
-"""Methods of the deployed service that the sandbox has not."""
+"""Methods of the deployed service that the sandbox does not support."""
 
 
 def _method(value: object) -> object:
@@ -66,7 +66,7 @@ Key = Annotated[str | None, BeforeValidator(_empty_is_absent), Field(repr=False)
 
 
 class AnonymizationRule(BaseModel):
-    """One rule: where, and what to do there."""
+    """One rule: path, method and settings."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -74,17 +74,17 @@ class AnonymizationRule(BaseModel):
     method: Annotated[MethodName, BeforeValidator(_method)]
 
     def setting(self, *names: str) -> Any:
-        """The first of these settings that the rule has; None without any."""
+        """Return the first of these settings that the rule has, or None."""
         extra = self.model_extra or {}
         return next((extra[name] for name in names if name in extra), None)
 
     def has(self, name: str) -> bool:
-        """Whether the rule has that setting, if only empty."""
+        """Return True if the rule has that setting, even if empty."""
         return name in (self.model_extra or {})
 
 
 class RuleParameters(BaseModel):
-    """Keys and switches of the methods."""
+    """Keys and switches for the methods."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, hide_input_in_errors=True
@@ -116,10 +116,10 @@ class RuleFile(BaseModel):
 
 
 def read_rule_file(content: bytes) -> RuleFile:
-    """Read a rule file. Raises ``RuleFileError`` that says where it is wrong, never what stands there."""
+    """Read a rule file. Raises ``RuleFileError`` with the location of the error, never the content."""
     try:
-        # BaseLoader builds plain strings, lists and mappings only: nothing that could do anything, and keys such as
-        # 0123 stay what they are.
+        # BaseLoader builds plain strings, lists and mappings only: nothing is executed, and keys such as
+        # 0123 are not converted.
         document = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506 - see above
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)

@@ -6,7 +6,7 @@
 ``GET /metadata``               a CapabilityStatement; ``/fhir/metadata`` is the same
 ==============================  =================================================================================
 
-400: the body is no JSON, or no resource. 413: above ``max_body``. 415: not FHIR JSON.
+400: the body is not JSON or not a resource. 413: above ``max_body``. 415: not FHIR JSON.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """How the service behaves."""
+    """Behaviour of the service."""
 
     serial: bool = False
-    """*Quirk:* work on one request at a time; the others wait in the order they came."""
+    """*Quirk:* process one request at a time; the others wait in order of arrival."""
     max_body: Limit = None
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
 class ValidationService(ServiceBackend):
-    """Validates against the base specification of FHIR R4. It keeps nothing."""
+    """Validates against the base specification of FHIR R4. Keeps no data."""
 
     name = "validation"
     elsewhere = "The service validates at /validateResource."
@@ -60,7 +60,7 @@ class ValidationService(ServiceBackend):
         super().open()
 
     def routes(self) -> list[Route]:
-        """The operation under its names, and the CapabilityStatement."""
+        """Return routes for the operation under its names, and the CapabilityStatement."""
         validate = [self.route(path, self._validate, "POST") for path in _VALIDATE]
         return validate + [self.route(path, self._metadata, "GET") for path in _METADATA]
 
@@ -86,7 +86,7 @@ class ValidationService(ServiceBackend):
 
 
 def _read(body: bytes) -> dict[str, Any]:
-    """The body as JSON. Raises ``FhirProblem`` 400 when it is none, or no resource."""
+    """Parse the body. Raises ``FhirProblem`` 400 unless it is a resource in JSON."""
     try:
         resource = msgspec.json.Decoder(float_hook=as_decimal).decode(body)
     except (ValueError, RecursionError):
@@ -99,5 +99,5 @@ def _read(body: bytes) -> dict[str, Any]:
 def validation_service(
     options: ValidationOptions | None = None, gate: RequiredCredentials | None = None
 ) -> SandboxService:
-    """The validation service in its frame, ready for ``serve_in_thread`` or the host."""
+    """Return the validation service, ready for ``serve_in_thread`` or the host."""
     return SandboxService(ValidationService(options or ValidationOptions()), gate)

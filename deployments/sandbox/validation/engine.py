@@ -1,6 +1,6 @@
-"""Validates one body: structure, then invariants, then what to say about the rest.
+"""Validate one body: structure, then invariants, then notes about unchecked rules.
 
-Recommendations are left out and named in every answer: a warning on nearly every resource would hide the others.
+Recommendations are not checked but named in every answer: a warning on nearly every resource would hide other findings.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ NOT_CHECKED = (
     "the XHTML of narratives",
     "duplicate keys of a JSON object (the last one counts)",
 )
-"""What no answer covers. Rules that are left out are named beside it, by key."""
+"""Checks that no answer includes. Unsupported rules are listed with them, by key."""
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What validating a body gave."""
+    """Result of validating a body."""
 
     issues: list[ValidatorIssue]
-    """Findings in the order of the document, then the rules'; notes last."""
+    """Findings in the order of the document, then broken invariants, then notes."""
     types: Counter[str]
-    """Resources that were checked, by type, contained ones too."""
+    """Number of checked resources by type, including contained ones."""
 
 
 class ResourceValidator:
-    """Checks resources against the base specification of FHIR R4. Holds no state between bodies."""
+    """Checks resources against the base specification of FHIR R4. Keeps no state between bodies."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -47,7 +47,7 @@ class ResourceValidator:
         self._unlisted = sorted(url.rpartition("/")[2] for url in schema.unlisted)
 
     def validate(self, resource: Any) -> ValidationResult:
-        """Check a resource, its entries and contained resources. The last issue names what was not checked."""
+        """Check a resource, its entries and contained resources. The last issue lists the checks that were omitted."""
         walk = Walk(self._schema)
         walk.resource(resource, None)
         issues = walk.issues
@@ -63,7 +63,7 @@ class ResourceValidator:
         return ValidationResult(issues, walk.types)
 
     def _broken(self, visit: Visit, failed: dict[str, list[ElementPlace]]) -> list[ValidatorIssue]:
-        """The invariants that an element breaks; those that cannot be evaluated on it go into ``failed``."""
+        """Return the invariants that an element breaks; add those that cannot be evaluated to ``failed``."""
         scope = EvaluationScope(visit.element, visit.path, visit.resource, visit.root)
         broken = []
         for each in visit.invariants:

@@ -1,11 +1,11 @@
 """Invariants of the specification, as FHIRPath on an element; those that the library cannot evaluate, by name.
 
-An invariant fails when its expression gives ``false``. Without a result it does not, as ``ref-1`` on a reference that
-has an identifier only: the expressions are written so.
+An invariant fails only if its expression is ``false``. It holds without a result, as ``ref-1`` on a reference with only
+an identifier: the expressions are written for this.
 
-The library takes some 10 µs a step, so two shortcuts that change no result come before it. ``or``, ``and`` and
-``implies`` are taken apart, and their right side is left alone when the left decides. And an operand that only reads
-children which are not there is evaluated once per type, on an empty element.
+The library takes about 10 µs per step, so two shortcuts avoid work without changing results. The operands of ``or``,
+``and`` and ``implies`` are evaluated separately, the right one only if the left does not decide. An operand that only
+reads absent children is evaluated once per type, on an empty element.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from deployments.sandbox.common.fhirpath import (
 
 _OWN = {"hasValue": {"fn": has_value, "arity": {0: []}}}
 _FUNCTIONS = frozenset(fhirpath.FUNCTIONS) | frozenset(_OWN)
-"""Names of the functions that an expression may call."""
+"""Names of the functions that an expression can call."""
 _OPERATIONS = frozenset({"or", "and", "implies"})
 _OVER_ITEMS = frozenset({"where", "select", "all", "exists", "repeat"})
-"""Functions whose argument is evaluated for each item, hence never for none."""
+"""Functions whose argument is evaluated once per item, so never for an empty list."""
 _KEEP_NOTHING = frozenset({"where", "select", "first", "last", "tail", "ofType", "as"})
-"""Functions that make nothing of nothing."""
+"""Functions that return an empty list for an empty list."""
 _CALL = re.compile(r"([A-Za-z]+)\(")
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 _OPERATORS = frozenset({"and", "or", "xor", "implies", "in", "contains", "is", "as", "div", "mod"})
@@ -47,13 +47,13 @@ _AS_OF_MANY = re.compile(r"(?<=descendants\(\)\.)as(?=\()")
 
 
 def not_evaluable(invariants: tuple[Invariant, ...]) -> tuple[str, ...]:
-    """Names of the invariants that ask for more than the library can do."""
+    """Return the names of the invariants that the library cannot evaluate."""
     names = (each.name for each in invariants if not _functions(each.expression) <= _FUNCTIONS)
     return (*names, *_COMPARES_QUANTITIES)
 
 
 def holds(invariant: Invariant, scope: EvaluationScope) -> bool:
-    """Whether the invariant is kept. Raises ``EvaluationError``."""
+    """Return True if the element satisfies the invariant. Raises ``EvaluationError``."""
     return _compiled(invariant.expression).decide(scope) is not False
 
 
@@ -63,11 +63,11 @@ def _compiled(expression: str) -> Condition:
 
 
 def adapted_to_library(expression: str) -> str:
-    """An expression of the specification as the library needs it.
+    """Return an expression of the specification in a form that the library can evaluate.
 
-    ``trace()`` changes nothing, but the library's would print what it is given. ``as()`` is an error on several items;
-    where ``dom-3`` asks it of all descendants, later versions of the specification say ``ofType()``. And ``que-7`` asks
-    whether an element ``is Boolean``, which is FHIRPath's own type, of what the library has as a FHIR ``boolean``.
+    ``trace()`` is removed, because the library would print its data. ``as()`` is an error on several items; for
+    ``dom-3``, which uses it on all descendants, later versions of the specification use ``ofType()``. And ``que-7``
+    tests whether an element ``is Boolean``, FHIRPath's own type, where the library has a FHIR ``boolean``.
     """
     return _IS_BOOLEAN.sub("boolean", _AS_OF_MANY.sub("ofType", _TRACE.sub("", expression)))
 
@@ -78,27 +78,27 @@ def _functions(expression: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScope:
-    """The element an expression is evaluated on, and the resources it may name."""
+    """The element for an expression, and the resources that the expression can refer to."""
 
     element: Any
     """An object, or a primitive value."""
     path: str
-    """Its FHIR type, or the path of an element defined in place (``Observation.component``)."""
+    """FHIR type, or the path of an element defined in place (``Observation.component``)."""
     resource: Node
     root: Node
-    """The resource that contains ``resource``, or itself."""
+    """The resource that contains ``resource``, or ``resource`` itself."""
 
 
 class Condition:
     """A Boolean expression in FHIRPath's three-valued logic."""
 
     def decide(self, scope: EvaluationScope) -> bool | None:
-        """True, false, or None without a result. Raises ``EvaluationError``."""
+        """Return True, False, or None without a result. Raises ``EvaluationError``."""
         raise NotImplementedError
 
 
 def compile_condition(text: str) -> Condition:
-    """Parse an expression; 1 to 10 ms. Raises ``ExpressionError``."""
+    """Parse an expression. Takes 1 to 10 ms. Raises ``ExpressionError``."""
     return _condition(read(text))
 
 
@@ -116,7 +116,7 @@ class _Operation(Condition):
     right: Condition
 
     def decide(self, scope: EvaluationScope) -> bool | None:
-        strong = self.operator != "and"  # the result that one side alone can bring about
+        strong = self.operator != "and"  # the result that one side alone can cause
         left = self.left.decide(scope)
         if left is (self.operator == "or"):
             return strong
@@ -148,12 +148,12 @@ class _Operand(Condition):
         result = [data_of(each) for each in evaluate(self._tree, [element(scope.element, scope.path)], known, _OWN)]
         if not result:
             return None
-        # As the specification says of a Boolean operand: one item that is no Boolean counts as true.
+        # The specification for a Boolean operand: a single item that is not a Boolean counts as true.
         return not (len(result) == 1 and result[0] is False)
 
 
 def _touches(names: set[str], element: Mapping[str, Any]) -> bool:
-    """Whether one of the children is there: under its name, with its type (``valueQuantity``), or without value."""
+    """Return True if a child exists: under its name, with its type (``valueQuantity``), or without a value."""
     return any(_is_named(key.removeprefix("_"), names) for key in element)
 
 
@@ -162,7 +162,7 @@ def _is_named(key: str, names: set[str]) -> bool:
 
 
 def _collect(tree: Node, names: set[str]) -> bool:
-    """Put the children that an expression starts from into ``names``; False when it reads other things too."""
+    """Add the children that an expression reads to ``names``; return False if it also reads other data."""
     kind, children = tree["type"], tree.get("children", [])
     if kind in ("ThisInvocation", "IndexInvocation", "TotalInvocation", "ExternalConstantTerm"):
         return False
@@ -179,7 +179,7 @@ def _collect(tree: Node, names: set[str]) -> bool:
 
 
 def _collect_chain(steps: list[Node], names: set[str]) -> bool:
-    """``a.b.where(…).c`` reads ``a``; arguments count where they are evaluated even if there is no ``a``."""
+    """Collect the names in a chain: ``a.b.where(…).c`` reads ``a``; arguments count if evaluated even without ``a``."""
     if not _collect(steps[0], names):
         return False
     nothing = steps[0]["type"] == "MemberInvocation"  # a child, not a literal or something computed

@@ -1,4 +1,4 @@
-"""What the service finds, and the OperationOutcome it becomes."""
+"""Findings of the service, and the OperationOutcome for them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 MESSAGES = "urn:sluice:sandbox:validation"
-"""System of the message ids; they are this service's own."""
+"""System of the message ids, which are specific to this service."""
 
 
 class Message(Enum):
-    """Message id, issue code, and the sentence that stands in ``details.text``."""
+    """Message id, issue code, and the sentence in ``details.text``."""
 
     NOT_A_RESOURCE = ("Structure_Not_A_Resource", "structure", "This is not a FHIR R4 resource.")
     UNKNOWN_ELEMENT = ("Structure_Unknown_Element", "structure", "The element is not defined here.")
@@ -44,7 +44,7 @@ class Message(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ElementPlace:
-    """An element in a resource, as a chain, so that its FHIRPath is only written when there is something to say."""
+    """An element in a resource, as a chain: its FHIRPath is only computed for a finding."""
 
     step: str
     above: ElementPlace | None = None
@@ -52,7 +52,7 @@ class ElementPlace:
 
     @property
     def expression(self) -> str:
-        """For example ``Bundle.entry[3].resource.ofType(Patient).name[0]``."""
+        """FHIRPath of the element, for example ``Bundle.entry[3].resource.ofType(Patient).name[0]``."""
         steps = []
         place: ElementPlace | None = self
         while place is not None:
@@ -63,18 +63,18 @@ class ElementPlace:
 
 @dataclass(frozen=True, slots=True)
 class ValidatorIssue:
-    """One finding, or one note."""
+    """One finding or note."""
 
     message: Message
     place: ElementPlace | None
     diagnostics: str = field(repr=False)
-    """What a developer reads. It may quote data, as that of real validators does; it goes into no log."""
+    """Details for developers. May quote data, as real validators do; never written to a log."""
     severity: str = "error"
     rule: str = ""
     """Name of the invariant, for ``Message.INVARIANT``."""
 
     def to_json(self) -> dict[str, Any]:
-        """An issue of an OperationOutcome."""
+        """Return an issue of an OperationOutcome."""
         message = f"{self.message.id}_{self.rule}" if self.rule else self.message.id
         issue: dict[str, Any] = {
             "severity": self.severity,
@@ -88,5 +88,5 @@ class ValidatorIssue:
 
 
 def operation_outcome(issues: Iterable[ValidatorIssue]) -> bytes:
-    """The answer as JSON."""
+    """Return the OperationOutcome as JSON."""
     return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": [each.to_json() for each in issues]})

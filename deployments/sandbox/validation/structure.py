@@ -1,11 +1,11 @@
-"""The structural rules: which elements there are, how often, of which type, in which format.
+"""Structural rules: allowed elements, their number, type and format.
 
-One walk over a resource, in the order of the document. Resources inside resources (Bundle entries, contained ones,
-Parameters) are walked by the same rules. The walk also visits every element that an invariant belongs to.
+One pass over a resource, in the order of the document. Nested resources (Bundle entries, contained ones, Parameters)
+follow the same rules. The pass also collects every element with an invariant.
 
-Two readings of the formats differ from the letter of the schema. White space in its patterns is ASCII white space, as
-in the specification's own text; the letter would refuse a no-break space in a name. And its patterns of numbers, which
-JSON schema does not apply to numbers, hold for the value: an integer has no fraction and 32 bits.
+Two formats are interpreted differently from the schema's text. White space in its patterns is ASCII white space, as in
+the specification's text; the pattern would refuse a no-break space in a name. And its patterns of numbers, which JSON
+schema does not apply to numbers, hold for the value: an integer has no fraction and 32 bits.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _CALENDAR = frozenset({"date", "dateTime", "instant"})
 
 
 def json_type(kind: str) -> str:
-    """The JSON type of a primitive: ``number``, ``boolean`` or ``string``."""
+    """Return the JSON type of a primitive: ``number``, ``boolean`` or ``string``."""
     if kind in _NUMBERS:
         return "number"
     return "boolean" if kind == "boolean" else "string"
 
 
 def has_json_type(kind: str, value: object) -> bool:
-    """Whether a value is of the JSON type that the primitive is written in."""
+    """Return True if a value has the JSON type of the primitive."""
     if kind in _NUMBERS:
         return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
     return isinstance(value, bool if kind == "boolean" else str)
 
 
 def is_well_formed(kind: str, pattern: str | None, value: object) -> bool:
-    """Whether a value of the right JSON type has the primitive's format."""
+    """Return True if a value of the right JSON type has the primitive's format."""
     if isinstance(value, str):
         if kind == "base64Binary":
             return _is_base64(value)
@@ -63,13 +63,13 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def _is_base64(value: str) -> bool:
-    """``^(\\s*([0-9a-zA-Z\\+/=]){4}\\s*)+$`` in linear time."""
+    """Match ``^(\\s*([0-9a-zA-Z\\+/=]){4}\\s*)+$`` in linear time."""
     groups = value.split()
     return bool(groups) and _BASE64.fullmatch(value) is not None and all(len(each) % 4 == 0 for each in groups)
 
 
 def _is_in_the_calendar(value: str) -> bool:
-    """Whether the day exists; the pattern knows no lengths of months."""
+    """Return True if the day exists; the pattern does not check the length of months."""
     if len(value) < len("2024-02-30"):
         return True
     try:
@@ -80,17 +80,17 @@ def _is_in_the_calendar(value: str) -> bool:
 
 
 MAX_DEPTH = 100
-"""Levels of objects; real resources have some ten."""
+"""Maximum nesting of objects; real resources have about ten levels."""
 
 _SHOWN = 40
-"""Codes of a list that a finding names."""
+"""Number of codes of a list in a finding."""
 
 Node = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """An element on which invariants are to be evaluated."""
+    """An element with invariants to evaluate."""
 
     element: Any
     path: str
@@ -102,7 +102,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class _WalkContext:
-    """Where the walk is."""
+    """Position of the pass: depth and enclosing resources."""
 
     resource: Node
     root: Node
@@ -113,19 +113,19 @@ class _WalkContext:
 
 
 class Walk:
-    """One walk: ``issues`` and ``visits`` fill while it goes."""
+    """One pass over a resource that collects ``issues`` and ``visits``."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self.issues: list[ValidatorIssue] = []
         self.visits: list[Visit] = []
         self.types: Counter[str] = Counter()
-        """Resources by type."""
+        """Number of resources by type."""
         self.with_profile = 0
-        """Resources that name a profile in ``meta.profile``."""
+        """Number of resources with a profile in ``meta.profile``."""
 
     def resource(self, value: Any, above: ElementPlace | None, container: Node | None = None, depth: int = 0) -> None:
-        """Check a whole resource. ``above`` is the place it stands at; None for the body of a request.
+        """Check a whole resource. ``above``: its location; None for the body of a request.
 
         ``container`` is the resource that contains it (``contained``).
         """
@@ -200,7 +200,7 @@ class Walk:
             self._value(each, other, found, ElementPlace(place.step, place.above, number), inside)
 
     def _value(self, value: Any, beside: Any, found: Property, place: ElementPlace, inside: _WalkContext) -> None:
-        """``beside``: what the property of the same element has, a primitive's extensions or their primitive."""
+        """Check one value. ``beside``: its companion, a primitive's extensions or their primitive."""
         if found.content is ElementContent.PRIMITIVE:
             self._primitive(value, found, place)
         elif found.content is ElementContent.COMPLEX:
@@ -228,7 +228,7 @@ class Walk:
             self._report(Message.FORMAT, place, f"{_excerpt(value)} is no valid {found.type}")
 
     def _concept(self, value: Node, allowed: frozenset[tuple[str, str]], place: ElementPlace) -> None:
-        """One of the codings must be in the list; a concept without any has none in it, as real validators say."""
+        """Report a concept without a coding in the list, also one without any coding, as real validators do."""
         codings = value.get("coding")
         listed = [each for each in codings if isinstance(each, dict)] if isinstance(codings, list) else []
         coded = ((each.get("system"), each.get("code")) for each in listed)
@@ -243,7 +243,7 @@ class Walk:
 
 
 def _some(codes: Collection[str]) -> str:
-    """The codes of a list, or of a long one its beginning."""
+    """Return the codes of a list, shortened if it is long."""
     shown = sorted(codes)[:_SHOWN]
     return ", ".join(shown) + (f", and {len(codes) - len(shown)} more" if len(codes) > len(shown) else "")
 
