@@ -1,4 +1,4 @@
-"""A FHIR server over real HTTP, and a client that knows FHIR no better than a test needs."""
+"""A FHIR server over real HTTP, and a simple client for it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class SandboxClient(httpx.Client):
         return self.put(f"/fhir/{path}", content=body.encode(), headers={"content-type": JSON, **headers})
 
     def faults(self, *rules: dict[str, Any]) -> None:
-        """Order faults."""
+        """Set the fault rules."""
         self.put("/_sandbox/faults", json=list(rules)).raise_for_status()
 
     def request_log(self) -> Any:
-        """The request log."""
+        """Return the request log."""
         return self.get("/_sandbox/requests").json()
 
     def counts(self) -> Any:
-        """Resources by type."""
+        """Return the number of resources by type."""
         return self.get("/_sandbox/counts").json()
 
 
@@ -47,7 +47,7 @@ JSON = "application/fhir+json"
 
 
 def bundle(*entries: tuple[str, str, str | bytes | None], kind: str = "transaction") -> bytes:
-    """A Bundle as text, resources as they are spelled."""
+    """Return a Bundle as bytes, with resources in their original spelling."""
     parts = []
     for method, url, resource in entries:
         request = f'"request":{{"method":{json.dumps(method)},"url":{json.dumps(url)}}}'.encode()
@@ -63,7 +63,7 @@ Start = Callable[..., SandboxClient]
 def starting(
     make: Callable[..., Starlette], options: Callable[..., Any], client: Callable[[str], Any] = SandboxClient
 ) -> Iterator[Callable[..., Any]]:
-    """Starts a service with options, and behind a gate; several in one test are allowed."""
+    """Yield a function that starts a service with options and credentials; a test can start several."""
     with ExitStack() as stack:
 
         def begin(gate: RequiredCredentials | None = None, **chosen: Any) -> Any:
@@ -74,7 +74,7 @@ def starting(
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a FHIR server."""
+    """Return a function that starts a FHIR server."""
     with starting(fhir_service, FhirOptions) as begin:
         yield begin
 

@@ -1,4 +1,4 @@
-"""The configuration file of a running sandbox is one that the pipeline accepts."""
+"""The pipeline accepts the configuration file of a running sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled demo data: what it promises, and that the checked-in files are what the generator makes."""
+"""The bundled demo data: its promised content, and that the generator makes the same files."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "deployments.sandbox"]
 
 @pytest.fixture
 def run() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes started by a test; what still runs at its end is killed."""
+    """Processes started by a test; those still running at its end are killed."""
     started: list[subprocess.Popen[str]] = []
     yield started
     for process in started:
@@ -69,10 +69,10 @@ def gone(pid: int) -> bool:
 
 
 def ends_within_two_seconds(process: subprocess.Popen[str], number: signal.Signals) -> bool:
-    """Whether a sandbox that gets this signal ends with 0, in so much time as it would take on a machine of its own.
+    """Return True if a sandbox ends with 0 after this signal within the allowed time on an idle machine.
 
-    That is what it waits, at most ``GRACE``, and the processor time of its end: how long it waits for a processor is
-    the machine's affair.
+    The time is the sandbox's own waiting, at most ``GRACE``, plus its processor time. Waiting for a processor does not
+    count.
     """
     used = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What the services of the sandbox that compute have in common, each with a request of its own."""
+"""Behaviour that all sandbox services share, each tested with a request of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
 
 @dataclass(frozen=True)
 class ServiceKind:
-    """A service, where it takes which request, and what its log says of that one."""
+    """A service, a request that it accepts, and the log entry for the request."""
 
     make: Callable[..., Any]
     options: Callable[..., Any]
@@ -73,7 +73,7 @@ def begin(kind: ServiceKind) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def clients() -> Iterator[dict[str, SandboxClient]]:
-    """A service of each kind, the same for all tests that leave nothing behind."""
+    """A service of each kind, shared by all tests that change no state."""
     with ExitStack() as stack:
         yield {kind.path: stack.enter_context(starting(kind.make, kind.options))() for kind in KINDS.values()}
 
@@ -132,7 +132,7 @@ def test_what_is_not_there(client: SandboxClient, method: str, path: str, status
 
 
 def assert_refused(response: httpx.Response, status: int) -> None:
-    """An OperationOutcome with one issue says why."""
+    """Assert that the answer is an OperationOutcome with one issue."""
     assert response.status_code == status
     assert response.headers["content-type"].startswith(JSON)
     assert (response.json()["resourceType"], len(response.json()["issue"])) == ("OperationOutcome", 1)

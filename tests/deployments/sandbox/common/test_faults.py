@@ -23,7 +23,7 @@ def put(client: SandboxClient) -> httpx.Response:
 
 
 def raw(client: SandboxClient, path: str = "/fhir/Patient/p1") -> tuple[bytes, bytes]:
-    """Head and body of a GET as they came over the wire, read to the end of the connection."""
+    """Return head and body of a GET as received, read to the end of the connection."""
     port = client.base_url.port
     assert port
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
@@ -212,7 +212,7 @@ def test_a_server_stops_at_once_although_a_stall_is_held() -> None:
         connection.sendall(b"GET /fhir/metadata HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(10)
         started = time.monotonic()
-    # A second for what is in progress, none for what is held; a busy machine is slow, but the delay takes 60 s.
+    # One second for requests in progress, none for stalled ones; a busy machine is slow, but the delay takes 60 s.
     assert GRACE == 1
     assert time.monotonic() - started < 20
     connection.close()

@@ -1,4 +1,4 @@
-"""The seam around the FHIRPath library: what it reads means what the library alone makes of it."""
+"""The wrapper around the FHIRPath library: its trees give the same results as the library alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials that the sandbox asks for: from the environment to the configuration file and to every service."""
+"""Credentials of the sandbox: from the environment to the configuration file and to every service."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def hello(request: Request) -> PlainTextResponse:
 
 
 def test_any_asgi_application_is_served_while_the_block_runs() -> None:
-    # A port that nobody else takes when it is free again.
+    # A port that nobody else uses when it is free again.
     with serve_in_thread(Starlette(routes=[Route("/x", hello)]), port=free_ports()) as served:
         assert httpx.get(served.url + "/x", trust_env=False, timeout=60).text == "hello /x"
     with pytest.raises(httpx.ConnectError):
@@ -77,6 +77,6 @@ def nodelay(request: Request) -> PlainTextResponse:
 
 
 def test_small_answers_leave_at_once() -> None:
-    """Nagle's algorithm together with delayed acknowledgement once cost 40 ms a request."""
+    """Prevent a regression: Nagle's algorithm with delayed acknowledgement cost 40 ms per request."""
     with serve_in_thread(Starlette(routes=[Route("/", nodelay)])) as served:
         assert httpx.get(served.url, trust_env=False, timeout=60).text != "0"

@@ -113,7 +113,7 @@ def parameters(query: Any, *patients: str) -> dict[str, Any]:
 
 
 class Result:
-    """What a completed job left behind."""
+    """Result files, reports and manifest of a completed job."""
 
     def __init__(self, client: ExtractionServerClient, job: str, manifest: dict[str, Any]) -> None:
         self.client, self.job, self.manifest = client, job, manifest
@@ -121,7 +121,7 @@ class Result:
 
     @property
     def bundles(self) -> list[dict[str, Any]]:
-        """Patient Bundles, of all batches."""
+        """Return the patient Bundles of all batches."""
         texts = [text for name, text in self.texts.items() if name != "core.ndjson"]
         return [json.loads(line) for text in texts for line in text.splitlines()]
 
@@ -131,7 +131,7 @@ class Result:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Resources of patients by Type/id, without Provenances."""
+        """Return the patients' resources by Type/id, without Provenances."""
         return {key: found for bundle in self.bundles for key, found in by_key(bundle).items()}
 
     def extension(self, name: str) -> dict[str, Any] | None:
@@ -148,11 +148,11 @@ class Result:
         return self.client.get(f"/output/{self.job}/reports/{name}").text
 
     def excluded(self) -> set[tuple[str, str, str, str]]:
-        """Reason, group, attribute and resource of every row of the resource report."""
+        """Return reason, group, attribute and resource of every row of the resource report."""
         return {(row[1], row[2], row[3], row[4]) for row in self.rows("resource-exclusions.csv")}
 
     def left_out(self) -> set[tuple[str, str]]:
-        """Stage and patient of every row of the patient report."""
+        """Return stage and patient of every row of the patient report."""
         return {(row[1], row[2]) for row in self.rows("patient-exclusions.csv")}
 
     def rows(self, name: str) -> list[list[str]]:
@@ -165,7 +165,7 @@ def by_key(bundle: dict[str, Any]) -> dict[str, Any]:
 
 
 class ExtractionServerClient(httpx.Client):
-    """An HTTP client of one extraction server. With a ``pace`` it lets units go on while it waits, and only then."""
+    """An HTTP client of one extraction server. With a ``pace`` it releases held units while it waits, and only then."""
 
     def __init__(self, url: str, pace: UnitPace | None = None) -> None:
         # Plain HTTP only: without verify=False each client would read the trust store, 15 ms.
@@ -173,7 +173,7 @@ class ExtractionServerClient(httpx.Client):
         self.pace = pace or UnitPace()
 
     def submit(self, query: Any, *patients: str) -> str:
-        """Start a job; its id."""
+        """Start a job and return its id."""
         answer = self.post("/fhir/$extract-data", json=parameters(query, *patients))
         assert answer.status_code == 202, answer.text
         return answer.headers["content-location"].rpartition("/")[2]
@@ -190,11 +190,11 @@ class ExtractionServerClient(httpx.Client):
         return self.task(job)["businessStatus"]["coding"][0]["code"]  # type: ignore[no-any-return]
 
     def reach(self, job: str, *states: str, seconds: float = 60) -> Any:
-        """Wait until the job is in one of the states; the Task."""
+        """Wait until the job is in one of the states; return the Task."""
         return self.until(job, lambda task: task["businessStatus"]["coding"][0]["code"] in states, seconds)
 
     def until(self, job: str, met: Callable[[Any], bool], seconds: float = 60) -> Any:
-        """Wait until the Task is so; the Task."""
+        """Wait until the Task meets the condition; return the Task."""
         deadline = time.monotonic() + seconds
         while True:
             held = self.pace.held()
@@ -209,7 +209,7 @@ class ExtractionServerClient(httpx.Client):
         return self.post(f"/fhir/Task/{job}/${operation}")
 
     def result(self, job: str) -> Result:
-        """Wait for the end of a job, which must be a good one."""
+        """Wait for the successful end of a job."""
         self.reach(job, *FINAL)
         answer = self.poll(job)
         assert answer.status_code == 200, answer.text
@@ -219,13 +219,13 @@ class ExtractionServerClient(httpx.Client):
         return self.result(self.submit(query, *patients))
 
     def cohort(self, query: Any) -> list[str]:
-        """Ids of the patients that $evaluate-cohort finds."""
+        """Return the ids of the patients that $evaluate-cohort finds."""
         answer = self.post("/fhir/$evaluate-cohort", json=query)
         assert answer.status_code == 200, answer.text
         return [entry["item"]["reference"].removeprefix("Patient/") for entry in answer.json().get("entry", ())]
 
     def findings(self, query: Any) -> list[str]:
-        """What a refused kick-off says."""
+        """Return the diagnostics of a refused kick-off."""
         answer = self.post("/fhir/$extract-data", json=parameters(query))
         assert answer.status_code == 400, answer.text
         issues = answer.json()["issue"]
@@ -234,7 +234,7 @@ class ExtractionServerClient(httpx.Client):
 
 
 def progress(task: Any) -> dict[str, Any]:
-    """The progress extension of a Task, active batches as a list of dicts."""
+    """Return the progress extension of a Task, with active batches as a list of dicts."""
     extension = task["extension"][0]["extension"]
     found: dict[str, Any] = {item["url"]: item["valueInteger"] for item in extension if "valueInteger" in item}
     active = [item["extension"] for item in extension if item["url"] == "activeBatch"]
@@ -246,7 +246,7 @@ Start = Callable[..., ExtractionServerClient]
 
 @pytest.fixture(scope="session")
 def _closing() -> Iterator[Callable[[ExitStack], None]]:
-    """Closes servers behind the tests' back, for each takes 0.2 s to end; what goes wrong is raised at the end."""
+    """Close servers in the background, because each takes 0.2 s to end; raise errors at the end."""
     with ThreadPoolExecutor(4) as closers:
         ended: list[Future[None]] = []
         yield lambda stack: ended.append(closers.submit(stack.close))
@@ -256,9 +256,9 @@ def _closing() -> Iterator[Callable[[ExitStack], None]]:
 
 @pytest.fixture
 def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
-    """Start an extraction server with options; several in one test are allowed.
+    """Start an extraction server with options; a test can start several.
 
-    With ``held`` its units are held, and go on only while the client waits for something else than it sees.
+    With ``held`` its units are held, and only released while the client waits for another state.
     """
     with ExitStack() as opened:
 
@@ -285,7 +285,7 @@ HOSPITAL = (
     resource("Condition", "c-b", "b", code=concept(ICD, "I10.90"), recordedDate="2024"),
     resource("Condition", "c-d", "d", code=concept(ICD, "E11.90")),
 )
-"""Four patients and what they have."""
+"""Resources of four patients."""
 
 
 @pytest.fixture

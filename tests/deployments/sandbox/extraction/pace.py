@@ -1,4 +1,4 @@
-"""Units of jobs that a test holds, so that what there is to see stays for as long as the test looks."""
+"""Hold the units of jobs, so that a test can see each state for as long as it needs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from deployments.sandbox.extraction.units import UnitControl
 
 
 class UnitPace:
-    """Holds every unit where ``batch_delay`` would only slow it down, until it is let go; ``ExtractionOptions.wait``.
+    """Holds every unit during ``batch_delay`` until it is released; use as ``ExtractionOptions.wait``.
 
-    Who looks first at what is held, then at the job, and then lets go what was held before, sees every state of it.
+    A test that reads the held units, then the job, and then releases those units, sees every state of the job.
     """
 
     def __init__(self) -> None:
         self._gates: list[threading.Event] = []
 
     def __call__(self, control: UnitControl, seconds: float) -> None:
-        """Hold a unit here; a unit that is aborted goes on by itself, as from any wait."""
+        """Hold a unit here; an aborted unit continues by itself, as from any wait."""
         gate = threading.Event()
         self._gates.append(gate)
         try:
@@ -28,10 +28,10 @@ class UnitPace:
             self._gates.remove(gate)
 
     def held(self) -> list[threading.Event]:
-        """What is held now."""
+        """Return the units held now."""
         return list(self._gates)
 
     def let_go(self, held: Iterable[threading.Event]) -> None:
-        """Let these go on, to where they are held next."""
+        """Release these units until they are held again."""
         for gate in held:
             gate.set()

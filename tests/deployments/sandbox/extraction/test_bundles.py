@@ -47,7 +47,7 @@ def refers(name: str) -> Resource:
 
 
 def case(name: str) -> Resource:
-    """A Bundle as Synthea writes it: every reference is by ``urn:uuid``, also to what comes later."""
+    """Return a Bundle as Synthea writes it: every reference is by ``urn:uuid``, also to later entries."""
     return bundle(
         entry(
             urn(f"condition {name}"),
@@ -92,7 +92,7 @@ QUERY = crtdl(
 
 
 def renamed(line: str) -> str:
-    """A Bundle of the demo data in which entries refer to each other by ``urn:uuid``."""
+    """Return a Bundle of the demo data whose entries refer to each other by ``urn:uuid``."""
     document = json.loads(line)
     for item in document["entry"]:
         key = f"{item['resource']['resourceType']}/{item['resource']['id']}"

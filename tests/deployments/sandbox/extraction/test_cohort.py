@@ -62,7 +62,7 @@ def client(start: Start, hospital: Path) -> ExtractionServerClient:
 
 @pytest.fixture
 def found(start: Start, tmp_path: Path) -> Any:
-    """Who is found among patients p1, p2, … that each have the given resources."""
+    """Return a function that evaluates a cohort of patients p1, p2, … with the given resources."""
 
     def evaluate(query: dict[str, Any], *resources: dict[str, Any]) -> list[str]:
         owners = sorted({key for key in ("p1", "p2", "p3") if any(key in json.dumps(item) for item in resources)})

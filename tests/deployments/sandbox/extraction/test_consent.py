@@ -1,4 +1,4 @@
-"""Consent (document 3 §2): who is extracted, which of their resources, and the audit files of document 2."""
+"""Consent (document 3 §2): extracted patients, their resources, and the audit files of document 2."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def observation(key: str, date: str | None, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def extract(start: Start, tmp_path: Path) -> Any:
-    """The resources extracted for patient p, who has the given consents and observations of several dates."""
+    """Return the extracted resources of patient p, with the given consents and observations of several dates."""
 
     def run(*consents: dict[str, Any], query: Any = QUERY, today: datetime | None = None) -> set[str]:
         days = ("2023-12-31", "2024-01-01", "2025-12-31", "2026-01-01", None)

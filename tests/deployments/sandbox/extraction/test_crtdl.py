@@ -1,4 +1,4 @@
-"""A query that the sandbox cannot honour is refused with 400 naming what, never half-answered."""
+"""A query that the sandbox cannot support is refused with 400 and the reason, never answered in part."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def findings(query: Any) -> tuple[str, ...]:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """A good query with one place changed; ``del`` removes it."""
+    """Return a valid query with one value changed or removed (``del``)."""
     query = copy.deepcopy(
         crtdl(
             CONDITIONS | {"filter": [{"type": "token", "name": "code", "codes": [code("s", "1")]}]},

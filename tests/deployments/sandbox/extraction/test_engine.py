@@ -34,7 +34,7 @@ RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE"
 
 
 def caught(client: ExtractionServerClient, state: str, operation: str) -> tuple[str, Any]:
-    """A job on which an operation was done in a state, and the Task it answered."""
+    """Run an operation on a job in a state; return the job and the Task in the answer."""
     job = client.submit(crtdl())
     client.reach(job, state)
     answer = client.operate(job, operation)
@@ -225,7 +225,7 @@ class TestDelete:
         client.reach(job, "RUNNING_GET_COHORT" if state == "PAUSED" else state)
         if state == "PAUSED":
             client.operate(job, "pause")
-        # What runs is held for ever: it is given up, not waited for.
+        # Running units are held for ever, so this tests that they are interrupted.
         assert client.delete(f"/fhir/Task/{job}").status_code == 204
         assert client.poll(job).status_code == 404
         assert not (tmp_path / "state" / "results" / job).exists()
@@ -253,7 +253,7 @@ class TestDelete:
         result: Result = client.extract(crtdl())
         directory = tmp_path / "state" / "results" / result.job
         directory.rename(tmp_path / "elsewhere")
-        directory.symlink_to(tmp_path / "elsewhere")  # nobody removes what lies behind a link
+        directory.symlink_to(tmp_path / "elsewhere")  # never follow a symbolic link
         answer = client.delete(f"/fhir/Task/{result.job}")
         assert answer.status_code == 500
         assert answer.json()["resourceType"] == "OperationOutcome"

@@ -1,4 +1,4 @@
-"""What an extraction gives (document 3 §2, "Extraction semantics"), through real jobs."""
+"""Extraction semantics (document 3 §2), through real jobs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.deployments.sandbox.extraction.conftest import (
 
 MASKED = {"extension": [{"url": "http://hl7.org/fhir/StructureDefinition/data-absent-reason", "valueCode": "masked"}]}
 GONE = {"_reference": MASKED}
-"""A reference that leaves the result."""
+"""Return a reference to a resource outside the result."""
 NAMING = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/"
 CONDITIONS = group("cond", "Condition", attribute("Condition.code", must=True))
 
 
 @pytest.fixture
 def extract(start: Start, tmp_path: Path) -> Any:
-    """Extract from the given resources; patient p1 is there."""
+    """Extract from the given resources and patient p1."""
 
     def run(query: dict[str, Any], *resources: dict[str, Any] | str, **options: Any) -> Result:
         data = write(tmp_path / "data", patient("p1", gender="female"), *resources)

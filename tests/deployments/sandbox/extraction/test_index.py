@@ -1,4 +1,4 @@
-"""The index: every resource is found where it lies, in files of all forms."""
+"""The index: every resource is found at its position, in files of all forms."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_bytes_of_every_resource_are_found_again(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], text: str, spaces: str, cuts: list[bool]
 ) -> None:
     directory = tmp_path_factory.mktemp("index")
-    # Twins in one Bundle, one a prefix of the other: the place must not be that of a neighbour.
+    # Twins in one Bundle, one a prefix of the other: the position must not be that of a neighbour.
     resources = [patient(name, name=[{"text": text}]) for name in names]
     lines: list[str] = []
     for item, alone in zip(resources, cuts, strict=False):

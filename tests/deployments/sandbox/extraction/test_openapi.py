@@ -1,4 +1,4 @@
-"""What the server says of itself: metadata, OpenAPI, and answers to requests that it does not know."""
+"""Descriptions of the server: metadata, OpenAPI, and answers to unknown requests."""
 
 from __future__ import annotations
 

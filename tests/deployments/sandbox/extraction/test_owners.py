@@ -1,4 +1,4 @@
-"""Whose a resource is: the Patient compartment of R4, and resources of several patients."""
+"""Patients of a resource: the Patient compartment of R4, and resources of several patients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def to(*people: str) -> list[dict[str, str]]:
 
 
 def shared(*people: str) -> list[dict[str, Any]]:
-    """One resource of every type that can have several patients, and what is extracted of each."""
+    """Create one resource of every type that can have several patients; return the extracted ones of each."""
     return [
         resource("Account", "x", subject=to(*people), status="active"),
         resource("Appointment", "x", participant=[{"actor": item} for item in to(*people)], status="booked"),
@@ -71,7 +71,7 @@ QUERY = crtdl(*(group(path, path.partition(".")[0], attribute(path)) for path in
 
 
 def of(bundle: dict[str, Any]) -> dict[str, Any]:
-    """The resources of a Bundle; generated Provenances have a reason to be there that these have not."""
+    """Return the resources of a Bundle without generated Provenances."""
     found = (item["resource"] for item in bundle["entry"])
     return {f"{item['resourceType']}/{item['id']}": item for item in found if not item["id"].startswith("prov-")}
 
@@ -114,7 +114,7 @@ def test_a_link_to_what_is_also_mine_is_followed(start: Start, tmp_path: Path) -
 
 
 def test_a_criterion_is_true_of_every_patient_of_a_resource(start: Start, tmp_path: Path) -> None:
-    # R4 allows one subject; data with two, as with a list where FHIR wants none, is read as it is meant.
+    # R4 allows one subject. Data with two, or with a list where FHIR allows none, is read as intended.
     both = resource("Condition", "x", subject=to("a", "b"), code=concept("s", "1"))
     data = write(tmp_path / "data", *PEOPLE, both)
     assert start(data).cohort(ccdl([criterion("Diagnose", code("s", "1"))])) == ["a", "b"]
@@ -129,7 +129,7 @@ def test_who_performed_or_wrote_a_resource_does_not_own_it(start: Start, tmp_pat
 
 
 def test_a_subject_without_a_literal_reference_leaves_no_empty_element(start: Start, tmp_path: Path) -> None:
-    # It belongs to nobody, and reaches the result as a contained or linked one could: through nobody.
+    # The resource belongs to no patient and reaches the result like a contained or linked one.
     stray = resource("Observation", "o", status="final", subject={"display": "A Name"})
     mixed = resource("Account", "x", status="active", subject=[*to("a"), {"display": "A Name"}])
     result = start(write(tmp_path / "data", *PEOPLE, stray, mixed)).extract(

@@ -1,4 +1,4 @@
-"""All token and date search parameters that R4 gives a type filter a group, and no others (document 3 §3)."""
+"""All token and date search parameters that R4 defines for a type filter a group, and no others (document 3 §3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLE = msgspec.json.decode((DEFINITIONS / "search-parameters.json").read_bytes(
 
 
 def group_of(kind: str, filtered: dict[str, Any]) -> QueryGroup:
-    """The group of a query as the server reads it."""
+    """Return the group of a query as the server reads it."""
     query = crtdl(group("g", kind, attribute(f"{kind}.id"), filter=[filtered]))
     return read_query(msgspec.json.encode(query)).by_id["g"]
 

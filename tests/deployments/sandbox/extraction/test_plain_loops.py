@@ -39,7 +39,7 @@ Resource = dict[str, Any]
 
 @dataclass
 class HospitalData:
-    """A directory, read with nothing but a JSON parser, and a server over it."""
+    """A directory, read with only a JSON parser, and a server for it."""
 
     client: ExtractionServerClient
     resources: list[Resource]

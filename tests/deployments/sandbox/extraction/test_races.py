@@ -27,11 +27,11 @@ MOVES = {
     "COMPLETED": set[str](),
     "CANCELLED": set[str](),
 }
-"""Where a job may go next (document 2, "States and transitions"; document 3 §2, "moves")."""
+"""Allowed moves of a job (document 2, "States and transitions"; document 3 §2, "moves")."""
 
 
 def reachable(state: str) -> set[str]:
-    """The states that may be seen after this one, itself among them."""
+    """Return the states that can be observed after this one, including itself."""
     found, waiting = {state}, [state]
     while waiting:
         new = MOVES[waiting.pop()] - found
@@ -41,7 +41,7 @@ def reachable(state: str) -> set[str]:
 
 
 def disturb(client: ExtractionServerClient, jobs: Sequence[str], choose: random.Random) -> list[str]:
-    """Forty operations at random; the answers that do not fit the operation."""
+    """Run forty random operations; return the answers that do not fit the operation."""
     wrong: list[str] = []
     for _ in range(40):
         job = choose.choice(jobs)
@@ -60,7 +60,7 @@ def disturb(client: ExtractionServerClient, jobs: Sequence[str], choose: random.
 
 
 def watch(client: ExtractionServerClient, jobs: Sequence[str], goes_on: Callable[[], bool]) -> list[str]:
-    """What jobs were seen to do that they may not: a forbidden move, a version that falls, a change without one."""
+    """Return the violations by jobs: a forbidden move, a decreasing version, a change without a new version."""
     wrong: list[str] = []
     last = dict.fromkeys(jobs, ("PENDING", 0))
     while goes_on():

@@ -1,4 +1,4 @@
-"""What FHIR requires and no group asks for is in a copy as masked (document 3 §2, "Extraction semantics")."""
+"""Elements that FHIR requires and no group requests are masked in a copy (document 3 §2, "Extraction semantics")."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SUBJECT = {"reference": "Patient/p1"}
 
 
 def copied(source: Json, *asked: str) -> Json:
-    """The copy of a resource with the elements asked for; what it refers to stays."""
+    """Return the copy of a resource with the requested elements; its references stay."""
     tree = element_tree(source["resourceType"], [tuple(path.split(".")) for path in asked])
     return redact({"id": "x"} | source, tree, ["http://example.org/p"], lambda _key: True)
 
 
 def rest(kind: str, source: Json, asked: str) -> Json:
-    """The same without what is in every copy."""
+    """Return the copy without the elements that every copy has."""
     found = copied({"resourceType": kind, "subject": SUBJECT, **source}, asked)
     return {key: value for key, value in found.items() if key not in ("resourceType", "id", "meta", "subject")}
 
@@ -88,7 +88,7 @@ def test_a_subject_without_a_literal_reference_is_masked_where_fhir_requires_one
 
 @pytest.mark.slow
 def test_copies_of_the_demo_data_have_all_that_is_required_whatever_is_asked_for() -> None:
-    """What asks for one of several elements (``org-1``) is another matter: nothing says which one was there."""
+    """Except rules for one of several elements (``org-1``): the copy does not show which one was present."""
     wrong = []
     for path in sorted(DATA.glob("*.ndjson")):
         for line in path.read_bytes().splitlines():

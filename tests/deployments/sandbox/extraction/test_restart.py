@@ -47,14 +47,14 @@ def undisturbed(start: Start) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 STANDING = {"batch_delay": "600", "maxconcurrency": "1"}
-"""A server that takes up its jobs where they are, and brings none of them further while a test looks at it."""
+"""Return a server that opens its jobs but runs no unit during the test."""
 
 
 @contextlib.contextmanager
 def held(place: Path) -> Iterator[ExtractionServerClient]:
-    """An earlier server over the state of ``sandbox``, whose units are held: jobs are brought where a test needs them.
+    """Yield a client of a server on the state of ``sandbox`` with held units, to bring jobs into a state.
 
-    It ends in order; what is killed is a later one, which finds them there.
+    This server ends cleanly; a later one, which continues these jobs, is killed.
     """
     pace = UnitPace()
     options = ExtractionOptions(state=place / "extraction", batchsize=4, maxconcurrency=1, wait=pace)
@@ -176,7 +176,7 @@ def test_finished_batches_are_not_done_again(sandbox: Callable[..., SandboxChild
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 8))]
-"""Moments of death; most of them wait for the campaign."""
+"""Moments of the kill; most of them only run in the campaign."""
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
         job = job or client.submit(CRTDL)
         result = client.result(job)
         assert (result.resources, result.core) == undisturbed(start)
-        # A job whose kick-off was killed before it was answered is there, or is not.
+        # A job whose kick-off was killed before the answer may exist or not.
         assert client.get("/fhir/Task").json()["total"] in range(1, unanswered + 2)
         rows = [json.loads(line)["id"] for text in result.texts.values() for line in text.splitlines()]
         assert len(rows) == len(set(rows))
@@ -221,7 +221,7 @@ def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
         gone, kept = client.submit(crtdl()), client.submit(crtdl())
         client.result(gone)
         client.result(kept)
-    # The moment of a kill -9 in the middle: the removal is noted, and some files are gone.
+    # As after kill -9 during a removal: the removal is recorded, and some files are gone.
     store = JobStore(state)
     store.mark_removal(gone)
     store.close()

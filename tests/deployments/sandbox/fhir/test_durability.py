@@ -1,4 +1,4 @@
-"""What was acknowledged is there after ``kill -9``; what was not is there whole or not at all."""
+"""Acknowledged changes survive ``kill -9``; others are complete or absent."""
 
 from __future__ import annotations
 

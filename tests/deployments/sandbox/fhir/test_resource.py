@@ -1,4 +1,4 @@
-"""Cutting ids and references into resources without touching the rest."""
+"""Replacing ids and references within resources without changing the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views in short form, and the rows they make."""
+"""Views in short form, and their rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Json = dict[str, Any]
 
 
 def column(name: str, path: str | None = None, **more: Any) -> Json:
-    """A column; its path is its name when there is no other."""
+    """Return a column whose path is its name unless given."""
     return {"name": name, "path": path or name, **more}
 
 
 def columns(*names: str) -> list[Json]:
-    """Columns whose paths are their names."""
+    """Return columns whose paths are their names."""
     return [column(name) for name in names]
 
 
 def view(*select: Json, resource: str = "Patient", **more: Any) -> Json:
-    """A ViewDefinition with these clauses."""
+    """Return a ViewDefinition with these clauses."""
     return {"resourceType": RESOURCE_TYPE, "name": "v", "status": "active", "resource": resource} | {
         "select": list(select),
         **more,
@@ -35,12 +35,12 @@ def view(*select: Json, resource: str = "Patient", **more: Any) -> Json:
 
 
 def one(path: str, resource: str = "Patient", **more: Any) -> Json:
-    """A view with the one column ``x``."""
+    """Return a view with the one column ``x``."""
     return view({"column": [column("x", path)]}, resource=resource, **more)
 
 
 def parameters(definition: Any, resources: Iterable[Json | str | bytes]) -> bytes:
-    """The body of a request; resources as text are sent as they are."""
+    """Return the body of a request; resources given as text are sent unchanged."""
     parts = [b'{"name":"viewDefinition","resource":' + json.dumps(definition).encode() + b"}"]
     for each in resources:
         text = json.dumps(each) if isinstance(each, dict) else each
@@ -49,26 +49,26 @@ def parameters(definition: Any, resources: Iterable[Json | str | bytes]) -> byte
 
 
 def text(definition: Json, *resources: Json | str, nulls: bool = False) -> str:
-    """The NDJSON that a view makes of resources."""
+    """Return the NDJSON of a view for resources."""
     request = read_request(parameters(definition, resources))
     compiled = CompiledView.of(request.view)
     return b"".join(run(compiled, request, null_columns=nulls)).decode()
 
 
 def rows(definition: Json, *resources: Json | str, nulls: bool = True) -> list[Json]:
-    """The rows, with nulls, so that a test sees every column."""
+    """Return the rows, with nulls, so that a test sees every column."""
     return [json.loads(line) for line in text(definition, *resources, nulls=nulls).split("\n") if line]
 
 
 def value(path: str, resource: Json | str, **more: Any) -> Any:
-    """What a path gives as a column."""
+    """Return the value of a path as a column."""
     kind = json.loads(resource)["resourceType"] if isinstance(resource, str) else resource["resourceType"]
     (row,) = rows(one(path, kind, **more), resource)
     return row["x"]
 
 
 def refused(definition: Json) -> str:
-    """Why a view is refused."""
+    """Return the error message for an invalid view."""
     with pytest.raises(ViewError) as caught:
         CompiledView.of(json.dumps(definition).encode())
     return str(caught.value)

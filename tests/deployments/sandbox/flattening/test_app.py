@@ -36,7 +36,7 @@ def service(begin: Start) -> SandboxClient:
 
 @pytest.fixture(scope="module")
 def quirky() -> Iterator[SandboxClient]:
-    """The service as it is deployed, for tests that leave nothing behind."""
+    """The service with the deployed service's quirks, for tests that change no state."""
     with serve_in_thread(flattening_service()) as served, SandboxClient(served.url) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""Select clauses of SQL on FHIR v2: what rows they make, and in which order."""
+"""Select clauses of SQL on FHIR v2: their rows, in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORM: Json = {
 
 
 def cells(definition: Json, *resources: Json) -> list[tuple[Any, ...]]:
-    """The rows as tuples in the order of the columns."""
+    """Return the rows as tuples in the order of the columns."""
     return [tuple(row.values()) for row in rows(definition, *resources)]
 
 

@@ -1,4 +1,4 @@
-"""Whole requests: the bundled data cell by cell, and how fast it goes."""
+"""Whole requests: the bundled data cell by cell, and the speed."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_a_resource_that_cannot_be_read_is_named_by_its_number(resource: bytes) 
 
 
 LEAST = 0.7
-"""Our speed beside the library's alone, both from eight paths; 1.1 was measured, as it looks for a coding only once."""
+"""Slowest allowed ratio to the library alone, with eight paths each; measured: 1.1."""
 
 
 def demo(kind: str) -> Iterator[Any]:
-    """The resources of a type in the demo data, decimals as they are spelled."""
+    """Return the resources of a type in the demo data, with decimals in their original spelling."""
     for path in sorted(DATA.glob("*.ndjson")):
         for line in path.read_text(encoding="utf-8").split("\n"):
             for entry in json.loads(line, parse_float=Decimal)["entry"] if line else []:
@@ -202,7 +202,7 @@ def test_eight_columns_a_line_a_resource() -> None:
 
 @pytest.mark.slow
 def test_it_costs_little_beside_the_library() -> None:
-    """The target, 5,000 resources a second, is the bench's: it depends on the machine. Here it is a ratio."""
+    """Compare with the library only; the bench tests the target of 5,000 resources per second on a known machine."""
     content = body(300)
     as_it_is, alone = zip(*((rate(content), library_alone(content)) for _ in range(3)), strict=True)
     assert max(as_it_is) >= LEAST * max(alone)

@@ -1,4 +1,4 @@
-"""Views as a whole: conditions, and everything that is wrong with one before a resource is read."""
+"""Whole views: conditions, and errors that are found before a resource is read."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ def rule(path: str, method: str, **settings: Any) -> dict[str, Any]:
 
 
 def rules(*listed: dict[str, Any], **parameters: Any) -> bytes:
-    """A rule file."""
+    """Return a rule file."""
     document = {"fhirVersion": "R4", "fhirPathRules": list(listed), "parameters": KEYS | parameters}
     return yaml.safe_dump(document, allow_unicode=True, sort_keys=False).encode()
 
 
 def apply(file: bytes, resource: Any) -> Any:
-    """The resource after the rules, without the labels in ``meta.security``."""
+    """Return the resource after the rules, without the labels in ``meta.security``."""
     done = labelled(file, resource)
     for entry in [done, *(entry.get("resource", {}) for entry in done.get("entry", []))]:
         meta = entry.get("meta", {})
@@ -49,13 +49,13 @@ def apply(file: bytes, resource: Any) -> Any:
 
 
 def labelled(file: bytes, resource: Any) -> Any:
-    """The resource after the rules."""
+    """Return the resource after the rules."""
     text = resource if isinstance(resource, bytes) else json.dumps(resource).encode()
     return json.loads(raw(file, text))
 
 
 def raw(file: bytes, text: bytes) -> bytes:
-    """The text of a resource after the rules."""
+    """Return the text of a resource after the rules."""
     return encode(DeIdentifier(read_rule_file(file), Calendar(lambda: TODAY)).process(read_request(text).resource))
 
 
@@ -64,7 +64,7 @@ def labels(resource: Any) -> list[str]:
 
 
 def parameters(file: bytes, resource: Any) -> dict[str, Any]:
-    """The body that brings a rule file along."""
+    """Return the body of a request with a rule file."""
     attachment = {"contentType": "application/yaml", "data": base64.b64encode(file).decode()}
     entries = [{"name": "config", "valueAttachment": attachment}, {"name": "resource", "resource": resource}]
     return {"resourceType": "Parameters", "parameter": entries}
@@ -89,6 +89,6 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[PseudonymizationClient]:
-    """A service with the demo's rules of its own, the same for all tests of a module."""
+    """A service with the demo's rules as its own, shared by all tests of a module."""
     with serve_in_thread(pseudonymization_service()) as served, PseudonymizationClient(served.url) as client:
         yield client

@@ -23,7 +23,7 @@ SHIFT = rules(rule("Patient.birthDate", "dateShift"))
 
 
 def refused(answer: httpx.Response, status: int) -> str:
-    """The diagnostics of an OperationOutcome with one issue."""
+    """Return the diagnostics of an OperationOutcome with one issue."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"].startswith("application/fhir+json")
     outcome = answer.json()

@@ -1,4 +1,4 @@
-"""What redact leaves of a date, an age and a postal code, and how dateShift moves dates (document 3 §4)."""
+"""Redaction of dates, ages and postal codes, and shifting of dates (document 3 §4)."""
 
 from __future__ import annotations
 

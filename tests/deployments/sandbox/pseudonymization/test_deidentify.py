@@ -1,4 +1,4 @@
-"""Which rule handles which element."""
+"""Assignment of elements to rules."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_alternatives() -> None:
     assert done["name"] == [{"use": "official", "family": "Muster"}]
 
 
-# Primitive values and what stands beside them
+# Primitive values and their companions
 
 
 def test_extensions_of_a_primitive_value_are_below_it() -> None:
@@ -309,7 +309,7 @@ def test_contained_resources_get_no_label_of_their_own() -> None:
     assert labels(done) == ["REDACTED"]
 
 
-# What is no resource
+# Malformed resources
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_nesting_without_end_is_refused() -> None:
         raw(rules(rule("nodesByType('Address')", "redact")), deep)
 
 
-# The rules against a plain reading of the same rules
+# The rules against a simple implementation of the same rules
 
 SAMPLE = {
     "resourceType": "Patient",
@@ -367,11 +367,11 @@ TYPES = {
     "generalPractitioner": "Reference", "reference": "string",
 }  # fmt: skip
 Node = tuple[tuple[str | int, ...], str]
-"""Where a node is, and its name."""
+"""Return the path of a node and its name."""
 
 
 def nodes(value: Any, at: tuple[str | int, ...] = (), name: str = "Patient") -> list[Node]:
-    """All nodes of the sample, from the top down; items of lists are nodes, lists are not."""
+    """Return all nodes of the sample, from the top down; items of lists are nodes, lists are not."""
     if isinstance(value, list):
         return [node for index, item in enumerate(value) for node in nodes(item, (*at, index), name)]
     own: list[Node] = [(at, name)]
@@ -394,7 +394,7 @@ def children(node: Node, name: str) -> list[Node]:
 
 
 def matches(path: str) -> list[Node]:
-    """What a path finds, step by step as the specification reads."""
+    """Return the nodes at a path, step by step as in the specification."""
     found = nodes(SAMPLE)[:1]
     for step in path.removeprefix("Patient.").split("."):
         if step.startswith("nodesBy"):
@@ -410,7 +410,7 @@ def matches(path: str) -> list[Node]:
 
 
 def rule_by_rule(paths: list[str]) -> dict[tuple[str | int, ...], int]:
-    """The rule that handles each node: one rule after the other, each leaving alone what was handled."""
+    """Return the rule that handles each node, rule by rule, without nodes that were handled before."""
     handled: dict[tuple[str | int, ...], int] = {}
     for number, path in enumerate(paths):
         for match in matches(path):

@@ -1,4 +1,4 @@
-"""The rule file of the demo, over all of the demo's data: before and after the extraction."""
+"""The rule file of the demo on all demo data, before and after the extraction."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ LINES = [line for path in sorted(DATA.glob("*.ndjson")) for line in path.read_by
 
 @pytest.fixture(scope="module")
 def done() -> list[bytes]:
-    """The bundled data after the rules."""
+    """Return the bundled data after the rules."""
     engine = DeIdentifier(read_rule_file(RULES))
     return [encode(engine.process(decode_raw(line))) for line in LINES]
 
 
 @pytest.fixture(scope="module")
 def extracted() -> list[bytes]:
-    """What the demo's query extracts from the bundled data: patient Bundles with Provenances, and the core file."""
+    """Return the demo query's extraction of the bundled data: patient Bundles with Provenances, and the core file."""
     with serve_in_thread(extraction_service(ExtractionOptions(data=DATA))) as served, Extraction(served.url) as client:
         texts = client.extract(DEMO_CRTDL.read_bytes()).texts
     return [line.encode() for text in texts.values() for line in text.splitlines()]
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All strings in a document but keys."""
+    """Yield all strings of a document except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -158,7 +158,7 @@ def test_provenances_still_route_every_resource_to_its_groups(extracted: list[by
 
 
 def groups(bundle: dict[str, Any]) -> list[set[str]]:
-    """The groups of each resource of a Bundle, by its Provenances."""
+    """Return the groups of each resource of a Bundle, by its Provenances."""
     found = [entry["resource"] for entry in bundle["entry"]]
     where: dict[str, set[str]] = {}
     for provenance in found:

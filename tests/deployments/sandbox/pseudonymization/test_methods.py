@@ -1,4 +1,4 @@
-"""What the methods of rules make of a value, and of the id in a reference (document 3 §4)."""
+"""Results of the methods of rules for a value, and for the id in a reference (document 3 §4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a path may be: the rest is refused before any resource is touched."""
+"""Allowed paths; others are refused before any resource is processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule files in the format of the deployed service, and what is refused."""
+"""Valid and refused rule files in the format of the deployed service."""
 
 from __future__ import annotations
 

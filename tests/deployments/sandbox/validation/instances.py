@@ -1,4 +1,4 @@
-"""Made-up instances of FHIR types: structurally right, else without sense."""
+"""Generated instances of FHIR types: structurally valid, otherwise meaningless."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
 
 
 def instance(name: str, chance: random.Random, depth: int = 2) -> Json:
-    """An instance with what is required and some of what is not; ``depth`` limits the optional objects in it."""
+    """Return an instance with the required and some optional elements; ``depth`` limits the optional objects."""
     definition = SCHEMA.definitions[name]
     made: Json = {}
     taken = _closed_choices(definition, chance)
@@ -54,7 +54,7 @@ def instance(name: str, chance: random.Random, depth: int = 2) -> Json:
 
 
 def _closed_choices(definition: Definition, chance: random.Random) -> set[str]:
-    """The properties of choices that are not to be used: all but one each, which is the first of a required one."""
+    """Return the choice properties that are not used: all but one of each choice, the first of a required one."""
     closed: set[str] = set()
     for base, keys in definition.choices.items():
         required = definition.required.get(base)

@@ -1,4 +1,4 @@
-"""Resources to validate and short forms of what was found."""
+"""Resources to validate, and findings in short form."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ OBSERVATION: Json = {
 
 
 def issues(resource: Any) -> list[Json]:
-    """The issues as a client reads them."""
+    """Return the issues of an answer."""
     answer = operation_outcome(VALIDATOR.validate(resource).issues)
     listed: list[Json] = msgspec.json.decode(answer)["issue"]
     return listed
 
 
 def message(issue: Json) -> str:
-    """The message id."""
+    """Return the message id."""
     identity: str = issue["details"]["coding"][0]["code"]
     return identity
 
 
 def findings(resource: Any) -> list[tuple[str, str, str, str]]:
-    """Severity, code, message id and expression of everything that is not a note."""
+    """Return severity, code, message id and expression of every issue that is not a note."""
     return [
         (each["severity"], each["code"], message(each), each["expression"][0])
         for each in issues(resource)
@@ -46,7 +46,7 @@ def findings(resource: Any) -> list[tuple[str, str, str, str]]:
 
 
 def bundle(*resources: Json) -> Json:
-    """A collection as the pipeline sends it."""
+    """Return a collection as the pipeline sends it."""
     entries = [
         {"fullUrl": f"http://example.org/{each['resourceType']}/{number}", "resource": each}
         for number, each in enumerate(resources)

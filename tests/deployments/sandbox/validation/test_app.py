@@ -141,7 +141,7 @@ def test_entries_that_are_none_are_findings(service: SandboxClient, entries: Any
 
 
 class Counting:
-    """Stands in for the validator: knows how many requests it works on at once, and works until they are enough."""
+    """Replaces the validator: counts the requests in progress, and works until enough arrive together."""
 
     def __init__(self, wanted: int, patience: float) -> None:
         self._lock = threading.Lock()

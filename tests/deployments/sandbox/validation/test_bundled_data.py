@@ -1,4 +1,4 @@
-"""The sandbox's own data is valid, and validating it is fast enough."""
+"""The sandbox's own data is valid and validated fast enough."""
 
 from __future__ import annotations
 

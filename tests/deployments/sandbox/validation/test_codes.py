@@ -1,4 +1,4 @@
-"""The codes of every required binding of R4 that the specification lists are checked, of concepts too."""
+"""The codes of every required binding of R4 with a list in the specification are checked, also for concepts."""
 
 from __future__ import annotations
 

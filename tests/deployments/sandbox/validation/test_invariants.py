@@ -1,4 +1,4 @@
-"""The base invariants: kept, broken, or named as not checked (document 3 §6, ``4-product.md`` §8)."""
+"""The base invariants: satisfied, broken, or listed as not checked (document 3 §6, ``4-product.md`` §8)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def period(start: str, end: str) -> Json:
 
 
 def questionnaire(**answer: Any) -> Json:
-    """A question that is asked when another one has an answer, or has that one."""
+    """Return a question that is enabled if another one has an answer, or has that answer."""
     asked = {"linkId": "2", "type": "string", "enableWhen": [{"question": "1", "operator": "exists"} | answer]}
     return {"resourceType": "Questionnaire", "status": "draft", "item": [{"linkId": "1", "type": "string"}, asked]}
 
@@ -280,7 +280,7 @@ def _has_value(items: list[Any]) -> list[bool]:
 
 
 def whole(expression: str, scope: EvaluationScope) -> bool | None:
-    """What the library alone makes of an expression."""
+    """Return the library's own result for an expression."""
     apply: Any = fhirpathpy.apply_parsed_path
     known = {"resource": scope.resource, "rootResource": scope.root}
     options = {"userInvocationTable": {"hasValue": {"fn": _has_value, "arity": {0: []}}}}
@@ -289,7 +289,7 @@ def whole(expression: str, scope: EvaluationScope) -> bool | None:
 
 
 def owners() -> list[tuple[Invariant, Definition]]:
-    """Every invariant that is evaluated, with up to four of the types that have it."""
+    """Return every evaluated invariant, with up to four of its types."""
     schema = load_schema()
     having: dict[str, list[Definition]] = {}
     for definition in schema.definitions.values():

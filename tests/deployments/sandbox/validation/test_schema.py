@@ -1,4 +1,4 @@
-"""The published JSON schema is what is applied: our walk and a JSON schema library agree."""
+"""The published JSON schema and the sandbox's checks agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAID_BY_THE_SCHEMA = {"Structure_Unknown_Element", "Structure_Wrong_Type", "Stru
 
 
 def is_valid(resource: Any) -> bool:
-    """What the library says of a resource under the definition of its type."""
+    """Return True if the library finds a resource valid under the definition of its type."""
     start = {"$ref": f"#/definitions/{resource['resourceType']}", "definitions": PUBLISHED["definitions"]}
     return Draft6Validator(start).is_valid(resource)
 
@@ -71,7 +71,7 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Any:
-    """An instance with one thing changed, somewhere."""
+    """Return an instance with one value changed at a random location."""
     made = instance(draw(st.sampled_from(RESOURCES)), random.Random(draw(st.integers(0, 10_000))))
     holder: Any = made
     while True:
