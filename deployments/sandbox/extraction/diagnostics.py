@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from deployments.sandbox.extraction.query import QueryGroup
+from deployments.sandbox.extraction.query import ExtractionGroup
 
 
 class Reason(StrEnum):
@@ -103,7 +103,7 @@ class BatchEvents:
         self._resources = resources
         self._patients = patients
 
-    def resource(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
+    def resource(self, reason: Reason, group: ExtractionGroup, attribute: str, key: str, patient: str | None) -> None:
         """Record that a resource, ``Type/id``, is excluded from a group."""
         counts = self.counts.groups.setdefault(group.label, GroupCounts())
         if reason is Reason.MUST_HAVE:
@@ -117,7 +117,7 @@ class BatchEvents:
         self.counts.patients[stage] = self.counts.patients.get(stage, 0) + 1
         self._patients.write(row((self._batch, stage, patient)))
 
-    def included(self, group: QueryGroup) -> None:
+    def included(self, group: ExtractionGroup) -> None:
         """Record that a resource is in the result for a group."""
         self.counts.groups.setdefault(group.label, GroupCounts()).included += 1
 
@@ -129,7 +129,7 @@ class DiscardingSink:
         """Discard the text."""
 
 
-def summary(cohort: int, groups: Sequence[QueryGroup], batches: Sequence[Counts], core: Counts) -> dict[str, Any]:
+def summary(cohort: int, groups: Sequence[ExtractionGroup], batches: Sequence[Counts], core: Counts) -> dict[str, Any]:
     """Return the diagnostics summary of a job. Durations are those of its batches."""
     found = [*batches, core]
     labels = [group.label for group in groups]

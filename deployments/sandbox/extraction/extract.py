@@ -18,7 +18,7 @@ from typing import IO
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
 from deployments.sandbox.extraction.diagnostics import BatchEvents, Counts, DiscardingSink, PatientStage, Stage
-from deployments.sandbox.extraction.query import ExtractionQuery, QueryGroup
+from deployments.sandbox.extraction.query import ExtractionGroup, ExtractionQuery
 from deployments.sandbox.extraction.reader import ResourceReader
 from deployments.sandbox.extraction.redact import ElementTree, element_tree, redact
 from deployments.sandbox.extraction.result import BundleOrigin, whole_file, write_bundle
@@ -286,7 +286,7 @@ class _Core:
                     _Copier(self._work, self._events).write(file, CORE, selection, keys, keys.__contains__)
         return UnitOutcome(self._events.counts, written=bool(keys))
 
-    def _load(self, selection: Selection, groups: Sequence[QueryGroup], roots: Sequence[Pair]) -> None:
+    def _load(self, selection: Selection, groups: Sequence[ExtractionGroup], roots: Sequence[Pair]) -> None:
         for kind in sorted({group.type for group in groups}):
             for place in self._work.reader.of_type(kind):
                 self._work.check()

@@ -92,7 +92,7 @@ class RequestedElement:
 
 
 @dataclass(frozen=True)
-class QueryGroup:
+class ExtractionGroup:
     """An attribute group: conditions for resources, and the elements to extract."""
 
     id: str
@@ -127,8 +127,8 @@ class ExtractionQuery:
     """A CRTDL that the sandbox supports."""
 
     cohort: CohortDefinition
-    groups: tuple[QueryGroup, ...]
-    by_id: dict[str, QueryGroup]
+    groups: tuple[ExtractionGroup, ...]
+    by_id: dict[str, ExtractionGroup]
 
     @property
     def needs_consent(self) -> bool:
@@ -292,11 +292,13 @@ class _Checks:
                 self.add(f"{place}.criteria", "the context Patient cannot be referred to")
             self._criterion(criterion, f"{place}.criteria[{number}]", depth + 1)
 
-    def groups(self, groups: tuple[AttributeGroup, ...], documents: list[dict[str, Any]]) -> tuple[QueryGroup, ...]:
+    def groups(
+        self, groups: tuple[AttributeGroup, ...], documents: list[dict[str, Any]]
+    ) -> tuple[ExtractionGroup, ...]:
         place = "dataExtraction.attributeGroups"
         names = [group.name for group in groups]
         ids = [group.id for group in groups]
-        read: list[QueryGroup] = []
+        read: list[ExtractionGroup] = []
         for number, (group, document) in enumerate(zip(groups, documents, strict=True)):
             where = f"{place}[{number}]"
             if ids.index(group.id) != number:
@@ -316,7 +318,7 @@ class _Checks:
             self.add(place, "the Patient group cannot be includeReferenceOnly")
         return tuple(read)
 
-    def _group(self, group: AttributeGroup, label: str, place: str) -> QueryGroup:
+    def _group(self, group: AttributeGroup, label: str, place: str) -> ExtractionGroup:
         kinds = sorted({type_of(attribute.ref) for attribute in group.attributes}) or [group.resource_type]
         kind, profile = kinds[0], group.reference.partition("|")[0]
         if not group.attributes and profile.removeprefix(BASE_PROFILE) not in RESOURCE_TYPES:
@@ -327,7 +329,7 @@ class _Checks:
         elif profile.startswith(BASE_PROFILE) and profile.removeprefix(BASE_PROFILE) in RESOURCE_TYPES - {kind}:
             self.add(f"{place}.groupReference", f"is the profile of another type than the attributes' {kind}")
         tokens, dates = self._filters(group, kind, place)
-        return QueryGroup(
+        return ExtractionGroup(
             id=group.id,
             label=label,
             type=kind,

@@ -14,7 +14,7 @@ from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.dates import days_of
 from deployments.sandbox.extraction.diagnostics import BatchEvents, Reason
 from deployments.sandbox.extraction.parameters import matches, searched_values
-from deployments.sandbox.extraction.query import ExtractionQuery, QueryGroup, RequestedElement
+from deployments.sandbox.extraction.query import ExtractionGroup, ExtractionQuery, RequestedElement
 from deployments.sandbox.extraction.reader import ResourceLocation, ResourceReader
 from deployments.sandbox.extraction.tree import Node, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
@@ -56,18 +56,18 @@ class Evaluator:
         self._core = core
         self._shared: dict[Pair, Links | None] = {}
 
-    def direct_groups(self, *, of_patients: bool) -> list[QueryGroup]:
+    def direct_groups(self, *, of_patients: bool) -> list[ExtractionGroup]:
         """Return groups that select resources directly."""
         return [group for group in self.query.groups if not group.reference_only and group.of_patients == of_patients]
 
-    def report(self, reason: Reason, group: QueryGroup, attribute: str, key: str, patient: str | None) -> None:
+    def report(self, reason: Reason, group: ExtractionGroup, attribute: str, key: str, patient: str | None) -> None:
         """Report an exclusion, unless the core pass reports it."""
         leads_here = reason is Reason.MUST_HAVE and group.reference_only
         if group.of_patients or self._core or leads_here:
             self._events.resource(reason, group, attribute, key, patient)
 
     def links(
-        self, place: ResourceLocation, group: QueryGroup, permission: Permission | None, node: Node | None = None
+        self, place: ResourceLocation, group: ExtractionGroup, permission: Permission | None, node: Node | None = None
     ) -> Links | None:
         """Return the links of a resource that meets a group's conditions, or None."""
         if group.of_patients:
@@ -78,13 +78,13 @@ class Evaluator:
         known = self._shared[pair]
         return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
-    def fits(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> bool:
+    def fits(self, place: ResourceLocation, groups: Iterable[ExtractionGroup]) -> bool:
         """Return True if a resource matches type, profile and filters of a group, regardless of other conditions."""
         node = self.reader.load(place)
         return any(belongs(node, group) for group in groups)
 
     def _evaluate(
-        self, place: ResourceLocation, group: QueryGroup, permission: Permission | None, node: Node | None
+        self, place: ResourceLocation, group: ExtractionGroup, permission: Permission | None, node: Node | None
     ) -> Links | None:
         node = node if node is not None else self.reader.load(place)
         if not belongs(node, group):
@@ -101,7 +101,7 @@ class Evaluator:
         )
 
 
-def belongs(node: Node, group: QueryGroup) -> bool:
+def belongs(node: Node, group: ExtractionGroup) -> bool:
     """Return True if a resource has a group's type and profile and passes its filters."""
     if node.get("resourceType") != group.type:
         return False
@@ -145,7 +145,7 @@ class Selection:
         self.alive: set[Pair] = set()
         """Pairs in the result, after ``prune``."""
 
-    def add(self, place: ResourceLocation, groups: Iterable[QueryGroup]) -> None:
+    def add(self, place: ResourceLocation, groups: Iterable[ExtractionGroup]) -> None:
         """Add a resource to those groups of its type that accept the resource."""
         fitting = [group for group in groups if group.type == place.type]
         node = self._of.reader.load(place) if fitting else None
@@ -205,7 +205,7 @@ class Selection:
             if group.must_have or group.type == PATIENT
         )
 
-    def _add_pair(self, place: ResourceLocation, group: QueryGroup, node: Node | None = None) -> bool:
+    def _add_pair(self, place: ResourceLocation, group: ExtractionGroup, node: Node | None = None) -> bool:
         pair = (place.key, group.id)
         if pair in self._links:
             return True
@@ -220,7 +220,7 @@ class Selection:
         self.places[place.key] = place
         return True
 
-    def _targets(self, group: QueryGroup, attribute: RequestedElement, key: str) -> list[Pair]:
+    def _targets(self, group: ExtractionGroup, attribute: RequestedElement, key: str) -> list[Pair]:
         kind, _, identity = key.partition("/")
         place = self.places.get(key) or self._of.reader.find(kind, identity, self._patient)
         if place is None:

@@ -9,14 +9,14 @@ import pytest
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from deployments.sandbox.extraction.parameters import search_elements
-from deployments.sandbox.extraction.query import QueryGroup, read_query
+from deployments.sandbox.extraction.query import ExtractionGroup, read_query
 from deployments.sandbox.extraction.selection import belongs
 from tests.deployments.sandbox.extraction.conftest import attribute, code, concept, crtdl, group
 
 TABLE = msgspec.json.decode((DEFINITIONS / "search-parameters.json").read_bytes())["parameters"]
 
 
-def group_of(kind: str, filtered: dict[str, Any]) -> QueryGroup:
+def group_of(kind: str, filtered: dict[str, Any]) -> ExtractionGroup:
     """Return the group of a query as the server reads it."""
     query = crtdl(group("g", kind, attribute(f"{kind}.id"), filter=[filtered]))
     return read_query(msgspec.json.encode(query)).by_id["g"]

@@ -47,7 +47,7 @@ def undisturbed(start: Start) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 STANDING = {"batch_delay": "600", "maxconcurrency": "1"}
-"""Return a server that opens its jobs but runs no unit during the test."""
+"""Settings of a server that opens its jobs but completes no unit during the test."""
 
 
 @contextlib.contextmanager
