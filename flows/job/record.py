@@ -186,7 +186,7 @@ class JobRecord(Kept):
     def at(self) -> str:
         """Where it stands, in words behind its state."""
         if self.current_step is None:
-            if self.state is JobState.FAILED and self.error is not None:
+            if self.state is JobState.FAILED:
                 return ""
             return f" behind {self.steps[-1].name}" if self.steps else " before its first step"
         return f" at {self.current_step}"

@@ -159,7 +159,7 @@ class _FlatteningRun:
                     facts = msgspec.convert(self._tables.finished, RoutingFacts)
                     self.context.meter.add(resources=facts.resources, files=len(self.files))
                     for path in self.files:
-                        self.context.meter.within(path, 0, whole=True)
+                        self.context.meter.within(path, 0, whole=True, earlier=True)
             finally:
                 self._tables.close()
             requests = self.context.meter.requests

@@ -68,7 +68,8 @@ def run(context: StepContext) -> StepReport:
         if done is not None:
             if _changed(file, done.source_state):
                 changed.append(file.name)
-            context.meter.add(files=1, bytes=file.size, resources=done.counted)
+            context.meter.add(files=1, resources=done.counted)
+            context.meter.advance(file.size, done.content_bytes, earlier=True)
             return
         try:
             target.add(_import_file(file, target, context, stop))
@@ -128,6 +129,7 @@ def _import_file(file: SourceFile, target: ImportDirectory, context: StepContext
 
         largest = context.config.limits.largest_resource
         with Intake(target.path, file.base, context.config.compression, name=file.name, largest=largest) as intake:
+            source.intake = intake
             intake.run(source)
             # Somebody who still writes it would leave us a file that never existed like this.
             if source.bytes != before.st_size or _state(os.fstat(handle)) != _state(before):
@@ -138,6 +140,7 @@ def _import_file(file: SourceFile, target: ImportDirectory, context: StepContext
                     hint="wait until whatever writes it has finished, then continue the job",
                 )
             facts = intake.commit(allow_empty=False, record=lambda facts: target.record(described(facts)))
+            source.count()
     finally:
         os.close(handle)
     context.meter.add(files=1, resources=facts.counted)
@@ -154,20 +157,27 @@ def _unreadable(error: OSError, file: SourceFile) -> StorageError:
 class _FileSource:
     """An open file as it is read, counted; the end of a run is noticed here."""
 
-    def __init__(self, handle: int, file: SourceFile, stop: Stop, progress: Meter) -> None:
+    def __init__(self, handle: int, file: SourceFile, stop: Stop, meter: Meter) -> None:
         self.bytes = 0
+        self.intake: Intake | None = None
         self._handle = handle
         self._file = file
         self._stop = stop
-        self._progress = progress
+        self._meter = meter
+        self._counted = 0, 0
 
     def read(self, size: int, /) -> bytes:
         """The next up to ``size`` bytes."""
         self._stop.check()
+        self.count()
         try:
             data = os.read(self._handle, size)
         except OSError as error:
             raise _unreadable(error, self._file) from None
         self.bytes += len(data)
-        self._progress.add(bytes=len(data))
         return data
+
+    def count(self) -> None:
+        """Count what was read since the last call, and the content that came of it."""
+        before, self._counted = self._counted, (self.bytes, self.intake.content_bytes if self.intake else 0)
+        self._meter.advance(self._counted[0] - before[0], self._counted[1] - before[1])

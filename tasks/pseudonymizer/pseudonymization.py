@@ -138,7 +138,8 @@ class _PseudonymizerRun:
             self._context.meter.add(files=source.finished, resources=counts["resources_in"])
             if source.finished:
                 self._refuse_residuals(source)
-                self._context.meter.within(source.path, counts["bytes_in"], whole=True)
+            if counts["bytes_in"]:
+                self._context.meter.within(source.path, counts["bytes_in"], whole=source.finished, earlier=True)
         path = self._state / IDENTITIES
         if not any(source.finished or source.after for source in sources):
             path.unlink(missing_ok=True)  # none of the data follows from what an earlier run saw

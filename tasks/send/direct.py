@@ -159,13 +159,14 @@ class _Load:
         for path in files:
             self._compared.verify(path)
             source = self._account.open(path, self._compared.entry(path).sha256)
-            if not source.read_to_end:
+            finished = source.read_to_end
+            if not finished:
                 yield from self._lines(source)
                 self._compared.verify(path)
                 self._account.end_of(source)
             else:
                 self._context.meter.add(files=1)
-            self._context.meter.within(path, source.facts.bytes, whole=True)
+            self._context.meter.within(path, source.facts.bytes, whole=True, earlier=finished)
 
     def _lines(self, source: LoadSource) -> Iterator[SendUnit]:
         path = source.path

@@ -53,6 +53,7 @@ class ImportDirectory:
         self._stop = context.stop
         self._largest = context.config.limits.largest_resource
         self._files: dict[str, FileFacts] = {}
+        self._new = 0
         with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in self.path.glob(f"*{PART}"):
@@ -72,16 +73,17 @@ class ImportDirectory:
             facts = facts_of(path, self._stop, largest=self._largest)
             facts = facts if bytes_in is None else msgspec.structs.replace(facts, bytes_in=bytes_in)
             self._ledger.add(facts)
-        self.add(facts)
+        self.add(facts, earlier=True)
         return facts
 
     def record(self, facts: FileFacts) -> None:
         """Record a file that is about to get its final name."""
         self._ledger.add(facts)
 
-    def add(self, facts: FileFacts) -> None:
-        """Count a recorded file that has its final name."""
+    def add(self, facts: FileFacts, *, earlier: bool = False) -> None:
+        """Count a recorded file that has its final name, perhaps since an ``earlier`` run."""
         with self._lock:
+            self._new += 0 if earlier else facts.content_bytes
             self._files[facts.name] = facts
 
     def remove(self, facts: FileFacts) -> None:
@@ -109,6 +111,7 @@ class ImportDirectory:
             lines_out=lines,
             bytes_in=sum(facts.bytes_in for facts in files),
             bytes_out=sum(facts.stored_bytes for facts in files),
+            content=self._new,
             output=IMPORT,
             warnings=tuple(warnings),
             details={"content_bytes": sum(facts.content_bytes for facts in files)},

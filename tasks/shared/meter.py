@@ -36,6 +36,9 @@ _SAMPLES_EVERY: Final = 0.5
 
 _BASE: Final = 1.05
 
+_ROUNDING: Final = 1e-9
+"""A fraction grows by more than this."""
+
 STILL: Final = 10.0
 """Seconds without anything done after which the rate is said to be zero, and the time left unknown
 (``4-product.md`` §5)."""
@@ -60,7 +63,8 @@ class Held:
 class Snapshot:
     """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known.
 
-    ``bytes`` are bytes of content, also where files are compressed. ``stands`` says that nothing moves on the other
+    ``bytes`` are bytes of content, also where files are compressed, and ``earlier`` those of them that an earlier run
+    did. ``stands`` says that nothing moves on the other
     side. ``eta_seconds`` are the seconds left. ``warnings`` are what a person should see while the step runs, in order.
     ``still`` is for how long nothing was done, where the step counts what it does; ``held`` the request that is tried
     again next, if one is.
@@ -79,11 +83,17 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
     still: float = 0.0
     held: Held | None = None
+    earlier: int = 0
+
+    @property
+    def content(self) -> int:
+        """Bytes of content that this run of the step did."""
+        return self.bytes - self.earlier
 
     @property
     def rate(self) -> float:
-        """Bytes per second since the step began."""
-        return self.bytes / self.seconds if self.seconds > 0 else 0.0
+        """Bytes of content per second of this run."""
+        return self.content / self.seconds if self.seconds > 0 else 0.0
 
 
 class Pace:
@@ -100,13 +110,19 @@ class Pace:
 
     def grow(self, at: float, fraction: float) -> None:
         """Note that ``fraction`` (0…1) was done at the time ``at``, in seconds."""
-        if fraction > self._last[1]:
+        if fraction - self._last[1] > _ROUNDING:
             self._gap = max(self._gap, at - self._last[0])
             self._last = at, fraction
             if at - self._samples[-1][0] >= _SAMPLES_EVERY:
                 self._samples.append(self._last)
             while len(self._samples) > 1 and self._samples[1][0] <= at - _MINUTE:
                 self._samples.popleft()
+
+    def skip(self, share: float) -> None:
+        """Note that a ``share`` of the step is done that took this run no time."""
+        self._start = self._start[0], self._start[1] + share
+        self._last = self._last[0], self._last[1] + share
+        self._samples = deque((at, fraction + share) for at, fraction in self._samples)
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds left, or ``None`` before a rate is known, at the end, and when the estimate is used up."""
@@ -132,7 +148,7 @@ class Meter:
         self._stored: dict[Path, int] = {}
         self._content: dict[Path, int] = {}
         self._ratios: dict[Path, float] = {}
-        self._done = 0.0
+        self._done = self._earlier = 0.0
         self._read = self._out = self._in = 0
         self._moved = self._started
         self._held: dict[int, tuple[RequestRetry, float]] = {}
@@ -155,23 +171,42 @@ class Meter:
                 self._stored[path] = max(1, path.stat().st_size)
         self.expect(files=len(self._stored), bytes=sum(self._stored.values()))
 
-    def within(self, path: Path, content: int, *, whole: bool = False) -> None:
-        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it. Cheap to call often."""
+    def within(self, path: Path, content: int, *, whole: bool = False, earlier: bool = False) -> None:
+        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it, ``earlier`` when an earlier
+        run did it. Cheap to call often.
+        """
         stored, before = self._stored[path], self._content.get(path, 0)
         if path not in self._ratios:
             self._ratios[path] = _ratio(path, stored) if content and not whole else 1.0
         ratio = self._ratios[path]
         if not whole and content - before < stored * ratio / _PARTS:
             return
+        self._content[path] = content
+        done = (stored if whole else min(stored, content / ratio)) - min(stored, before / ratio)
+        self.advance(done, content - before, earlier=earlier)
+
+    def advance(self, stored: float, content: int, *, earlier: bool = False) -> None:
+        """Count ``stored`` bytes of files as done, whose content was ``content`` bytes; ``earlier``: by an earlier
+        run.
+        """
         with self._lock:
-            self._content[path] = content
-            self._read += content - before
-            self._done += (stored if whole else min(stored, content / ratio)) - min(stored, before / ratio)
+            self._done += stored
+            self._read += content
+            if earlier:
+                self._earlier += stored
+                self._now.earlier += content
+                self._pace.skip(stored / (self._now.bytes_total or stored or 1))
             self._grow()
 
     def hand_out(self, count: int) -> None:
-        """Note that ``count`` resources that were read wait for an answer, and are not done before ``hand_in``."""
+        """Note that ``count`` resources that were read wait for an answer, and are not done before ``hand_in``.
+
+        What was read before the first of them needed no answer: an earlier run did it.
+        """
         with self._lock:
+            if count and not self._out:
+                self._earlier, self._now.earlier = self._done, self._read
+                self._pace = Pace(self._clock(), self._now.fraction or 0.0)
             self._out += count
 
     def hand_in(self, count: int) -> None:
@@ -184,19 +219,25 @@ class Meter:
         """Set bytes and fraction from what was read of the files without what waits for an answer."""
         self._moved = self._clock()
         answered = min(1.0, self._in / self._out) if self._out else 1.0
-        self._now.bytes = int(self._read * answered)
-        if self._stored:
-            self._now.fraction = min(1.0, self._done * answered / sum(self._stored.values()))
+        earlier = self._now.earlier
+        self._now.bytes = earlier + int((self._read - earlier) * answered)
+        if self._now.bytes_total:
+            done = self._earlier + (self._done - self._earlier) * answered
+            self._now.fraction = min(1.0, done / self._now.bytes_total)
             self._pace.grow(self._moved, self._now.fraction)
 
-    def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0) -> None:  # noqa: A002
-        """Count what was just done."""
+    def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0, earlier: bool = False) -> None:  # noqa: A002
+        """Count what was just done, or was done by an ``earlier`` run."""
         with self._lock:
+            before = _share(self._now) or 0.0
             self._now.files += files
             self._now.bytes += bytes
+            self._now.earlier += bytes if earlier else 0
             self._now.resources += resources
             self._moved = self._clock()
             if self._now.fraction is None and (fraction := _share(self._now)) is not None:
+                if earlier:
+                    self._pace.skip(fraction - before)
                 self._pace.grow(self._moved, fraction)
 
     def moves(self) -> None:

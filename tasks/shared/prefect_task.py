@@ -61,6 +61,7 @@ def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[S
             reconcile(context, done)
             inventory = leave_inventory(context, done)
             statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
+            statistics["content"] = done.content if done.content is not None else context.meter.snapshot().content
             warnings = without_file_names(context, done, doubts + done.warnings)
             return done.model_copy(update=statistics | {"inventory": inventory, "warnings": warnings}).result()
         except Parked as parked:

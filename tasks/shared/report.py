@@ -53,8 +53,9 @@ class StepReport(Kept):
     the digest over the files in it as the step left them. A resource is what a service counts as one; a line may be a
     Bundle of many, and lines are what two steps can compare: ``lines_expected`` is how many the step before says it
     wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
-    those that came over a network or went out. ``identifying`` says by path, in words, of how many patients something
-    identifying is still in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
+    those that came over a network or went out. ``content`` are the bytes of content, uncompressed, that this run of the
+    step did in ``seconds``. ``identifying`` says by path, in words, of how many patients something identifying is still
+    in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
     and what a service did not give. ``findings`` is how many errors a validation found in the data, rounded to 5 and
     not below. ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small
     facts of the step's own (names of written reports, counts by code); both are in the result file only.
@@ -71,6 +72,7 @@ class StepReport(Kept):
     lines_expected: int | None = None
     bytes_in: int | None = _column("in", "bytes")
     bytes_out: int | None = _column("out", "bytes")
+    content: int | None = None
     seconds: float | None = _column("time", "seconds")
     requests: int | None = _column("requests")
     retries: int | None = _column("retries")
@@ -121,8 +123,7 @@ class StepReport(Kept):
         return shown
 
     def _rate(self) -> str:
-        moved = self.bytes_in if self.bytes_in is not None else self.bytes_out
-        return human_rate(moved / self.seconds) if moved and self.seconds else ""
+        return human_rate(self.content / self.seconds) if self.content and self.seconds else ""
 
     def summary(self) -> str:
         """One line for a finished step (``4-product.md`` §5)."""

@@ -150,10 +150,11 @@ class _Validation:
             if report.complete:
                 facts = ValidationFacts(**report.account.complete or {})
                 self._progress.add(files=1, resources=facts.resources)
-                self._progress.within(path, facts.bytes, whole=True)
+                self._progress.within(path, facts.bytes, whole=True, earlier=True)
                 continue
             self._open.append(report)
             self._progress.add(resources=report.done)
+            resumed = report.done > 0
             reader = ItemReader(path.name)
             lines = lines_with_long(path, limit=self._limit, spool=places.state, largest=self._largest)
             for chunk in pack(
@@ -162,6 +163,9 @@ class _Validation:
                 limit=self._limit,
                 skip=report.done,
             ):
+                if resumed:
+                    self._progress.within(path, chunk.read - len(chunk.body), earlier=True)
+                    resumed = False
                 yield _FilePart(report, chunk)
                 del chunk  # its bytes belong to the window
             yield _End(report, reader.facts)

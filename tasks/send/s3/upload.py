@@ -215,7 +215,8 @@ class Uploader:
         file.verify()
         self.done.append(Uploaded(key, file.size, file.sha256, etag, timestamp(moment)))
         # Parts were counted one by one.
-        self._progress.add(files=1, bytes=0 if large and stored is None else file.size)
+        there = stored is not None
+        self._progress.add(files=1, bytes=0 if large and not there else file.size, earlier=there)
 
     def _find(self, file: OpenFile, key: str, stop: Stop) -> StoredObject | None:
         """The object, if it is the one that an upload would make."""

@@ -149,6 +149,7 @@ class _Sending:
             lines_in=contents.lines,
             bytes_in=stored_bytes(contents.paths),
             bytes_out=archive.size,
+            content=contents.size,
             warnings=tuple(warnings),
             details={
                 "document": document,

@@ -114,6 +114,11 @@ class Intake:
         """Whether the file on disk is stored uncompressed as it arrives, so that a broken transfer can go on."""
         return self.plain and self._zst is None and self._part is not None
 
+    @property
+    def content_bytes(self) -> int:
+        """The size so far of the content, uncompressed."""
+        return self._check.bytes
+
     def run(self, source: Source) -> None:
         """Take in everything the source gives."""
         head = self._begin(source) if self._part is None else b""

@@ -21,7 +21,7 @@ from tests.peers.prefect import FakePrefect, facts, prefect_in_memory
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 SEND = StepReport(
     position=3, name="send", state="completed", files=2, resources_in=1234, resources_out=1234, bytes_in=5_000_000,
-    bytes_out=6_000_000, seconds=2.0, requests=13, retries=1, p50=0.021, p95=0.4,
+    bytes_out=6_000_000, content=5_000_000, seconds=2.0, requests=13, retries=1, p50=0.021, p95=0.4,
 )  # fmt: skip
 RECORD = JobRecord(
     id=JOB, name="heart-study 2026-11-21 18:55", state=JobState.RUNNING, config="/etc/sluice/heart.yaml",
@@ -72,7 +72,7 @@ def test_no_table_of_the_page_is_wider_than_the_page(prefect: FakePrefect) -> No
 
 
 def test_a_slow_rate_is_not_shown_as_nothing(prefect: FakePrefect) -> None:
-    slow = SEND.model_copy(update={"bytes_in": 5_500, "seconds": 1.0})
+    slow = SEND.model_copy(update={"content": 5_500, "seconds": 1.0})
     assert "| 5.5 kB/s |" in page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], slow)}))
 
 

@@ -83,12 +83,25 @@ def test_files_are_imported_with_counts_and_sizes(tmp_path: Path, enabled: bool)
         lines_out=5,
         bytes_in=size,
         bytes_out=stored,
+        content=size,
         output="import",
         details={"content_bytes": size},
     )
     snapshot = ctx.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources) == (2, 2, 5)
     assert snapshot.bytes == snapshot.bytes_total == size
+
+
+def test_progress_and_rate_of_a_compressed_source_are_those_of_its_content(tmp_path: Path) -> None:
+    packed = zstandard.compress(PATIENT * 10_000)
+    put(tmp_path, x=packed)
+    ctx = context(tmp_path)
+    result = run(ctx)
+    snapshot = ctx.meter.snapshot()
+    assert (snapshot.bytes_total, snapshot.fraction) == (len(packed), 1.0)
+    assert snapshot.bytes == result.content == len(PATIENT) * 10_000
+    again = context(tmp_path)
+    assert run(again).content == again.meter.snapshot().content == 0
 
 
 def test_contents_stay_as_they_are_byte_for_byte(tmp_path: Path) -> None:
@@ -259,7 +272,7 @@ def test_finished_files_are_not_read_again_and_still_count(tmp_path: Path) -> No
     assert (result.files, result.resources_in) == (2, 3)
     assert result.bytes_in == len(PATIENT) * 3
     assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
-    assert run(context(tmp_path)) == result
+    assert run(context(tmp_path)) == result.model_copy(update={"content": 0})
 
 
 def test_a_finished_file_without_its_record_is_counted_again(tmp_path: Path) -> None:

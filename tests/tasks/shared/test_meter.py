@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -59,6 +60,34 @@ def test_what_was_read_and_not_yet_answered_is_not_done(tmp_path: Path) -> None:
     assert (meter.snapshot().fraction, meter.snapshot().bytes) == (0.0, 0)
     meter.hand_in(4)
     assert (meter.snapshot().fraction, meter.snapshot().bytes) == (0.4, 400)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "one"),
+    [
+        (lambda meter: meter.advance(90, 90, earlier=True), lambda meter: meter.advance(1, 1)),
+        (lambda meter: meter.add(bytes=90, earlier=True), lambda meter: meter.add(bytes=1)),
+        (
+            lambda meter: (meter.advance(90, 90), meter.hand_out(10), meter.advance(10, 10)),
+            lambda meter: meter.hand_in(1),
+        ),
+    ],
+    ids=["files", "downloads", "answers"],
+)
+def test_what_an_earlier_run_did_makes_neither_rate_nor_time_left(earlier: Any, one: Any) -> None:
+    """A resumed step has 90 of 100 bytes at once; the last 10 take a second each."""
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    meter.expect(bytes=100)
+    earlier(meter)
+    assert meter.snapshot().fraction == pytest.approx(0.9)
+    for second in range(1, 6):
+        now[0] = float(second)
+        one(meter)
+        snapshot = meter.snapshot()
+        assert snapshot.fraction == pytest.approx(0.9 + second / 100)
+        assert snapshot.eta_seconds == pytest.approx(10.0 - second)
+        assert (snapshot.rate, snapshot.content) == (1.0, second)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -10,8 +10,8 @@ from tasks.shared.report import COLUMNS, Approval, StepReport
 
 FULL = StepReport(
     position=2, name="send", state="completed", files=2, resources_in=1234, resources_out=7, lines_in=7, lines_out=7,
-    bytes_in=1500, bytes_out=2_000_000, seconds=2.0, requests=4, retries=1, p50=0.0123, p95=0.5, output="send",
-    warnings=("odd",), details={"types": {"Patient": 6}},
+    bytes_in=1500, bytes_out=2_000_000, content=15_000, seconds=2.0, requests=4, retries=1, p50=0.0123, p95=0.5,
+    output="send", warnings=("odd",), details={"types": {"Patient": 6}},
 )  # fmt: skip
 
 
@@ -40,9 +40,14 @@ def test_a_person_sees_a_cell_for_every_column_in_her_units() -> None:
         "retries", "p50", "p95",
     )  # fmt: skip
     assert list(FULL.cells().values())[3:] == [
-        "2", "1,234", "7", "1.5 kB", "2.0 MB", "2.0 s", "750 B/s", "4", "1", "12 ms", "500 ms",
+        "2", "1,234", "7", "1.5 kB", "2.0 MB", "2.0 s", "7.5 kB/s", "4", "1", "12 ms", "500 ms",
     ]  # fmt: skip
     assert set(list(StepReport().cells().values())[3:]) == {""}
+
+
+def test_without_the_size_of_the_content_there_is_no_rate() -> None:
+    """Stored sizes may be those of compressed files: 22 MB of content were shown as 45 kB/s."""
+    assert FULL.model_copy(update={"content": None}).cells()["rate"] == ""
 
 
 def test_the_line_of_a_step_says_what_still_identifies_persons() -> None:
