@@ -73,7 +73,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def service_client(config: PipelineConfig, context: StepContext | None = None) -> ServiceClient:
-    """The HTTP client for ``services.extractor``, which must have a ``base_url``."""
+    """Return the HTTP client for ``services.extractor``, which must have a ``base_url``."""
     base_url_of(config)
     extractor = config.services.extractor
     timeout, connections = extractor.request_timeout.total_seconds(), extractor.max_concurrent_downloads + 2
@@ -83,7 +83,7 @@ def service_client(config: PipelineConfig, context: StepContext | None = None) -
 
 
 def extraction_client(config: PipelineConfig, http: ServiceClient) -> ExtractionClient:
-    """The client of the configured server."""
+    """Return the client of the configured server."""
     extractor = config.services.extractor
     return ExtractionClient(
         http,
@@ -94,7 +94,7 @@ def extraction_client(config: PipelineConfig, http: ServiceClient) -> Extraction
 
 
 def base_url_of(config: PipelineConfig) -> str:
-    """The configured ``base_url``. Raises ``InputError`` (``extractor-url``) when there is none."""
+    """Return the configured ``base_url``. Raises ``InputError`` (``extractor-url``) if there is none."""
     base_url = config.services.extractor.base_url
     if base_url is None:
         raise InputError(
@@ -176,7 +176,7 @@ class ExtractionClient:
         )
 
     def evaluate_cohort(self, query: bytes) -> tuple[str, ...]:
-        """The ids of the patients that a CRTDL or a bare CCDL selects; nothing is stored on the server.
+        """Return the ids of the patients that a CRTDL or a bare CCDL selects; the server stores nothing.
 
         Raises ``ServiceError`` (``extractor-answer``) for anything but a List with every ``Patient/<id>`` once.
         """
@@ -199,7 +199,7 @@ class ExtractionClient:
     def tasks(
         self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False
     ) -> list[ExtractionTask]:
-        """The jobs that match, newest first as the server lists them. ``strict``: a value it does not know is a 400.
+        """Return the matching jobs, newest first. With ``strict`` the server answers 400 to an unknown value.
 
         Raises ``ServiceError`` (``extractor-answer``) for anything but a Bundle, and for a job that is not asked for.
         """
@@ -212,7 +212,7 @@ class ExtractionClient:
         return found
 
     def census(self) -> tuple[list[ExtractionTask], float | None]:
-        """All jobs, in one brief attempt, and the server's clock (seconds since the epoch), if it says."""
+        """Return all jobs, in one brief attempt, and the server's clock (seconds since the epoch) if it is known."""
         return self._listed("", strict=False, brief=True)
 
     def _listed(self, query: str, *, strict: bool, brief: bool) -> tuple[list[ExtractionTask], float | None]:
@@ -225,7 +225,7 @@ class ExtractionClient:
         return found, _date(answer.headers.get("date"))
 
     def task(self, job_id: str, *, brief: bool = False) -> ExtractionTask:
-        """One job. Raises ``ServiceError`` (``service-not-found`` when there is none).
+        """Return one job. Raises ``ServiceError`` (``service-not-found`` if there is none).
 
         ``brief`` makes one attempt of ten seconds at most.
         """
@@ -295,7 +295,7 @@ class ExtractionClient:
         return call()
 
     def _is_in(self, job_id: str, states: Collection[str]) -> bool:
-        """Whether the job is in one of these states, as far as its Task can be read."""
+        """Return whether the job is in one of these states, as far as its Task can be read."""
         try:
             return self.task(job_id, brief=True).status in states
         except SluiceError:
@@ -360,7 +360,7 @@ class _CohortList(msgspec.Struct):
 
 
 def _cohort(answer: Answer) -> tuple[str, ...] | None:
-    """The ids in a List; ``None`` when it is something else, or an entry is."""
+    """Return the ids in a List; ``None`` if the answer or an entry is something else."""
     try:
         unique_members(answer.body)
         cohort = msgspec.json.decode(answer.body, type=_CohortList)

@@ -94,7 +94,7 @@ class _Run:
         self._warnings: list[str] = []
 
     def run(self) -> StepReport:
-        """All eight points of the procedure."""
+        """Run all eight points of the procedure."""
         self._failed = FailedAnswers(self._directory).begin()
         with storage_errors(self._directory / FAILURE):
             (self._directory / FAILURE).unlink(missing_ok=True)
@@ -132,7 +132,7 @@ class _Run:
             raise
 
     def _direct(self, url: str) -> Answer:
-        """The answer of a URL that names a complete result."""
+        """Return the answer of a URL that names a complete result."""
         if not is_result_url(url):
             raise result_url_unknown(url)
         try:
@@ -144,7 +144,7 @@ class _Run:
         return answer
 
     def _extract(self) -> tuple[Handle, Answer]:
-        """The handle and the final answer of the extraction; after a dead handle it is submitted afresh, once."""
+        """Return the handle and the final answer of the extraction; a dead handle is submitted again once."""
         submission = self._submission()
         self._context.meter.say("submitting")
         handle = submission.handle()
@@ -180,7 +180,7 @@ class _Run:
             raise self._explained(error, handle.status_url) from None
 
     def _explained(self, error: ServiceError, status_url: str) -> ServiceError:
-        """The failure of a job with its reason: codes and counts are said, the texts, which may quote data, kept."""
+        """Add the codes and counts of its errors to the failure of a job; store the texts, which may quote data."""
         answer = answer_of(error)
         if error.reference != "extraction-failed" or answer is None:
             return error
@@ -218,7 +218,7 @@ class _Run:
         return Submission(self._client, context.handle, self._directory, query)
 
     def _given_query(self) -> bytes | None:
-        """The effective CRTDL as it would be made now; ``None`` where the CRTDL that was given has vanished.
+        """Return the effective CRTDL as it would be built now; ``None`` if the given CRTDL no longer exists.
 
         Raises ``InputError`` and ``ConfigError`` when it, or a rule of enrichment, cannot be used.
         """
@@ -229,7 +229,7 @@ class _Run:
         return enrich(read_content(source), rules, source).content
 
     def _task(self, job_id: str) -> ExtractionTask | None:
-        """The Task of a job that is gone or has failed, if it can be read."""
+        """Return the Task of a missing or failed job, if it can be read."""
         try:
             return self._client.task(job_id, brief=True)
         except SluiceError as error:
@@ -237,7 +237,7 @@ class _Run:
             return None
 
     def _nothing(self, result: ExtractionResult, companions: Companions, status_url: str) -> SluiceError:
-        """Why there is no file: what the server reports, if it reports an error, else nothing matches."""
+        """Return the error for a result without files: the server's errors if it reports any, else no match."""
         errors, kept = errors_among(list_of(result.extensions.get("job-issues"))), [f"{DIRECTORY}/{MANIFEST}"]
         for number, error in enumerate(result.listed_errors):
             outcomes = [error] if isinstance(error, dict) else None
@@ -306,7 +306,7 @@ class _Run:
             return ()  # the file of rules has gone since they were applied
 
     def _crtdl(self) -> Crtdl | None:
-        """The effective CRTDL, for the names of its groups; none is needed with a direct result URL."""
+        """Return the effective CRTDL for the names of its groups; a direct result URL needs none."""
         try:
             return load_crtdl(self._context.given.crtdl) if self._context.given.crtdl is not None else None
         except InputError:

@@ -28,7 +28,7 @@ def extraction_timeout(status_url: str, silence: float) -> TerminalError:
 
 
 def dead_handle(status_url: str, status: int, why: str) -> ServiceError:
-    """The job is gone (404 or 410), and submitting it again is not an answer any more."""
+    """Return the error for a missing job (404 or 410) that must not be submitted again."""
     return _poll(status_url).error(
         ServiceError,
         "dead-handle",
@@ -45,7 +45,7 @@ def result_gone(url: str, status: int) -> ServiceError:
 
 
 def cancelled(status_url: str, job_id: str, status: int) -> ServiceError:
-    """A person cancelled the job on the server."""
+    """Return the error for a job that a person cancelled on the server."""
     return _poll(status_url).error(
         ServiceError,
         "extraction-cancelled",
@@ -56,7 +56,7 @@ def cancelled(status_url: str, job_id: str, status: int) -> ServiceError:
 
 
 def failed(status_url: str, answer: Answer) -> SluiceError:
-    """The error for a status that ends the polling. Of a 500 the job is asked next: see ``extraction_failed``."""
+    """Return the error for a status that ends the polling. After a 500 the Task is read: ``extraction_failed``."""
     if answer.status == 500:
         return extraction_failed(status_url).made_from(answer)
     return error_for(answer, _poll(status_url), transient=TRANSIENT)
@@ -69,9 +69,8 @@ def extraction_failed(
     kept: str | None = None,
     show: str | None = None,
 ) -> RefusedError:
-    """The job has failed for good: ``told`` are the errors of the answer by severity and code, ``by_task`` those of its
-    Task. ``kept`` is the file of the job directory that says more, ``show`` the command that shows the job.
-    """
+    """Return the error for a failed job. ``told`` are the errors of the answer by severity and code, ``by_task`` those
+    of its Task. ``kept`` is the file with details in the job directory, ``show`` the command that shows the job."""
     what = "was answered 500: the extraction job has failed"
     what += f": {_most(told)}" if told else ""
     what += f"; its Task reports {_most(by_task)}" if by_task else ""
@@ -81,7 +80,7 @@ def extraction_failed(
 
 
 def no_matching_data(status_url: str) -> TerminalError:
-    """The job is complete and has not produced a single file."""
+    """Return the error for a complete job without a single file."""
     return _poll(status_url).error(
         TerminalError,
         "no-matching-data",
@@ -91,7 +90,7 @@ def no_matching_data(status_url: str) -> TerminalError:
 
 
 def reported_errors(status_url: str, errors: Counter[str], kept: Sequence[str]) -> TerminalError:
-    """The job is complete without a file, and its result tells errors: how many of what severity and code.
+    """Return the error for a complete job without files whose result contains errors, by severity and code.
 
     ``kept`` are the files of the job directory that say more.
     """
@@ -106,7 +105,7 @@ def reported_errors(status_url: str, errors: Counter[str], kept: Sequence[str]) 
 
 
 def result_unreadable(status_url: str, what: str) -> ServiceError:
-    """A 200 that is no result of what was asked."""
+    """Return the error for a 200 that is not a result of the query."""
     return _poll(status_url).error(
         ServiceError,
         "result-unreadable",
@@ -126,7 +125,7 @@ def not_complete(status_url: str, status: int) -> ServiceBusyError:
 
 
 def unanswered(error: SluiceError) -> NetworkError:
-    """The submission went out, and no answer came back."""
+    """Return the error for a submission without an answer."""
     return NetworkError(
         "submission-unanswered",
         f"{SERVICE}: submit got no usable answer ({error.reference}); the server may have created the job or not",
@@ -138,7 +137,7 @@ def unanswered(error: SluiceError) -> NetworkError:
 
 
 def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
-    """A submission was cut off, and whether it created a job cannot be told; ``status_urls`` of those it may be."""
+    """Return the error for an interrupted submission that may have created one of the jobs at ``status_urls``."""
     cut = f"{SERVICE}: an earlier run was cut off while it submitted the extraction, and "
     again = "pipeline continue submits anew"
     if not status_urls:
@@ -164,7 +163,7 @@ def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
 
 
 def query_changed(what: Sequence[str]) -> InputError:
-    """What is to be submitted afresh is not what was submitted before."""
+    """Return the error for a second submission whose query differs from the first one."""
     return InputError(
         "query-changed",
         f"{' and '.join(what)} changed since this job submitted it: another query is not submitted in its place",
@@ -175,7 +174,7 @@ def query_changed(what: Sequence[str]) -> InputError:
 
 
 def crtdl_refused(error: SluiceError, kept: str) -> ServiceError:
-    """The server does not accept the query."""
+    """Return the error for a query that the server refused."""
     return ServiceError(
         "crtdl-refused",
         error.message,

@@ -1,4 +1,4 @@
-"""What may be in an answer of the server, taken for what it should be and for nothing else."""
+"""Read values of the server's answers, each as one type and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.shared.http.answer import Answer
 
 
 def parse_json(body: bytes) -> Any:
-    """A JSON body; ``None`` for anything else."""
+    """Parse a JSON body; return ``None`` if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -19,9 +19,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_answer(answer: Answer) -> Any:
-    """The JSON in an answer; ``None`` when it is none by its ``Content-Type``, or a key of an object stands twice, of
-    which readers keep one value, each its own.
-    """
+    """Parse the body. Return ``None`` if it is not JSON by its ``Content-Type`` or an object repeats a key."""
     document = parse_json(answer.body) if answer.says_json else None
     try:
         json.loads(answer.body if document is not None else b"0", object_pairs_hook=_once, parse_int=str)
@@ -36,15 +34,15 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def int_of(value: Any) -> int | None:
-    """The value if it is a whole number."""
+    """Return the value if it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

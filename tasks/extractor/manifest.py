@@ -52,9 +52,8 @@ class Output:
 
 @dataclass(frozen=True)
 class ExtractionResult:
-    """What a complete job has produced. ``listed_errors`` are those beside the files: their OperationOutcomes, or the
-    URLs of these, as the server wrote them. ``deleted`` counts the files of resources that no longer exist.
-    """
+    """The result of a complete job. ``listed_errors`` are its OperationOutcomes, or their URLs, as the server wrote
+    them. ``deleted`` is the number of files of deleted resources."""
 
     outputs: tuple[Output, ...]
     listed_errors: tuple[Any, ...] = field(default=(), repr=False)
@@ -65,7 +64,7 @@ class ExtractionResult:
 
     @property
     def final_patients(self) -> int | None:
-        """How many patients the files hold, as the server counts them."""
+        """The number of patients in the files, as counted by the server."""
         return int_of(_summary(self).get("Num-Final-Patients"))
 
     @property
@@ -80,7 +79,7 @@ class ExtractionResult:
 
 
 def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
-    """The result in the 200 of the status poll of a job; its relative URLs are below ``base_url``.
+    """Return the result in the 200 of the status poll of a job; relative URLs are resolved against ``base_url``.
 
     Raises ``ServiceError``: ``result-unreadable`` for what is neither of the two shapes or not what they must hold, or
     the result of another job; ``result-url``.
@@ -92,7 +91,7 @@ def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionRe
 
 
 class _UnusableError(Exception):
-    """Why a document is no result; its text quotes nothing of it."""
+    """The reason why a document is not a result; its text quotes nothing of it."""
 
 
 def _result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
@@ -144,7 +143,7 @@ def _parameters(document: dict[str, Any], base_url: str) -> ExtractionResult:
 
 
 def _output(entry: dict[str, Any], base_url: str) -> Output:
-    """An output without a URL would be a file that is missing in silence."""
+    """Return an output, which must have a URL: otherwise a file would be missing unnoticed."""
     url, kind = entry.get("url"), entry.get("type")
     if not isinstance(url, str) or not url.strip():
         raise _UnusableError("an output that has no URL")
@@ -157,7 +156,7 @@ def _output(entry: dict[str, Any], base_url: str) -> Output:
 
 
 def _each_once(outputs: list[Output]) -> tuple[Output, ...]:
-    """The same file twice would be every resource twice."""
+    """Return the outputs, each file only once: otherwise its resources would be imported twice."""
     try:
         files = {parse_target(output.url).url for output in outputs}
     except InputError:
@@ -168,7 +167,7 @@ def _each_once(outputs: list[Output]) -> tuple[Output, ...]:
 
 
 def _check_job(job: dict[str, Any], status_url: str) -> None:
-    """The job that the server says this is the result of (document 2, ``extractor-job``)."""
+    """Check the job that the result claims to belong to (document 2, ``extractor-job``)."""
     asked, told, status = job_id_of(status_url), job.get("id"), job.get("status")
     if "/__status/" in status_url and isinstance(told, str) and is_job_id(told) and told.lower() != asked.lower():
         raise _UnusableError("the result of another job")
@@ -177,7 +176,7 @@ def _check_job(job: dict[str, Any], status_url: str) -> None:
 
 
 def _error(entry: Any) -> Any:
-    """The OperationOutcome itself, or the URL of some."""
+    """Return the OperationOutcome itself or the URL of some."""
     entry = object_of(entry)
     return entry if entry.get("resourceType") == "OperationOutcome" else entry.get("url")
 
@@ -215,7 +214,7 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
 
 
 def left_out(result: ExtractionResult, k: int) -> dict[str, str] | None:
-    """What the exclusion counts say in the step's line: patients and resources by reason, as they may be published."""
+    """Return the excluded patients and resources by reason, worded for publication in the step's line."""
     summary = _summary(result)
     found = Counter({f"patients {reason}": n for reason, n in _patients(summary).items()})
     for reasons in object_of(summary.get("Resource-Exclusions")).values():
@@ -250,7 +249,7 @@ def _folded(reason: str) -> str:
 
 
 def _medians(durations: dict[str, Any]) -> dict[str, float]:
-    """The median of each stage in seconds, in their order; those of stages that are not known are added up."""
+    """Return the median of each stage in seconds, in order; unknown stages are summed up."""
     found: dict[str, float] = {}
     for name, measured in durations.items():
         numbers = object_of(measured)

@@ -52,8 +52,7 @@ _PHRASE = re.compile(
 
 @dataclass(frozen=True)
 class ProgressText:
-    """What an answer says of a running job: a line for a person, the fraction done where a percentage is given, and
-    the job's state where it is named."""
+    """The progress of a running job: one line, the completed fraction and the state, if known."""
 
     text: str
     fraction: float | None = None
@@ -138,7 +137,7 @@ class Poller:
             backoff = min(2 * backoff, self._longest)
 
     def _poll(self, status_url: str) -> Answer | None:
-        """One answer; ``None`` when none came, which only the liveness window limits."""
+        """Return one answer; ``None`` if there was none, which only the liveness window limits."""
         try:
             return self._client.poll(status_url)
         except TransientError as error:
@@ -184,7 +183,7 @@ class Poller:
         self._progress.say(f"extracting: {text}", fraction=fraction, stands=paused or still)
 
     def _stands(self, handle: Handle, state: str, task: ExtractionTask | None, told: ProgressText) -> bool:
-        """Whether nothing has changed for long; warns of it once, and then every hour.
+        """Return whether nothing has changed for a long time; warn once, and then every hour.
 
         Compared are state, batches and version of the Task, and what the answer says. A Task that could not be read
         this time is as it was.
@@ -221,8 +220,8 @@ class Poller:
 
 
 def progress_text(answer: Answer, k: int) -> ProgressText:
-    """What a 202 says about the job. The cohort is said as a number of patients is (document 5, R3): not all of them
-    may arrive."""
+    """Return the progress in a 202. The cohort is worded as a number of patients (document 5, R3), because not all of
+    them may be in the result."""
     text = _last_informational(parse_json(answer.body))
     parts: list[str] = []
     phrase = _PHRASE.match(answer.headers.get("x-progress", "").strip())

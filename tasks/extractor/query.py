@@ -1,4 +1,4 @@
-"""What an extraction asks for: the patients of ``--patients``, and whether another job was asked the same.
+"""Read the patients of ``--patients``, and decide whether another job has the same query.
 
 ``--patients FILE`` gives the patients instead of the CRTDL's cohort (document 2, ``$extract-data``).
 
@@ -36,7 +36,7 @@ _groups = TypeAdapter(tuple[AttributeGroup, ...], config=ConfigDict(defer_build=
 
 
 def read_patients(path: Path) -> tuple[str, ...]:
-    """The ids in a file with one a line, each once, in order. ``Patient/`` in front and blank lines do not matter.
+    """Return the ids in a file, one per line, without repetition; ``Patient/`` and blank lines are ignored.
 
     Raises ``InputError``: ``patients-unreadable``, ``patients-invalid`` (names the lines, never an id),
     ``patients-empty``.
@@ -130,7 +130,7 @@ def _filters(group: AttributeGroup) -> set[tuple[object, ...]]:
 
 
 def _pruned(value: Any) -> Any:
-    """A JSON value without its nulls: some servers write them, some leave them out."""
+    """Return a JSON value without nulls, which some servers write and others leave out."""
     if isinstance(value, dict):
         return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):

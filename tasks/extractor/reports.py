@@ -1,4 +1,4 @@
-"""What belongs to a result and is no data: the reports and the consent audit files (document 3 §2).
+"""Download the parts of a result that are not data: reports and consent audit files (document 3 §2).
 
 Reports go to ``extraction/reports/``, consent audit files, which the Task names, to ``extraction/consent/``. None of
 them is ever an import file. A missing one is a warning, no failure.
@@ -86,7 +86,7 @@ class Companions:
         return found
 
     def outcomes(self, url: str, number: int) -> tuple[list[Any] | None, str]:
-        """The OperationOutcomes in a file, one document or NDJSON, and where it is kept; ``None`` when it has none."""
+        """Return the OperationOutcomes in a file (a document or NDJSON) and its stored path; ``None`` if none."""
         target = self._directory / ERRORS / (file_name(url) or f"errors-{number}")
         kept = f"{ERRORS}/{target.name}"
         try:
@@ -129,7 +129,7 @@ class Companions:
         return found
 
     def _ready(self, url: str) -> str:
-        """The absolute URL of a file that is there."""
+        """Return the absolute URL of an available file."""
         absolute = resolve(url, self._base_url)
         try:
             self._availability.wait(absolute, credentials=self._files.trusted(absolute), sleep=self._sleep)

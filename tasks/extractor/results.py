@@ -87,7 +87,7 @@ class Availability:
         )
 
     def _check(self, url: str, credentials: bool) -> int:
-        """One check: 200 or 206 when the file is there, else another status."""
+        """Check a file once: return 200 or 206 if it is available, else another status."""
         status, length = self._head_or_first_byte("HEAD", url, credentials)
         if status in _FALLBACK or (status == 200 and length is None):
             return self._head_or_first_byte("GET", url, credentials)[0]
@@ -95,7 +95,7 @@ class Availability:
         return 404 if status == 200 and length == 0 else status
 
     def _head_or_first_byte(self, method: str, url: str, credentials: bool) -> tuple[int, int | None]:
-        """The status, and the ``Content-Length`` where there is one."""
+        """Return the status, and the ``Content-Length`` if there is one."""
         headers = {"Accept": "application/fhir+ndjson"} | ({"Range": "bytes=0-0"} if method == "GET" else {})
         with self.http.stream(
             method,
@@ -148,11 +148,11 @@ class ResultFiles:
         self._note_oddities()
 
     def trusted(self, url: str) -> bool:
-        """Whether a file's URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
+        """Return whether a URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
         return self._result.requires_access_token or same_host(url, self._base_url)
 
     def downloader(self, meter: Meter) -> Downloader:
-        """A downloader with the settings of this step that counts what it moves in ``meter``."""
+        """Return a downloader with the settings of this step that counts its bytes in ``meter``."""
         config = self._context.config
         return Downloader(
             self._http,

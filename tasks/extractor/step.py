@@ -20,7 +20,7 @@ from tasks.shared.step import CheckContext, Given, Step, nothing
 
 
 def needs(given: Given) -> Collection[str]:
-    """A query; the URL of a result needs none."""
+    """Require a query, unless a result URL is given."""
     return () if is_url(given.input or "") else ("crtdl",)
 
 
@@ -33,7 +33,7 @@ def patients_unused(given: Given) -> InputError:
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """The patients and the input."""
+    """Yield the errors of the patients and the input."""
     given = context.given
     if given.patients is not None:
         patients = patients_file(context.job_dir, given.patients) if context.job_dir else given.patients
@@ -56,7 +56,7 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
-    """What the server may refuse of the query, as it will be submitted."""
+    """Yield the parts of the query that the server may refuse."""
     given = context.given.crtdl
     if given is None or is_special(given) or is_url(context.given.input or ""):
         return

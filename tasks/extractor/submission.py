@@ -90,7 +90,7 @@ class _SubmittedQuery(msgspec.Struct):
 
 @dataclass(frozen=True)
 class SubmittedQuery:
-    """What is extracted: the effective CRTDL, and the file of patients if they are given instead of its cohort.
+    """The query to submit: the effective CRTDL, and the file of patients if it replaces the cohort.
 
     ``given`` makes the effective CRTDL anew, of what was given and of the rules as they are now; ``None`` where it
     cannot know. It raises ``InputError`` and ``ConfigError``.
@@ -115,7 +115,7 @@ class Submission:
         self.warnings: list[str] = []
 
     def handle(self) -> Handle:
-        """The handle; submits when there is none and nothing was under way.
+        """Return the handle; submit the query if there is none and no submission is in progress.
 
         Raises what ``ExtractionClient.submit`` raises; ``crtdl-refused``; ``submission-unanswered`` when no answer
         came; ``submission-unknown``.
@@ -178,12 +178,12 @@ class Submission:
             return ""
 
     def on_trial(self, handle: Handle) -> bool:
-        """Whether the job of this handle may be somebody else's."""
+        """Return whether the job of this handle may be somebody else's."""
         note = self._read()
         return note is not None and note.trial == handle.job_id
 
     def is_ours(self, handle: Handle, answer: Answer) -> bool:
-        """Whether a complete job is the one of this submission; ``answer`` is the 200 of its status.
+        """Return whether a complete job belongs to this submission; ``answer`` is the 200 of its status.
 
         A job on trial that was asked something else is given up: ``handle`` looks for another one. Raises
         ``submission-unknown`` when its result does not tell, ``result-unreadable`` when the job is not on trial.
@@ -217,7 +217,7 @@ class Submission:
         return False
 
     def undecided(self, candidates: Sequence[str]) -> SluiceError:
-        """What a person must decide: which of the jobs is the one of this submission, if any. Forgets the handle."""
+        """Return the error that asks a person which job belongs to this submission. Forget the handle."""
         self._store.save(None)
         self._write(_Note(settled=True))
         return failures.unknown_submission([self._status_url(job_id) for job_id in candidates])
@@ -226,7 +226,7 @@ class Submission:
         return service_url(self._client.base_url, "__status", job_id)
 
     def _patients(self) -> tuple[str, ...]:
-        """The patients of the job: of its own copy, which is made of the given file until something rests on it."""
+        """Return the patients of the job, from its own copy of the given file."""
         if self._query.patients is None:
             return ()
         kept = self._directory / PATIENTS
@@ -249,7 +249,7 @@ class Submission:
         return handle
 
     def _explained(self, error: SluiceError) -> SluiceError:
-        """What a failed submission means; the note stays only where the server may have a job."""
+        """Explain a failed submission; the note stays only if the server may have created a job."""
         certain = error.operation == TOKEN_OPERATION or (
             error.reference in _NOT_SENT and (error.answered is None or error.answered in TURNED_AWAY)
         )
@@ -280,7 +280,7 @@ class Submission:
         return _Note(known=[task.id for task in tasks], at=at)
 
     def _candidate(self, note: _Note) -> str | None:
-        """The job that a submission which was cut off may have created; ``None`` when it has created none."""
+        """Return the job that an interrupted submission may have created; ``None`` if it created none."""
         if note.known is None:
             raise self.undecided([])
         try:
@@ -301,7 +301,7 @@ class Submission:
         return found[0] if found else None
 
     def _asked_something_else(self, job_id: str) -> bool:
-        """Whether a job is complete, and its result shows that it was not asked what this one asks."""
+        """Return whether a job is complete and its result has a different query."""
         status_url = self._status_url(job_id)
         answer = self._client.poll(status_url)
         if answer.status != 200:
@@ -327,12 +327,12 @@ class Submission:
 
 
 def begun(job_dir: Path) -> bool:
-    """Whether a submission of this job was begun, and not refused: its CRTDL and its patients stay what they are."""
+    """Return whether a submission of this job has begun and was not refused, so that its query is fixed."""
     return (job_dir / DIRECTORY / NOTE).exists()
 
 
 def patients_file(job_dir: Path, given: Path) -> Path:
-    """Where the patients of a job are read: from its own copy, once something rests on it or ``given`` has vanished."""
+    """Return the file with the patients of a job: its own copy, once the job depends on it or ``given`` is missing."""
     kept = job_dir / DIRECTORY / PATIENTS
     return kept if kept.is_file() and (begun(job_dir) or vanished(given)) else given
 
@@ -344,7 +344,7 @@ def vanished(given: Path) -> bool:
 
 
 def _from_then(task: ExtractionTask, at: float | None) -> bool:
-    """Whether a job can be from the moment of a submission, as far as the times are known."""
+    """Return whether a job can date from the moment of a submission, as far as the times are known."""
     try:
         authored = datetime.fromisoformat(task.authored) if task.authored else None
     except ValueError:

@@ -56,21 +56,20 @@ class Priority(StrEnum):
 
     @classmethod
     def of(cls, code: Any) -> Priority:
-        """The priority that a ``Task.priority`` means."""
+        """Return the priority for a ``Task.priority``."""
         return cls.HIGH if code in ("asap", "stat", "urgent") else cls.NORMAL
 
 
 def stage_of(name: Any) -> str:
-    """The stage that a server means, in either spelling; ``OTHER`` for one that is not known."""
+    """Return the stage with a name, in either spelling; ``OTHER`` if it is unknown."""
     stage = _SPELLINGS.get(name, name) if isinstance(name, str) else None
     return stage if stage in STAGES else OTHER
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far a job is. ``stages`` are those of the batches being processed, ``OTHER`` for one that is not known;
-    ``None`` means not said.
-    """
+    """The progress of a job. ``stages`` are those of the current batches, ``OTHER`` for an unknown one; ``None`` means
+    not reported."""
 
     cohort_size: int | None = None
     batch_size: int | None = None
@@ -87,7 +86,8 @@ class JobProgress:
         return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
 
     def describe(self, k: int) -> str:
-        """One line for a person. The cohort is said as a number of patients is (document 5, R3): not all may arrive."""
+        """Return one line about the progress. The cohort is worded as a number of patients (document 5, R3), because
+        not all of them may be in the result."""
         parts = []
         if self.batches_total:
             parts.append(f"{self.batches_completed}/{self.batches_total} batches")
@@ -102,7 +102,7 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class ExtractionTask:
-    """What the program reads of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
+    """The used part of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
 
     ``cancelled`` is whether somebody cancelled the job: ``Task.businessStatus`` decides, ``Task.status`` only where
     there is none (document 3 §2). ``issues`` are those of the job as the server wrote them; they may quote data.
@@ -123,7 +123,7 @@ class ExtractionTask:
     issues: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """A small JSON object, as ``extraction list --json`` prints it."""
+        """Return a small JSON object, as printed by ``extraction list --json``."""
         progress = self.progress
         return {
             "id": self.id,
@@ -140,7 +140,7 @@ class ExtractionTask:
 
 
 def parse_task(resource: Any) -> ExtractionTask | None:
-    """The Task in a parsed JSON document; ``None`` when it is none."""
+    """Return the Task in a parsed JSON document; ``None`` if it is none."""
     if not isinstance(resource, dict) or resource.get("resourceType") != "Task":
         return None
     task_id = _text(resource.get("id"))
@@ -169,7 +169,7 @@ def parse_task(resource: Any) -> ExtractionTask | None:
 
 
 def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
-    """The Tasks of a searchset, in the server's order; ``None`` when this is no Bundle."""
+    """Return the Tasks of a searchset, in the server's order; ``None`` if it is not a Bundle."""
     if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
         return None
     found = (parse_task(object_of(entry).get("resource")) for entry in list_of(bundle.get("entry")))
@@ -177,7 +177,7 @@ def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
 
 
 def extension_name(url: Any) -> str:
-    """The name of an extension: the last path segment of its URL, whichever of the two spellings it has."""
+    """Return the name of an extension: the last path segment of its URL, in either spelling."""
     name = url.rstrip("/").rpartition("/")[2] if isinstance(url, str) else ""
     return next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
 
@@ -215,7 +215,7 @@ def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
 
 
 def _issues(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Where servers put them: an extension, the serialised job in one, an OperationOutcome inside the Task."""
+    """Yield the issues of a Task: from an extension, the serialised job in one, or a contained OperationOutcome."""
     for extension in map(object_of, list_of(resource.get("extension"))):
         name, value = extension_name(extension.get("url")), extension.get("valueObject")
         listed = object_of(value).get("issues") if name == "job" else value if name == "job-issues" else None

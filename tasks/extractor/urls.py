@@ -18,13 +18,13 @@ _RESULT = re.compile(rf"/fhir/(__status/{_UUID}/?|(extraction|result)/.+)\Z", re
 
 
 def service_url(base_url: str, *segments: str) -> str:
-    """A URL under ``{base_url}/fhir``; the segments are escaped, so that none leads elsewhere."""
+    """Return a URL under ``{base_url}/fhir`` with escaped segments, so that none leads elsewhere."""
     path = "/".join(quote(segment, safe="$") for segment in segments)
     return f"{base_url.rstrip('/')}/fhir/{path}"
 
 
 def resolve(url: str, base_url: str) -> str:
-    """A URL as the server wrote it, made absolute (document 1, procedure 6).
+    """Return a URL of the server as an absolute URL (document 1, procedure 6).
 
     * Absolute URLs are kept.
     * ``//host/path``, ``host:port/path`` and ``host.name/path`` inherit the scheme of ``base_url``. What could be a
@@ -78,7 +78,7 @@ def _unusable(url: str) -> ServiceError:
 
 
 def is_result_url(url: str) -> bool:
-    """Whether a URL is that of an already complete result (document 3 §2)."""
+    """Return whether a URL is that of a complete result (document 3 §2)."""
     try:
         return _RESULT.search(urlsplit(url).path) is not None
     except ValueError:
@@ -86,17 +86,17 @@ def is_result_url(url: str) -> bool:
 
 
 def job_id_of(status_url: str) -> str:
-    """The id of the extraction job: the last path segment of its status URL; empty when there is none."""
+    """Return the id of the extraction job: the last path segment of its status URL, or an empty text."""
     return unquote(urlsplit(status_url).path.rstrip("/").rpartition("/")[2])
 
 
 def is_job_id(text: str) -> bool:
-    """Whether this is the id of an extraction job: a UUID (document 2)."""
+    """Return whether the text is the id of an extraction job: a UUID (document 2)."""
     return _JOB_ID.fullmatch(text) is not None
 
 
 def same_host(url: str, base_url: str) -> bool:
-    """Whether two URLs have the same host name, whatever the port."""
+    """Return whether two URLs have the same host name, whatever the port."""
     return (urlsplit(url).hostname or "").lower() == (urlsplit(base_url).hostname or "").lower()
 
 

@@ -54,7 +54,7 @@ def findings(
     sizes: dict[str, int] | None = None,
     client: ClientFactory | None = None,
 ) -> list[SluiceError]:
-    """Everything that would stop the import of ``url``, or of the configured URLs.
+    """Return all errors that would stop the import of ``url`` or of the configured URLs.
 
     Nothing is asked about a file that a job in ``job_dir`` has already: its URL may have expired. Each other URL is
     asked about once; ``sizes`` gets the bytes that servers say, by URL.
@@ -147,7 +147,7 @@ def _head_or_first_byte(client: ServiceClient, url: str) -> Answer:
 
 
 def _size(answer: Answer) -> int | None:
-    """The size of the file in bytes, if the server gives one."""
+    """Return the size of the file in bytes if the server gives one."""
     if answer.status in (206, 416):
         whole = _WHOLE.match(answer.headers.get("content-range", ""))
         return int(whole[1]) if whole else None

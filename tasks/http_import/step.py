@@ -13,7 +13,7 @@ from tasks.shared.step import CheckContext, Step, nothing
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """The URLs, each asked once; what their servers say about sizes is for ``space``."""
+    """Check each URL with one request; the sizes that servers report are for ``space``."""
     given = context.given.input
     if given is not None and not is_url(given):
         yield InputError(
@@ -27,7 +27,7 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def space(context: CheckContext, _read: int) -> int:
-    """The sizes that servers gave, and what is there; one that does not say, or does not answer, counts as nothing."""
+    """Return the sum of the reported sizes and the existing files; an unknown size counts as 0."""
     offered = context.sizes.items()
     wanted = sum(stored_size(size, urlsplit(url).path, context.config.compression) for url, size in offered)
     return wanted + context.held(IMPORT)

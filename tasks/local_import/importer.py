@@ -26,7 +26,7 @@ _THREADS = 2
 
 
 def scan_source(config: PipelineConfig, given: str | None) -> Scan:
-    """What the directory of the command line holds, else that of the configuration, without reading the files.
+    """List the directory of the command line or of the configuration, without reading the files.
 
     Its problems have the references ``input-missing`` (there is no directory), ``input-not-found``,
     ``input-not-directory``, ``input-no-ndjson``, ``input-unreadable``, ``file-name``, ``empty-file``, ``name-clash``.
@@ -101,12 +101,12 @@ def run(context: StepContext) -> StepReport:
 
 
 def _state(found: os.stat_result) -> str:
-    """What tells whether a source is still the same."""
+    """Return a text that changes when the source changes."""
     return f"{found.st_size}:{found.st_mtime_ns}"
 
 
 def _changed(file: SourceFile, before: str) -> bool:
-    """Whether a source differs from what an earlier run imported; one that cannot be asked counts as the same."""
+    """Return whether a source differs from the imported one; an unreadable source counts as unchanged."""
     try:
         return before != "" and _state(file.path.stat()) != before
     except OSError:
@@ -167,7 +167,7 @@ class _FileSource:
         self._counted = 0, 0
 
     def read(self, size: int, /) -> bytes:
-        """The next up to ``size`` bytes."""
+        """Return the next up to ``size`` bytes."""
         self._stop.check()
         self.count()
         try:

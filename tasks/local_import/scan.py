@@ -1,4 +1,4 @@
-"""Which files of a directory are imported, and what is wrong with the others."""
+"""Select the files of a directory to import, and find the problems of the others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a directory holds. ``problems`` stop an import; what was ``skipped``, by why, is said and left out.
+    """The content of a directory. ``problems`` stop an import; ``skipped`` files are left out, by reason.
 
     ``empty`` files are left out too: nothing of them can be counted. One may have had content in an earlier run.
     """
@@ -83,7 +83,7 @@ class Scan:
 
 
 def open_source(path: Path) -> int:
-    """A descriptor of a file to import: no symbolic link, and no waiting for the other end of a FIFO.
+    """Open a file to import without following a link or waiting for a FIFO, and return the descriptor.
 
     Raises ``OSError``.
     """
@@ -116,7 +116,7 @@ def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = Non
 
 
 def _resolved(directory: Path) -> Path | InputError:
-    """Where a directory really is, or why it cannot be imported."""
+    """Return the real path of a directory, or the reason why it cannot be imported."""
     try:
         real = directory.resolve(strict=True)
         if real.is_dir():
@@ -222,7 +222,7 @@ class _Walk:
 
 
 def _printable(name: str) -> bool:
-    """Whether a name can be shown and stored: UTF-8, no control characters."""
+    """Return whether a name can be shown and stored: UTF-8 without control characters."""
     try:
         name.encode()
     except UnicodeEncodeError:

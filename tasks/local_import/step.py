@@ -12,7 +12,7 @@ from tasks.shared.step import CheckContext, Step, nothing
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """The directory, without reading the files in it."""
+    """Check the directory without reading its files."""
     if is_url(context.given.input or ""):
         yield InputError(
             "input-is-url", "local_import takes a directory, INPUT is a URL",
@@ -23,13 +23,13 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
-    """What it leaves out; a job that goes on said so when it began."""
+    """Yield the files that are left out, unless the job is continued."""
     if context.job_dir is None:
         yield from scan_source(context.config, context.given.input).warnings
 
 
 def space(context: CheckContext, _read: int) -> int:
-    """What the importer takes, nothing else: the jobs directory may lie inside."""
+    """Return the size of the files to import; the jobs directory may be inside the directory."""
     files = scan_source(context.config, context.given.input).files
     return sum(stored_size(file.size, file.path.name, context.config.compression) for file in files)
 

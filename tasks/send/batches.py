@@ -49,7 +49,7 @@ class Transactions:
         self._overhead = len(self._next) + len(_RESOURCE) + len(_REQUEST) + len(_END)
 
     def sizes(self, resources: Iterable[Resource]) -> list[int]:
-        """Bytes that each of these adds to a body."""
+        """Return the bytes that each resource adds to a body."""
         overhead = self._overhead
         return [overhead + 2 * len(resource.key) + len(resource.raw) for resource in resources]
 
@@ -64,7 +64,7 @@ class Transactions:
         return len(_HEAD) + len(_TAIL)
 
     def body(self, resources: Iterable[Resource]) -> bytes:
-        """The transaction with these resources (at least one), in this order; their bytes are in it unchanged."""
+        """Return the transaction with these resources (at least one), unchanged and in this order."""
         parts: list[bytes | msgspec.Raw] = []
         opening = self._next
         for resource in resources:
@@ -77,8 +77,7 @@ class Transactions:
 
 
 class TransactionLimits:
-    """What one transaction may hold: resources, and bytes of its body. The bytes may be lowered by any
-    thread."""
+    """The limits of one transaction: resources, and bytes of its body. Any thread may lower the bytes."""
 
     def __init__(self, batch_size: int, max_bytes: int = MAX_BODY) -> None:
         self.batch_size = batch_size
@@ -92,14 +91,14 @@ class TransactionLimits:
         return self._max_bytes
 
     def too_large(self, refused: int) -> None:
-        """A body of ``refused`` bytes was answered 413: from now on none that is as large."""
+        """Lower the limit below ``refused`` bytes after a 413."""
         with self._lock:
             self._max_bytes = min(self._max_bytes, max(MIN_BODY, refused // 2))
             self.lowered = True
 
 
 class Resolve(Enum):
-    """What to do with a transaction that is refused because the target of a reference is not there."""
+    """The ways to handle a transaction that was refused because the target of a reference is missing."""
 
     LATER = auto()
     """All of it waits until everything else is sent."""
@@ -133,7 +132,7 @@ class UnitPart:
     groups: Sequence[int] | None = None
 
     def divisible(self) -> bool:
-        """Whether there is more than one group."""
+        """Return whether there is more than one group."""
         return len(self.resources if self.groups is None else self.groups) > 1
 
     def halves(self) -> tuple[UnitPart, UnitPart]:

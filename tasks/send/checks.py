@@ -1,5 +1,4 @@
-"""Where data leave to, whether the right server answers there, and what it takes on this side (document 1,
-services.send).
+"""Check the destination of the data, its server and its capabilities (document 1, services.send).
 
 A FHIR server is asked what it is before the first data go there (document 3 §7): one of R4, that takes what
 ``services.send.send_as`` will send, and none of the other services of the pipeline.
@@ -27,7 +26,7 @@ _OTHERS: Final = frozenset({"de-identify", "extract-data", "viewdefinition-run"}
 
 
 class StoreProbe:
-    """Whether an S3-compatible store has the bucket: HeadBucket."""
+    """The check that an S3-compatible store has the bucket (HeadBucket)."""
 
     proves = True
 
@@ -56,7 +55,7 @@ def fhir_url(config: PipelineConfig) -> str:
 
 
 def space(context: CheckContext, read: int) -> int:
-    """A transfer makes a zip, which goes when it has arrived."""
+    """Return the space for the zip file of a transfer, which is deleted afterwards."""
     return read if context.config.services.send.send_as is SendMode.TRANSFER_LOAD else 0
 
 
@@ -107,7 +106,7 @@ def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
 
 
 def _operations(rest: dict[str, Any]) -> Iterator[str]:
-    """The operations of a server and of its resource types, in one spelling."""
+    """Yield the operations of a server and of its resource types, in one spelling."""
     for one in _objects(rest.get("operation")):
         yield _named(one)
     for resource in _objects(rest.get("resource")):
@@ -126,5 +125,5 @@ def _named(operation: dict[str, Any]) -> str:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """The objects in a list that somebody else wrote."""
+    """Return the objects in a list from another program."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

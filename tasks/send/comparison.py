@@ -1,6 +1,6 @@
-"""What is to be sent, compared with the record before the first request of any mode (document 3 §7, first paragraph).
+"""Compare the input with the record before the first request of any mode (document 3 §7, first paragraph).
 
-One pass over the stored bytes. What is read afterwards must be what was compared: ``Compared`` tells when it is not.
+The comparison reads the stored bytes once. ``InputComparison`` detects changes between it and the upload.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tasks.shared.files.out_file import Spool
 
 
 class _Slot(msgspec.Struct, frozen=True, gc=False):
-    """Where a waiting resource stood in the input, and where its bytes lie in the spool."""
+    """The position of a waiting resource in the input, and of its bytes in the spool."""
 
     file: str
     line: int
@@ -55,7 +55,7 @@ class DeferredResources:
         return list(self._slots)
 
     def holds(self, resource: Resource) -> bool:
-        """Whether this very resource waits, and not another with the same ``Type/id``."""
+        """Return whether exactly this resource waits, rather than another one with the same ``Type/id``."""
         slot = self._slots.get(resource.key)
         return slot is not None and (slot.file, slot.ordinal) == (resource.file, resource.ordinal)
 
@@ -73,7 +73,7 @@ class DeferredResources:
         return (slot.file, slot.ordinal) if slot else None
 
     def read(self, key: str) -> Resource | None:
-        """The waiting resource, which goes on waiting; ``None`` when it does not wait any more."""
+        """Return the waiting resource without removing it; ``None`` if it no longer waits."""
         slot = self._slots.get(key)
         if slot is None:
             return None

@@ -193,8 +193,8 @@ class _Load:
         yield part, len(line), len(line)
 
     def _long(self, source: LoadSource, line: LongLine) -> Iterator[tuple[Cut, int, int | None]]:
-        """The same of a line that is not in memory, in parts: each with the size of its text, the first one with that
-        of the line. Whose it is, and what its placeholders stand for, is found in a first pass."""
+        """Yield the parts of a line that does not fit in memory, each with the size of its text, the first one with
+        that of the line. A first pass finds its patients and placeholders."""
         name, entries = source.path.name, 0
         patients: set[str] = set()
         placeholders: dict[bytes, bytes] = {}
@@ -237,7 +237,7 @@ class _Load:
             raise _GivenUpError
 
     def _send_waiting(self) -> None:
-        """Everything else is sent: now what waited for the targets of its references."""
+        """Send the resources that waited for the targets of their references, after everything else."""
         if not len(self._waiting):
             return
         count = len(self._waiting)
@@ -327,14 +327,13 @@ class _Load:
 
 
 def _concerned(resources: Iterable[Resource], alone: frozenset[str]) -> frozenset[str]:
-    """The patients of a Bundle that does not hold their Patient; with a resource of nobody the sequence of the file,
-    too, in which of the same ``Type/id`` the last one wins."""
+    """Return the patients of a Bundle without their Patient. A resource without a patient adds the sequence of the
+    file, in which the last of the same ``Type/id`` wins."""
     found = set(map(patient_of, resources))
     return frozenset(filter(None, found)) | (alone if None in found else frozenset())
 
 
 def _lanes(resource: Resource) -> frozenset[str]:
-    """Those of a resource on a line of its own: its patient, and itself, for of the same ``Type/id`` the last one wins,
-    whomever it concerns."""
+    """Return the sequences of a resource on its own line: its patient and its ``Type/id`` (the last one wins)."""
     patient = patient_of(resource)
     return frozenset() if patient is None else frozenset((patient, resource.key))

@@ -69,8 +69,8 @@ class Failures:
         self._write_failure(rejected, rejected.type or "", rejected.reference, rejected.type)
 
     def error(self, read: int, *, complete: bool, k: int) -> RefusedResourcesError:
-        """All failures as one error: how many of the ``read`` resources, why, where the first ones stand. Each may be
-        another patient's, so how many they are is said by the rules of publication with ``k``.
+        """Return all failures as one error: their number of the ``read`` resources, the reasons, and the first places.
+        Each may belong to another patient, so the number follows the rules of publication with ``k``.
 
         ``complete`` is False when the step gave up before it had tried everything.
         """
@@ -118,7 +118,7 @@ class Failures:
 
 
 def _json(data: bytes) -> msgspec.Raw | str:
-    """The data as it is when it is JSON, else as text."""
+    """Return the data unchanged if it is JSON, else as text."""
     try:
         data.decode()  # msgspec does not look into strings that it only passes over
         return msgspec.json.decode(data, type=msgspec.Raw)

@@ -1,4 +1,4 @@
-"""What was read, sent, put off and refused: the counts of a load and its ledger (document 3 §7).
+"""Count the resources read, sent, deferred and refused in a load, and keep its ledger (document 3 §7).
 
 One thread keeps the account. A resource is *done* in the ledger when it is on the server, or when a later resource with
 the same ``Type/id`` stands for it; it is then never sent again, also not with another batch size after a crash.
@@ -28,7 +28,7 @@ log = logging.getLogger("sluice.send")
 
 
 class LoadFacts(msgspec.Struct):
-    """What reading a file found; ``bytes`` is the size of its lines, uncompressed."""
+    """Counts of a file that was read; ``bytes`` is the uncompressed size of its lines."""
 
     lines: int = 0
     resources: int = 0
@@ -68,7 +68,7 @@ class LoadSource:
                 account.complete = None  # written by another version: read the file again
 
     def closable(self) -> bool:
-        """Whether everything of the file is done and the ledger does not say so yet."""
+        """Return whether the file is completely done and the ledger does not say so yet."""
         return self.read_to_end and self.account.complete is None and self.account.done.covers(0, self.facts.resources)
 
 
@@ -90,7 +90,7 @@ class LoadAccount:
         """Resources that were put off since the last one that got in."""
 
     def open(self, path: Path, sha256: str) -> LoadSource:
-        """The source for a file; ``sha256`` (hex) is that of its stored bytes.
+        """Return the source for a file; ``sha256`` (hex) is that of its stored bytes.
 
         What the ledger knows counts only for the same bytes and the same server.
         """
@@ -122,7 +122,7 @@ class LoadAccount:
         return [resource for resource in cut.resources if resource.ordinal not in known]
 
     def end_of(self, source: LoadSource) -> None:
-        """The file was read to its end."""
+        """Record that the file was read to its end."""
         source.facts.types = dict(source.types)
         source.read_to_end = True
         self._close(source)
@@ -150,11 +150,11 @@ class LoadAccount:
                 self._log(resource.file, resource.line, resource.type, reason)
 
     def count(self, what: str) -> int:
-        """Resources ``sent`` or ``collapsed``, by this run and the runs before it."""
+        """Return the number of resources ``sent`` or ``collapsed`` by this run and earlier ones."""
         return sum(source.account.counts[what] for source in self.sources.values())
 
     def facts(self) -> LoadFacts:
-        """What reading found, over all files."""
+        """Return the counts of all files."""
         total = LoadFacts()
         for source in self.sources.values():
             total.add(source.facts)
@@ -186,7 +186,7 @@ class LoadAccount:
         self._progress.add(resources=len(resources))
 
     def _supersede(self, resource: Resource) -> None:
-        """An earlier resource with this ``Type/id`` may be waiting: sent afterwards, it would win."""
+        """Drop an earlier waiting resource with the same ``Type/id``, which would otherwise overwrite this one."""
         earlier = self._waiting.take_out(resource.key)
         if earlier is not None:
             file, ordinal = earlier

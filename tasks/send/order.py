@@ -49,7 +49,7 @@ _PATIENT: Final = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_histor
 
 
 def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
-    """The files in groups: every group is on the server before the next one begins.
+    """Yield the files in groups; every group is on the server before the next one begins.
 
     A file whose first line is a plain resource is a group of its own, in the order of types; the files whose first line
     is a Bundle are the last group. Raises what reading raises.
@@ -95,7 +95,7 @@ _concerns = msgspec.json.Decoder(_Concerns)
 
 
 def patient_of(resource: Resource) -> str | None:
-    """The id of the Patient that it is, or refers to as its own; ``None`` when nobody knows.
+    """Return the id of the Patient that the resource is or belongs to; ``None`` if unknown.
 
     What is sent of one patient goes in one sequence (document 3 §7).
     """

@@ -15,7 +15,7 @@ from tasks.shared.step import Reads, Step, StepContext
 
 
 def reads(config: PipelineConfig) -> Reads:
-    """A direct load takes resources, whatever was made of them since; the other modes take the files made last."""
+    """Return the input: a direct load reads resources, the other modes the files written last."""
     direct = config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD
     return Reads.RESOURCES if direct else Reads.LATEST
 
@@ -47,7 +47,7 @@ def _mode(mode: SendMode) -> Callable[[StepContext, InputComparison], StepReport
 
 
 def _left_alone(context: StepContext) -> tuple[str, ...]:
-    """A wait has named what is in its directory."""
+    """Return the files that are not sent; a wait has already named those in its directory."""
     recorded = context.input.recorded
     if recorded is not None and recorded.step == "wait":
         return ()

@@ -118,7 +118,7 @@ class TransactionSender:
                     report(Failed(resource, refused))
 
     def _exceeds(self, resources: Sequence[Resource]) -> bool:
-        """Whether these are too many: a circle of references, or packed before a server lowered the limit."""
+        """Return whether the resources exceed the limits: by a cycle of references, or a limit that was lowered."""
         if len(resources) == 1:
             return False
         if len(resources) > self._limits.batch_size:
@@ -127,8 +127,7 @@ class TransactionSender:
         return self._limits.lowered and size + sum(self._transactions.sizes(resources)) > self._limits.max_bytes
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
-        """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were
-        refused."""
+        """Send one transaction. Remove the decided entries from ``pending``; return the verdict if all were refused."""
         self._check()
         body = self._transactions.body(pending)
         try:

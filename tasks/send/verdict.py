@@ -1,4 +1,4 @@
-"""What a FHIR server's answer to a transaction means for the resources in it (document 3 §7).
+"""Interpret the answer of a FHIR server to a transaction for each of its resources (document 3 §7).
 
 Statuses and issue codes decide where they can. They cannot tell a missing reference target from other
 refusals, nor a lock conflict from other conflicts: HAPI answers both with the code ``processing``, Blaze a
@@ -50,7 +50,7 @@ _NULL: Final = Raw(b"null")
 
 
 class Fate(Enum):
-    """What becomes of a transaction, or of one of its entries."""
+    """The outcome of a transaction or of one of its entries."""
 
     SENT = auto()
     MISSING_TARGET = auto()
@@ -115,7 +115,7 @@ class _Response(_Written, gc=False):
 
     @property
     def is_serious(self) -> bool:
-        """Whether the outcome has an issue of an error."""
+        """Return whether the outcome has an issue with an error."""
         return any(issue.severity in _SERIOUS for issue in (self.outcome and self.outcome.issue) or ())
 
 
@@ -150,8 +150,8 @@ _NO_ENTRIES: Final = Raw(b"[]")
 
 
 def judge(status: int, body: bytes, *, refused: bool = False) -> Verdict:
-    """The verdict over a transaction, or an entry, that was answered ``status``; ``refused`` says that its outcome has
-    an error, which counts beside a 2xx."""
+    """Return the verdict on a transaction or entry with this ``status``; ``refused`` means that its outcome has an
+    error, which counts even with a 2xx."""
     if 200 <= status < 300 and not refused:
         return Verdict(Fate.SENT, status)
     codes = issue_codes(body)
@@ -170,9 +170,9 @@ def judge(status: int, body: bytes, *, refused: bool = False) -> Verdict:
 
 
 def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict] | None:
-    """The verdicts over the entries of an accepted transaction; ``None`` when all of them got in. ``keys`` are the
-    ``Type/id`` that were put, ``url`` is the server's. An entry with an outcome of an error did not get in, whatever
-    its status.
+    """Return the verdicts on the entries of an accepted transaction; ``None`` if all were stored. ``keys`` are the
+    ``Type/id`` that were put, ``url`` is the server's. An entry whose outcome has an error was not stored, whatever its
+    status.
 
     Raises ``ServiceError`` ``send-answer`` when the answer is not the result of this transaction: then nobody can say
     what was stored.
@@ -215,7 +215,7 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
 
 
 def _repeats(body: bytes, read: _Transaction) -> bool:
-    """Whether a key stands twice in the Bundle, or one that counts in an entry. ``read`` is what was read of it."""
+    """Return whether the Bundle or an entry repeats a key that counts. ``read`` is the parsed Bundle."""
     size = len(_encode(read))
     if size == len(body) or size == len(msgspec.json.format(body, indent=-1)):
         return False
@@ -239,7 +239,7 @@ def _members(parent: Mapping[str, Raw], key: str) -> Mapping[str, Raw]:
 
 
 def _of_another(entry: _ResponseEntry, key: str, url: str) -> str | None:
-    """What in an entry is not of the resource that was put as ``key`` on the server at ``url``."""
+    """Return the part of an entry that does not belong to the resource put as ``key`` on the server at ``url``."""
     location, stored = entry.response.location, entry.resource
     if location is not None and location.partition("/_history/")[0] != key:  # as a rule it is relative
         if not _names(location, key):
@@ -252,21 +252,21 @@ def _of_another(entry: _ResponseEntry, key: str, url: str) -> str | None:
 
 
 def _names(location: str, key: str) -> bool:
-    """Whether a location, relative or absolute, with a version or without, is that of ``Type/id``."""
+    """Return whether a location, relative or absolute, with or without a version, is that of ``Type/id``."""
     place = location.partition("/_history/")[0]
     return place == key or place.endswith(f"/{key}")
 
 
 def _is_at(location: str, url: str) -> bool:
-    """Whether a location is relative, or on the host of ``url``."""
+    """Return whether a location is relative or on the host of ``url``."""
     _, slashes, rest = location.partition("//")
     return not slashes or _is_own_host(rest.partition("/")[0], url)
 
 
 @functools.lru_cache(maxsize=64)
 def _is_own_host(place: str, url: str) -> bool:
-    """Whether a host with its port is that of ``url``. A server in a container often takes itself for ``localhost``:
-    that is its own host, too."""
+    """Return whether a host with its port is that of ``url``. ``localhost`` counts as its own host, because servers in
+    containers often use it."""
     try:
         host = urlsplit(f"//{place}").hostname or ""
         return host == urlsplit(url).hostname or is_loopback(host)
@@ -288,7 +288,7 @@ def _unexpected(answer: Answer, what: str) -> ServiceError:
 
 
 def _text(body: bytes) -> str:
-    """The free text of an OperationOutcome's issues, to be searched and dropped."""
+    """Return the free text of an OperationOutcome's issues, to be searched and dropped."""
     try:
         outcome = _outcome.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

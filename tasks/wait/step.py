@@ -76,7 +76,7 @@ def run(context: StepContext) -> StepReport:
 
 
 def _checked(file: Path, stop: Stop, largest: int) -> tuple[int, int]:
-    """How many lines the file has, every one a JSON object, and how many resources they are, each of at most
+    """Return the number of lines of a file, each a JSON object, and its number of resources, each of at most
     ``largest`` bytes."""
     try:
         check = check_file(file, stop, largest=largest)

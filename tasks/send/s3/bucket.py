@@ -31,7 +31,7 @@ _EXPIRY: Final = re.compile('expiry-date="([^"]{1,64})"')
 
 
 @dataclass(frozen=True)
-class StoredObject:
+class ComparedObject:
     """An object that is in the bucket. ``size`` in bytes, ``etag`` without quotes; ``sha256`` from its metadata.
 
     ``plain`` is False when a key of a customer or of KMS encrypts it: then the ETag is not the MD5 of its content.
@@ -85,7 +85,7 @@ class Bucket:
             raise self._client.not_s3("")
         return True
 
-    def head(self, key: str, stop: Stop, *, uploaded: bool = False) -> StoredObject | None:
+    def head(self, key: str, stop: Stop, *, uploaded: bool = False) -> ComparedObject | None:
         """Return the object ``key``; ``None`` when it is not there, or the store does not tell.
 
         Raises ``ServiceError`` ``s3-differs`` when it was ``uploaded`` and the store says that it is not there.
@@ -100,7 +100,7 @@ class Bucket:
             raise
         self.warnings |= dict.fromkeys(warnings_about(answer))
         kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
-        return StoredObject(
+        return ComparedObject(
             size=int(answer.get("ContentLength", -1)),
             sha256=answer.get("Metadata", {}).get("sha256"),
             etag=_bare(answer.get("ETag")),
@@ -207,7 +207,7 @@ def warnings_about(head: Mapping[str, Any], now: datetime | None = None) -> Iter
 
 
 def _expires(expiration: str, before: datetime) -> bool:
-    """Whether an ``x-amz-expiration`` names a moment that is not after ``before``."""
+    """Return whether the moment in an ``x-amz-expiration`` is not after ``before``."""
     found = _EXPIRY.search(expiration)
     try:
         moment = parsedate_to_datetime(found[1]) if found else None

@@ -267,7 +267,7 @@ def _descriptions() -> Loader:
 
 
 def _boto_client(config: PipelineConfig) -> Any:
-    """A boto3 client that knows the configuration and nothing else."""
+    """Return a boto3 client that uses only the configuration."""
     s3 = config.services.send.s3
     # Every setting that botocore would look for in variables or files, cut off from both.
     alone = {
@@ -340,5 +340,5 @@ class _Answer(io.BytesIO):
     """The body of an answer as botocore reads it."""
 
     def stream(self) -> Iterator[bytes]:
-        """All of it."""
+        """Yield the whole body."""
         yield self.read()

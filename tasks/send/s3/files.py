@@ -29,13 +29,13 @@ _BUFFER: Final = 256 * 1024
 
 
 def job_prefix(prefix: str | None, job_id: str) -> str:
-    """What the keys of one job begin with: ``[prefix/]<job id>/``. Slashes around the prefix do not count."""
+    """Return the prefix of the keys of one job: ``[prefix/]<job id>/``. Slashes around the prefix are ignored."""
     front = (prefix or "").strip("/")
     return f"{front}/{job_id}/" if front else f"{job_id}/"
 
 
 def object_key(prefix: str, name: str) -> str:
-    """The key of the file ``name`` (its path below the input directory) under a job's prefix.
+    """Return the key of the file ``name`` (its path below the input directory) under a job's prefix.
 
     Raises ``InputError`` (``s3-key-too-long``) for a key that no store takes.
     """
@@ -51,7 +51,7 @@ def object_key(prefix: str, name: str) -> str:
 
 
 def content_type(name: str) -> str:
-    """The ``Content-Type`` for a file name. Compressed NDJSON is a zstd file: it gets no ``Content-Encoding``.
+    """Return the ``Content-Type`` for a file name. Compressed NDJSON is a zstd file without ``Content-Encoding``.
 
     With one, a client would unpack on the way and find other bytes than ``sha256`` speaks of.
     """
@@ -84,7 +84,7 @@ class OpenFile:
         return data
 
     def verify(self) -> None:
-        """Nobody has written to the file since it was compared."""
+        """Raise an error if the file was changed after it was compared."""
         self._compared.verify(self.path, self._handle)
 
     def __enter__(self) -> Self:
@@ -125,11 +125,11 @@ class FileSection:
         return value.to_bytes(4, "big")
 
     def tell(self) -> int:
-        """Where the next ``read`` begins."""
+        """Return the position of the next ``read``."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As for any file object."""
+        """Move the position, as any file object does."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.length}[whence]
         self._at = max(0, base + offset)
         return self._at
@@ -146,7 +146,7 @@ class FileSection:
         return data
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it from its start, in pieces."""
+        """Yield the whole section from its start, in pieces."""
         self.seek(0)
         while piece := self.read(_BUFFER):
             yield piece

@@ -1,4 +1,4 @@
-"""Which error an S3 store's refusal is (document 3 §7): by status and code, never by the text of the message.
+"""Map the refusals of an S3 store to errors (document 3 §7), by status and code, never by the message.
 
 Transient: the store is busy, or what arrived was damaged. Terminal: everything that a person has to change, each with
 what to change. The message of the store is not quoted; its code is.
@@ -89,7 +89,7 @@ class UploadGoneError(TransientError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a store said when it did not do what was asked. ``code`` and ``region`` are from the error document."""
+    """A refusal of the store. ``code`` and ``region`` are from the error document."""
 
     where: Where
     status: int
@@ -98,7 +98,7 @@ class Refusal:
     headers: Mapping[str, str]
 
     def error(self, now: datetime | None = None) -> SluiceError:
-        """The error for it; ``now`` is the time of this machine."""
+        """Return the error for the refusal; ``now`` is the time of this machine."""
         code, status = self.code, self.status
         if status == 407:
             return proxy_authentication(self.where)
@@ -176,7 +176,7 @@ class Refusal:
 
 
 def proxy_authentication(where: Where) -> ServiceError:
-    """A proxy wants other credentials (document 1, "Authentication" rule 7)."""
+    """Return the error for wrong credentials of a proxy (document 1, "Authentication" rule 7)."""
     return where.error(
         ServiceError,
         "proxy-authentication",

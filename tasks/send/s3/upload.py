@@ -25,7 +25,7 @@ import msgspec
 from config import PipelineConfig
 from tasks.send import STATE
 from tasks.send.comparison import InputComparison
-from tasks.send.s3.bucket import Bucket, StoredObject
+from tasks.send.s3.bucket import Bucket, ComparedObject
 from tasks.send.s3.client import CONNECTIONS
 from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
@@ -66,7 +66,7 @@ class Sizes:
     part: int = 32 * MIB
 
     def part_size(self, size: int) -> int:
-        """The size of the parts of a file of ``size`` bytes."""
+        """Return the size of the parts of a file of ``size`` bytes."""
         least = -(-size // _MOST_PARTS)
         return max(self.part, -(-least // MIB) * MIB)
 
@@ -89,8 +89,7 @@ def findings(
     meter: Meter | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Found]:
-    """What would stop an upload before its first byte: the store is asked for the bucket, as often as the retry block
-    says, for two minutes at most.
+    """Check the bucket before an upload, with retries for at most two minutes, and return the findings.
 
     References: ``wrong-service`` for what is no store, those of ``Refusal`` and of the HTTP client. Keys that may write
     but not look are a doubt.
@@ -192,7 +191,7 @@ class Uploader:
 
     @property
     def already_there(self) -> int:
-        """How many files did not have to be sent."""
+        """The number of files that did not have to be sent."""
         return len(self._there)
 
     def upload(self, file: OpenFile, key: str, stop: Stop) -> None:
@@ -218,8 +217,8 @@ class Uploader:
         there = stored is not None
         self._progress.add(files=1, bytes=0 if large and not there else file.size, earlier=there)
 
-    def _find(self, file: OpenFile, key: str, stop: Stop) -> StoredObject | None:
-        """The object, if it is the one that an upload would make."""
+    def _find(self, file: OpenFile, key: str, stop: Stop) -> ComparedObject | None:
+        """Return the object if it equals the one that an upload would create."""
         stored = self._bucket.head(key, stop)
         return stored if stored is not None and stored.etag and _difference(stored, file) is None else None
 
@@ -283,11 +282,10 @@ class Uploader:
 
 
 def _difference(
-    stored: StoredObject, file: OpenFile, etag: str | None = None, body: FileSection | None = None
+    stored: ComparedObject, file: OpenFile, etag: str | None = None, body: FileSection | None = None
 ) -> str | None:
-    """What of an object is not as it was uploaded, or would be: size, ``sha256`` in its metadata, and where they are
-    known the ``etag`` of the upload's answer and the MD5 of the ``body``, which an ETag in the form of an MD5 must be.
-    """
+    """Return the difference between an object and its upload: size, ``sha256`` in its metadata, and if known the
+    ``etag`` of the upload and the MD5 of the ``body``, which an ETag in the form of an MD5 must equal."""
     if stored.size != file.size:
         return "it has another size"
     if stored.sha256 != file.sha256:
@@ -331,7 +329,7 @@ def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
 
 
 def timestamp(moment: datetime) -> str:
-    """A moment as the manifest spells it: UTC, whole seconds."""
+    """Return a moment in the format of the manifest: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

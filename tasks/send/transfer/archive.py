@@ -103,7 +103,7 @@ def survey(
 
 
 def pieces(path: Path) -> Iterator[memoryview]:
-    """The content of a file, decompressed, in pieces that are good until the next one is asked for."""
+    """Yield the decompressed content of a file in pieces, each valid until the next one."""
     buffer = bytearray(_PIECE)
     view = memoryview(buffer)
     with open_content(path) as content:
@@ -112,7 +112,7 @@ def pieces(path: Path) -> Iterator[memoryview]:
 
 
 def _named(directory: Path) -> dict[str, Path]:
-    """The files by their names in the zip."""
+    """Return the files by their names in the zip."""
     found: dict[str, Path] = {}
     for path in finished_files(directory):
         plain = path.with_suffix("") if path.suffix.lower() == ZST else path
@@ -133,7 +133,7 @@ def _named(directory: Path) -> dict[str, Path]:
 
 
 def _member(name: str, path: Path, read: Callable[[int], None], largest: int) -> tuple[Member, int | None]:
-    """The file, and how many resources are in it."""
+    """Return the member for a file, and its number of resources."""
     digest = hashlib.sha256()
     size = 0
     ndjson = is_ndjson_name(PurePosixPath(name).name)

@@ -51,7 +51,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Which project's data, and whose (document 1, services.send.transfer)."""
+    """The project and the organization of the data (document 1, services.send.transfer)."""
 
     project: str
     organization: str
@@ -79,16 +79,16 @@ class Transfer:
         return urlencode({"identifier": f"{PROJECT}|{value}"})
 
     def document(self, identity: str, archive: Archive, date: str) -> bytes:
-        """The DocumentReference that commits the transfer, under the id ``identity``. ``date`` has a zone."""
+        """Return the DocumentReference that commits the transfer, with the id ``identity``. ``date`` has a zone."""
         fields = {"resourceType": "DocumentReference", "id": identity, **self._fields(archive), "date": date}
         return msgspec.json.encode(fields)
 
     def stands(self, hit: Hit, archive: Archive) -> bool:
-        """Whether the document on the server says all of this already; its date may be another."""
+        """Return whether the document on the server already has this content, apart from its date."""
         return all(hit.document.get(name) == value for name, value in self._fields(archive).items())
 
     def concerns(self, hit: Hit) -> bool:
-        """Whether the document is about this project, so a hit of the search for it."""
+        """Return whether the document is about this project and thus a result of the search for it."""
         others = hit.document.get("identifier")
         found = [hit.document.get("masterIdentifier"), *(others if isinstance(others, list) else [])]
         return any(
@@ -96,9 +96,8 @@ class Transfer:
         )
 
     def arrived(self, hit: Hit, archive: Archive, base: str) -> bool:
-        """Whether the receiving process, which takes the first attachment, gets this zip as it was put: from this
-        organization, final, with this url, type, size and hash. A server may add to it, and write the url in full.
-        """
+        """Return whether the receiving process, which uses the first attachment, gets this zip unchanged: from this
+        organization, final, with this url, type, size and hash. A server may add elements and write the url in full."""
         if hit.binaries(base)[:1] != [self.binary_id(archive)] or not self.owns(hit):
             return False
         wanted = self._fields(archive)
@@ -109,7 +108,7 @@ class Transfer:
         )
 
     def owns(self, hit: Hit) -> bool:
-        """Whether the document names this organization as an author."""
+        """Return whether the document names this organization as an author."""
         authors = hit.document.get("author")
         wanted = self._author["identifier"]
         return isinstance(authors, list) and any(
@@ -160,7 +159,7 @@ class BinaryJson:
         return len(self._head) + (self._content.length + 2) // 3 * 4 + len(self._tail)
 
     def pieces(self) -> Iterator[bytes]:
-        """The JSON, from its start."""
+        """Yield the JSON from its start."""
         yield self._head
         rest = b""
         for piece in self._content.pieces():
@@ -172,7 +171,7 @@ class BinaryJson:
 
 
 def read_hits(body: bytes) -> list[Hit] | None:
-    """The DocumentReferences of a searchset, in their order; ``None`` when the answer is none, or ambiguous."""
+    """Return the DocumentReferences of a searchset in order; ``None`` if the answer is not one or is ambiguous."""
     try:
         check_utf8(body)
         members = unique_members(body)

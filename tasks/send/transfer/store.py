@@ -27,7 +27,7 @@ class TransferBounds:
     upload_rate: int = 256 * 1024
 
     def upload_timeout(self, timeout: float, length: int) -> float:
-        """Seconds for one upload of ``length`` bytes, where another request has ``timeout``."""
+        """Return the timeout in seconds for an upload of ``length`` bytes; other requests have ``timeout``."""
         return timeout + length / self.upload_rate
 
 
@@ -51,8 +51,7 @@ class FhirStore:
         self._timeout = timeout
 
     def find(self, transfer: Transfer) -> tuple[list[Hit], Answer]:
-        """The documents that the receiving process would find, in the order in which it would find them; and the answer
-        that they are from.
+        """Return the documents that the receiving process would find, in its order, and their answer.
 
         Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset of this
         project's documents.
@@ -78,7 +77,7 @@ class FhirStore:
         return wrong_answer(answer, where, f"with {what}", reference="transfer-answer", hint=hint)
 
     def holds(self, identity: str, archive: Archive, *, uploaded: bool) -> bool:
-        """Whether the Binary is there: its id is made of its content.
+        """Return whether the Binary exists: its id is derived from its content.
 
         Where the answer is about a zip, its size must agree; without ``uploaded``, that is without a confirmed upload,
         it must be given.
@@ -98,7 +97,7 @@ class FhirStore:
             raise self.differs(f"Binary/{identity}", "has another size", answer)
 
     def differs(self, what: str, how: str, answer: Answer) -> ServiceError:
-        """The error for a resource that was put, and is not what is found afterwards."""
+        """Return the error for a resource that differs from what was put."""
         return RefusedError(
             "transfer-differs",
             f"send: the server took {what.partition('/')[0]}, but asked for it, it {how}",
@@ -174,7 +173,7 @@ class FhirStore:
 
 
 def _other_size(answer: Answer, archive: Archive) -> bool:
-    """Whether an answer about a zip says that it has another size. Some servers speak of the Binary's JSON instead."""
+    """Return whether an answer gives another size for the zip. Some servers report the size of the Binary's JSON."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     size = answer.headers.get("content-length", str(archive.size))
     return answer.status == 200 and kind == ZIP and size != str(archive.size)

@@ -43,7 +43,7 @@ log = logging.getLogger("sluice.send")
 
 
 class TransferJournal(msgspec.Struct, frozen=True):
-    """What a transfer to ``target``, the base URL of the FHIR store, remembers over a crash: small JSON.
+    """The state of a transfer to ``target``, the base URL of the FHIR store, kept over a crash as small JSON.
 
     It is written before the thing it guards: the id of a Binary before its upload begins, the ids of old Binaries
     before the DocumentReference that names them is replaced. So nothing is left on the server that a later run of this
@@ -62,7 +62,7 @@ class TransferJournal(msgspec.Struct, frozen=True):
 
 
 def load_journal(directory: Path, *, target: str, contents: str, date: str) -> TransferJournal:
-    """The journal for these contents and this target; a fresh one, dated ``date``, when there is none.
+    """Return the journal for these contents and this target; a new one, dated ``date``, if there is none.
 
     What an earlier run of this job left at the same target is remembered even if the contents are others now.
     """
@@ -178,7 +178,7 @@ class _Sending:
         return contents
 
     def _archive(self, contents: ArchiveContents) -> Archive:
-        """The facts of the zip; it is made when they are not known."""
+        """Return the facts of the zip; create it if they are unknown."""
         return self._journal.archive or self._pack(contents)
 
     def _pack(self, contents: ArchiveContents) -> Archive:
@@ -198,7 +198,7 @@ class _Sending:
         return archive
 
     def _has_zip(self, archive: Archive) -> bool:
-        """Whether the finished zip is there: under its final name it is complete."""
+        """Return whether the finished zip exists; under its final name it is complete."""
         return size_of(self._path) == archive.size
 
     def _remove_zip(self) -> None:

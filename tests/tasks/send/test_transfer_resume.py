@@ -26,9 +26,10 @@ SEED = int(os.environ.get("KILL_SEED", "20260302"))
 CLIENT = """
 import sys
 from pathlib import Path
-from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.store import TransferBounds
 from tests.peers.transfer import TransferJob
-print(TransferJob(Path(sys.argv[1])).send(sys.argv[2], bounds=Bounds(raw_above=int(sys.argv[3]))).details["binary"])
+bounds = TransferBounds(raw_above=int(sys.argv[3]))
+print(TransferJob(Path(sys.argv[1])).send(sys.argv[2], bounds=bounds).details["binary"])
 """
 
 # What the server does when the kill comes (with ``applied``, it has done its work), and whether an upload is needed
