@@ -26,14 +26,14 @@ from flows.commands.decide import (
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.commands.status import hint_anywhere, how_to_go_on, status_of
-from flows.engine.flow_runs import set_parameters
+from flows.engine.flow_runs import BEHIND, set_parameters
 from flows.gate.decisions import as_decided, ask_project, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import AT_THE_END, JobRecord, RecordWriter, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
-from flows.job.running.sweep import BEHIND, late, notice, was_cut_off
+from flows.job.running.sweep import late, notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact
 from flows.jobs_dir import load

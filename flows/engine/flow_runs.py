@@ -14,6 +14,9 @@ from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
 from flows.engine.artifacts import artifacts_of, delete_artifact
 from tasks.shared.log import logger
 
+BEHIND = "AwaitingConcurrencySlot"
+"""Prefect's name for a run that waits until another one of its deployment is over."""
+
 BULK = 50
 """How many runs Prefect removes with one request, at most."""
 

@@ -12,21 +12,35 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateName,
+)
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import WorkerFlowRunResponse
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.states import Scheduled
 from prefect.utilities.services import critical_service_loop
 from prefect.workers.process import ProcessWorker
 
 from flows.engine import patches
+from flows.engine.flow_runs import BEHIND
 from flows.signals import end_with_supervisor
 from tasks.shared.errors import TerminalError
 
 logger = logging.getLogger("sluice.worker")
+
+AGAIN = timedelta(seconds=30)
+"""When a run that waits for another one is looked at again; Prefect's server lets it wait as long."""
 
 Workload = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -66,6 +80,18 @@ async def loop(workload: Workload, interval: float, **options: Any) -> None:
     await critical_service_loop(workload=outlasting(workload), interval=interval, **options)
 
 
+def later(due: Sequence[FlowRun], waiting: Sequence[FlowRun]) -> list[FlowRun]:
+    """Return the runs that are ``due`` and planned later than another one, due or ``waiting``.
+
+    Runs of another deployment, or in another queue (which may have no worker), do not count.
+    """
+    first: dict[tuple[UUID | None, UUID | None], FlowRun] = {}
+    never = datetime.max.replace(tzinfo=UTC)
+    for run in sorted([*due, *waiting], key=lambda run: (run.expected_start_time or never, run.id)):
+        first.setdefault((run.deployment_id, run.work_queue_id), run)
+    return [run for run in due if first[run.deployment_id, run.work_queue_id].id != run.id]
+
+
 with warnings.catch_warnings():  # it takes the place of Prefect's own on purpose
     warnings.simplefilter("ignore", UserWarning)
 
@@ -79,8 +105,35 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
             # One that was resumed, or continued, while its last process here still ends waits for the next look:
             # Prefect's worker would not find its place free, and end.
             ending = self._limiter.statistics().borrowers if self._limiter is not None else ()
-            free = [entry for entry in flow_run_response if entry.flow_run.id not in ending]
+            behind = await self._behind([entry.flow_run for entry in flow_run_response])
+            free = [entry for entry in flow_run_response if entry.flow_run.id not in {*ending, *behind}]
             return await super()._submit_scheduled_flow_runs(free)
+
+        async def _behind(self, due: list[FlowRun]) -> set[UUID]:
+            """Return the runs that are not taken up now, because an earlier one of their deployment is due or waits.
+
+            Where a deployment has a ``concurrency_limit``, Prefect's server gives a free slot to whichever run asks
+            first, and lets each ask every 30 seconds. They get the state that Prefect's server gives them.
+            """
+            ids = {run.deployment_id for run in due if run.deployment_id is not None}
+            if not ids:
+                return set()
+            these = DeploymentFilter(id=DeploymentFilterId(any_=sorted(ids)))
+            found = await self.client.read_deployments(deployment_filter=these)
+            limited = {one.id for one in found if one.global_concurrency_limit is not None}
+            if not limited:
+                return set()
+            state = FlowRunFilterState(name=FlowRunFilterStateName(any_=[BEHIND]))
+            waiting = await self.client.read_flow_runs(
+                deployment_filter=these, flow_run_filter=FlowRunFilter(state=state),
+                sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            )  # fmt: skip
+            behind = later([run for run in due if run.deployment_id in limited], waiting)
+            for run in behind:
+                if run.state is not None and run.state.name in {"Scheduled", "Late"}:
+                    waits: State[Any] = Scheduled(name=BEHIND, scheduled_time=datetime.now(UTC) + AGAIN)
+                    await self.client.set_flow_run_state(run.id, waits)
+            return {run.id for run in behind}
 
         async def _submit_run(self, flow_run: FlowRun) -> None:
             try:

@@ -19,9 +19,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
+from config import ConfigError
 from flows.engine.api import Json, PrefectApi
-from flows.engine.flow_runs import emit_event
-from flows.job.record import JobRecord, RecordWriter
+from flows.engine.flow_runs import BEHIND, emit_event, rename_run
+from flows.job.inputs import JobInputs, job_name
+from flows.job.record import JobRecord, RecordWriter, asked_for
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
@@ -107,6 +111,7 @@ class Sweep:
         self._looked = now
         if unfinished is not None:
             yield from self._unfinished(unfinished)
+            self._name_waiting()
             yield from self._behind()
 
     def _proved(self, run: Json, watched: dict[str, tuple[str, float]], now: float) -> bool:
@@ -179,6 +184,14 @@ class Sweep:
 
         return self._alone(run, record, go_on)
 
+    def _name_waiting(self) -> None:
+        """Name the runs that wait for another one of their deployment as they are named when they begin."""
+        for run in self._api.runs(states=("SCHEDULED",), before=datetime.now(UTC)):
+            if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool:
+                name = _own_name(run)
+                if name is not None:
+                    rename_run(self._api, str(run["id"]), name)
+
     def _behind(self) -> Iterator[Noticed]:
         """Tell of runs that wait for another one of their deployment: Prefect calls none of them late, however long."""
         for run in late(self._api):
@@ -219,9 +232,6 @@ def was_cut_off(run: Json, record: JobRecord) -> bool:
     return record.state is JobState.INTERRUPTED or (record.state is JobState.STOPPED and record.stopped_by == "SIGTERM")
 
 
-BEHIND = "AwaitingConcurrencySlot"
-"""Prefect's name for a run that waits until another one of its deployment is over."""
-
 STILL_BEHIND = "sluice.flow-run.still-behind"
 """The event of a run that waits so for longer than ``LATE``: ``deployments/notify.py`` calls for it."""
 
@@ -242,6 +252,18 @@ def late(api: PrefectApi) -> list[Json]:
 def _set_at(run: Json, unknown: datetime) -> datetime:
     stamp = (run.get("state") or {}).get("timestamp")
     return datetime.fromisoformat(str(stamp)) if stamp else unknown
+
+
+def _own_name(run: Json) -> str | None:
+    """Return the name that a run gets when it begins; ``None`` if it has one, or its configuration cannot be read."""
+    from flows.engine.run_names import is_made_up  # it imports Prefect, which a command that lists need not
+
+    if not is_made_up(str(run["name"])):
+        return None
+    try:
+        return job_name(JobInputs.of(run.get("parameters") or {}).load(), str(run["id"]), asked_for(run))
+    except (ConfigError, ValidationError):
+        return None
 
 
 def state_id(run: Json) -> str:

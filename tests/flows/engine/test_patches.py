@@ -230,8 +230,8 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.workers.process.ProcessWorker._submit_run": a_worker_takes_up_a_run,
     "prefect.workers.process.ProcessWorker._cancel_run": a_worker_is_told_of_a_cancel,
     # What is no function, or needs a server: the test that shows it.
-    "prefect.__ui_v2_static_path__": "deployments/test_server.py::test_a_server_of_one_s_own_has_one_ui_keeps_slots_in_"
-    "files_and_is_judged_by_server_status",
+    "prefect.__ui_v2_static_path__": "deployments/test_server.py::test_an_own_server_has_one_ui_slots_in_files_and_"
+    "passes_server_status",
     "prefect.server.api.collections.KNOWN_VIEWS": "flows/engine/test_patches.py::test_no_list_is_asked_for_outside",
     "prefect.server.events.ordering.memory.CausalOrdering.wait_for_leader": "flows/engine/server/test_event_order.py::"
     "test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one",

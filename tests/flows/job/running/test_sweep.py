@@ -86,6 +86,8 @@ class Runs:
         run = self.runs[words[2]]
         if words[-1] == "labels":
             run["labels"] |= body
+        elif request.method == "PATCH":
+            run |= body
         elif words[-1] == "set_state":
             self.set(run["id"], body["state"]["type"], body["state"]["name"], body["state"]["message"])
         elif run["id"] in self.meanwhile:
@@ -357,3 +359,24 @@ def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_poo
     (told,) = runs.events
     assert (told["event"], told["resource"]["prefect.resource.id"]) == (STILL_BEHIND, "prefect.flow-run.behind")
     assert runs.shown("behind") == ("SCHEDULED", "AwaitingConcurrencySlot")
+
+
+def test_a_run_waiting_for_another_of_its_deployment_gets_its_own_name(runs: Runs, look: Looks, tmp_path: Path) -> None:
+    config = tmp_path / "nightly.yaml"
+    config.write_text("pipeline: {enabled_steps: [local_import]}\n")
+    parameters = {"parameters": {"config": str(config)}, "expected_start_time": "2026-03-02T00:30:00+00:00"}
+    waits = {"auto_scheduled": True} | parameters
+    for name, more in (
+        ("behind", {}), ("named", {"name": "of a person"}), ("of another pool", {"work_pool_name": "p"}),
+        ("without a file", {"parameters": {"config": "/nowhere.yaml"}}), ("without parameters", {"parameters": {}}),
+    ):  # fmt: skip
+        runs.add(name, "SCHEDULED", "AwaitingConcurrencySlot", **waits)
+        runs.runs[name] |= {"name": "brave-otter"} | more
+    runs.add("planned", "SCHEDULED", **waits)
+    runs.runs["planned"]["name"] = "brave-otter"
+    look("tell")
+    local = datetime(2026, 3, 2, 0, 30, tzinfo=UTC).astimezone()
+    names = {run["id"]: run["name"] for run in runs.runs.values()}
+    assert names.pop("behind") == f"nightly {local:%Y-%m-%d %H:%M} behind"
+    assert names.pop("named") == "of a person"
+    assert set(names.values()) == {"brave-otter"}
