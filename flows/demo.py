@@ -81,7 +81,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
-                code = continue_job.go_on(continue_job.Asked(config, record.id))
+                code = continue_job.go_on(continue_job.ContinueRequest(config, record.id))
                 record = only_job(config)
             show(record)
             for line in arrived():

@@ -26,7 +26,7 @@ from flows.engine.run_log import nothing_after, shown_in_ui
 from flows.gate import release
 from flows.gate.wait import CurrentWait
 from flows.job.inputs import JobInputs, config_error
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.outcome import (
     Ended,
     Outcome,
@@ -104,7 +104,7 @@ def pipeline(
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:
-                job = stack.enter_context(Job.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
+                job = stack.enter_context(RunningJob.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
                 watch_process(job, stack)
                 try:
                     return guarded(job, partial(run, job))
@@ -122,7 +122,7 @@ def pipeline(
             return Failed(message=error.render())
 
 
-def run(job: Job) -> Outcome:
+def run(job: RunningJob) -> Outcome:
     """Prepare the job, run each step, and return the Prefect state that the run ends in."""
     job.prepare()
     if job.deployed and all(step.state == "pending" for step in job.steps.values()):
@@ -153,7 +153,7 @@ def run(job: Job) -> Outcome:
     return Completed(message="all steps are complete")
 
 
-def run_step(job: Job, position: int, step: Step, source: Source | None, wait: CurrentWait | None) -> StepReport:
+def run_step(job: RunningJob, position: int, step: Step, source: Source | None, wait: CurrentWait | None) -> StepReport:
     """Run one step, or take its stored result.
 
     Raises:

@@ -43,7 +43,7 @@ from tasks.shared.errors import GateError, InputError, SluiceError, TerminalErro
 
 
 @dataclass(frozen=True)
-class Asked:
+class ContinueRequest:
     """What a command says about an existing job."""
 
     config: str
@@ -53,7 +53,9 @@ class Asked:
     as_json: bool = False
 
 
-def go_on(asked: Asked, decision: str | None = None, said: Said = NOTHING_SAID, *, question: str | None = None) -> int:
+def go_on(
+    asked: ContinueRequest, decision: str | None = None, said: Said = NOTHING_SAID, *, question: str | None = None
+) -> int:
     """Continue a job: decide a wait, then run what is left.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
@@ -120,7 +122,7 @@ def refuse_ended(record: JobRecord, decision: str | None) -> None:
         )  # fmt: skip
 
 
-def report_again(asked: Asked) -> None:
+def report_again(asked: ContinueRequest) -> None:
     """Make the release report of a job again where ``why_again`` says so. Its lines go to stderr.
 
     Raises:
@@ -150,7 +152,7 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
     return 0
 
 
-def run_one(asked: Asked, *, step: str, force: bool) -> int:
+def run_one(asked: ContinueRequest, *, step: str, force: bool) -> int:
     """Run one step again and stop after it; ``force`` resets it and the steps after it."""
     with adopted(asked) as (session, record, inputs):
         if record.state in {JobState.CANCELLED, JobState.WAITING}:
@@ -215,7 +217,7 @@ def find_step(record: JobRecord, step: str) -> int:
 
 
 @contextmanager
-def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
+def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
     """An existing job with its lock held: its record, and its inputs with the configuration file as it is now.
 
     What somebody answered in the UI has become the record's decision.
@@ -309,7 +311,7 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
     for record in records:
         told.add(record.id)
         if go and (record.state is JobState.INTERRUPTED or record.id in cut):
-            code |= _code_of(partial(go_on, Asked(record.config or config, record.id, progress=False)))
+            code |= _code_of(partial(go_on, ContinueRequest(record.config or config, record.id, progress=False)))
             continue
         reason = f": {one_line(record.error.message)}" if record.error and record.state is JobState.FAILED else ""
         say("\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)]))

@@ -101,7 +101,7 @@ def run(
     """Run one step of a job again, and stop after it."""
     from flows.commands import continue_job
 
-    asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     return continue_job.run_one(asked, step=step, force=force)
 
 

@@ -102,7 +102,7 @@ def continue_(
     if question is not None and (approve or reject or not question.strip()):
         raise click.UsageError("--question needs a text, and neither --approve nor --reject: the job goes on waiting")
 
-    asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
     said = Said(by, comment, despite, accept, refuse)
     return continue_job.go_on(asked, decision, said, question=question)

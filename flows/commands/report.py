@@ -35,7 +35,7 @@ STOPS = 5
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportRequest:
     """What somebody wants to see, and where."""
 
     config: str
@@ -48,7 +48,7 @@ class Asked:
     check: bool = False
 
 
-def report(asked: Asked) -> int:
+def report(asked: ReportRequest) -> int:
     """Print where the newest report of a job is, its stops and what to look at; 0, or ``STOPS`` with ``check``.
 
     Raises:
@@ -66,7 +66,7 @@ def report(asked: Asked) -> int:
     if _is_due(directory, record):
         from flows.commands import continue_job
 
-        continue_job.report_again(continue_job.Asked(asked.config, record.id, tuple(asked.overrides)))
+        continue_job.report_again(continue_job.ContinueRequest(asked.config, record.id, tuple(asked.overrides)))
         with opened(loaded, record.id) as session:
             record = session.job(record.id)
     found = _found(directory, record, recipient=asked.recipient)
@@ -100,7 +100,7 @@ def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
     return why_again(directory.path, record, config, on_demand=True) is not None
 
 
-def _page_of(asked: Asked, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:
+def _page_of(asked: ReportRequest, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:
     """What a browser opens."""
     return files.page(directory.path, found.step, recipient=asked.recipient) if asked.as_json else path
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flows.engine.api import PrefectApi
 
 
-class Answer(BaseModel):
+class FormAnswer(BaseModel):
     """A decision of a person. Nothing is preset: who sends it has decided, and said who it was.
 
     In every language of the form the answers are these: what a field is called there comes with the form.
@@ -26,12 +26,12 @@ class Answer(BaseModel):
     refused: str = ""
 
 
-def form_answer(api: PrefectApi, job_id: str, key: str | None) -> Answer | None:
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
     """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
 
     A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
     """
     try:
-        return Answer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None
+        return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None
     except ValidationError:
         return None

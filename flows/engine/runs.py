@@ -39,7 +39,7 @@ from prefect.utilities.annotations import quote
 from pydantic import create_model
 
 from flows.engine import patches
-from flows.engine.answer import Answer
+from flows.engine.answer import FormAnswer
 from flows.engine.api import TAG
 from flows.engine.api_address import ApiAddress
 from flows.engine.patient_client import bridging
@@ -54,7 +54,7 @@ FieldWords = Mapping[str, tuple[str, str]]
 """The title and the description of each field of a form."""
 
 
-class WaitForm(RunInput, Answer):
+class WaitForm(RunInput, FormAnswer):
     """What the resume form of a ``wait`` asks.
 
     The Prefect server checks an answer against the schema of this form, and leaves the run parked when it does not fit.

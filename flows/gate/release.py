@@ -16,7 +16,7 @@ from flows.engine.api import link_in_ui
 from flows.engine.server.proof import REPORTS_PATH
 from flows.gate import rules
 from flows.gate.release_facts import delivery_of, facts_of, record_release
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
 from flows.job.sources import Sources
@@ -87,13 +87,13 @@ def before_waiting(wait: CurrentWait) -> None:
     publish(job, position, _shown(job, position, what))
 
 
-def publish(job: Job, position: int | None, shown: Shown) -> None:
+def publish(job: RunningJob, position: int | None, shown: Shown) -> None:
     """Record the report that was made for the step at ``position``, or at the end, and publish its short form."""
     job.writer.set(**{f"shown__{position or AT_THE_END}": shown, "progress": None})
     short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
 
 
-def check_before_sending(job: Job, position: int, sources: Sources) -> None:
+def check_before_sending(job: RunningJob, position: int, sources: Sources) -> None:
     """Make the release report where the step at ``position`` sends data and no person released them.
 
     Raises:
@@ -105,7 +105,7 @@ def check_before_sending(job: Job, position: int, sources: Sources) -> None:
         raise Ended(held_back(job, position, held))
 
 
-def before_leaving(job: Job, position: int, sources: Sources) -> GateError | None:
+def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateError | None:
     """The report where data leave with the step at ``position`` and no person released them: why they may not.
 
     Raises:
@@ -145,7 +145,7 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
     )  # fmt: skip
 
 
-def at_the_end(job: Job, source: Source | None) -> None:
+def at_the_end(job: RunningJob, source: Source | None) -> None:
     """Make and record the report of a job that is complete, with all decisions, over what left, else what was made
     last.
 
@@ -173,19 +173,19 @@ def at_the_end(job: Job, source: Source | None) -> None:
             record_release(job)
 
 
-def _reported_files(job: Job, source: Source) -> ReportedFiles:
+def _reported_files(job: RunningJob, source: Source) -> ReportedFiles:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
     found = _inventory(job, source)
     return ReportedFiles(source.path, found, found.digest)
 
 
-def _inventory(job: Job, source: Source) -> Inventory:
+def _inventory(job: RunningJob, source: Source) -> Inventory:
     before = source.recorded.load() if source.recorded is not None else None
     known = before.hash_of if before is not None else None
     return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
 
 
-def _shown(job: Job, step: int | None, what: ReportedFiles) -> Shown:
+def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
     """Make the report, as a Prefect task, watched: it may read for minutes, and a cancel reaches it.
 
     Raises:
@@ -220,7 +220,7 @@ def _shown(job: Job, step: int | None, what: ReportedFiles) -> Shown:
     return outcome
 
 
-def _made(job: Job, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
+def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
     meter.say("reads what leaves, and what came in")
     facts = facts_of(job, step, what.place, what.found)
     if what.inside:
@@ -260,7 +260,7 @@ def _made(job: Job, step: int | None, what: ReportedFiles, meter: Meter) -> Show
     )
 
 
-def _link(job: Job, name: str, copied: Path | None) -> str | None:
+def _link(job: RunningJob, name: str, copied: Path | None) -> str | None:
     """Return the address of the page ``name``: where the site serves its copy, or its path in the UI, if it is there.
 
     What the UI shows is asked for and compared: the server may be one of another kind, or without this jobs directory.
@@ -273,7 +273,7 @@ def _link(job: Job, name: str, copied: Path | None) -> str | None:
     return link_in_ui(job.api.address, path, page) if page is not None else None
 
 
-def _measured(job: Job, leaving: Inventory, delivery: Delivery) -> Measures:
+def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measures:
     """Return what was measured of these files before, by the process beside the steps, or now, and keep it.
 
     Raises:
@@ -296,7 +296,7 @@ def _measured(job: Job, leaving: Inventory, delivery: Delivery) -> Measures:
     return found
 
 
-def begin_measuring(job: Job, position: int, sources: Sources) -> None:
+def begin_measuring(job: RunningJob, position: int, sources: Sources) -> None:
     """Measure beside the step at ``position`` and those behind it, where a report follows on what they make."""
     if not job.config.report.enabled or job.beside is not None or sources.newest is None:
         return

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.record import now
 from flows.job.sources import Sources
 from flows.reports.summary import versions
@@ -42,7 +42,7 @@ _AHEAD: Final = timedelta(hours=14)
 """How far the most eastern clock is ahead: what it calls today is not in the future."""
 
 
-def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> ReportFacts:
+def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -> ReportFacts:
     """Return what the report at ``step``, or at the end of the job, is made of beside the data: the files ``there``
     below ``place`` leave.
 
@@ -78,7 +78,7 @@ def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> Repor
     )
 
 
-def delivery_of(job: Job, place: Path, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
+def delivery_of(job: RunningJob, place: Path, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
     """Return what is measured for a report: the files ``there`` below ``place``, and those of the import."""
     first = min(job.steps.values(), key=lambda step: step.position, default=None)
     folder = first.output if first is not None else None
@@ -96,7 +96,7 @@ def delivery_of(job: Job, place: Path, there: Inventory, *, read: Callable[[int]
     )
 
 
-def _changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
+def _changed_since(job: RunningJob, place: Path, there: Inventory) -> tuple[str, ...]:
     """Return the names of files that are gone, or not as their step left them; nothing of corrected ones."""
     wrote = [step for step in job.steps.values() if step.output == place.name and step.inventory]
     digest = wrote[-1].inventory if wrote else None
@@ -110,7 +110,7 @@ def _changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
     return tuple(name for name in sorted(names) if before.by_name.get(name) != found.by_name.get(name))
 
 
-def _copies_in(job: Job, place: Path, there: Inventory) -> frozenset[Path]:
+def _copies_in(job: RunningJob, place: Path, there: Inventory) -> frozenset[Path]:
     """Return the tables as Parquet that a step made of the CSV beside them, where both are as it left them."""
     steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
     before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
@@ -121,7 +121,7 @@ def _copies_in(job: Job, place: Path, there: Inventory) -> frozenset[Path]:
     return frozenset(job.directory.path / name for name in made)
 
 
-def _corrected(job: Job) -> Iterable[Corrected]:
+def _corrected(job: RunningJob) -> Iterable[Corrected]:
     for folder in dict.fromkeys(step.directory for step in job.steps.values() if step.directory):
         for file in finished_files(job.directory.path / folder):
             found = file.stat()
@@ -150,7 +150,7 @@ def _asked_patients(inputs: JobInputs) -> int | None:
 # --- what was released before ---------------------------------------------------------------------------------
 
 
-def record_release(job: Job) -> None:
+def record_release(job: RunningJob) -> None:
     """Remember that this job's data have left. What cannot be written is as if it was the first time."""
     where = destination_of(job.config)
     if where is None:
@@ -163,7 +163,7 @@ def record_release(job: Job) -> None:
             write_file(path, job.id.encode() + b"\n")
 
 
-def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
+def last_released(job: RunningJob, *, recipient: bool = False) -> ReleaseReport | None:
     """The report of the job that released the data of this query to this destination last, or the recipient's copy."""
     where = destination_of(job.config)
     key = _same(job, where) if where is not None else None
@@ -178,11 +178,11 @@ def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
         return None
 
 
-def _is_known_host(job: Job, key: str) -> bool:
+def _is_known_host(job: RunningJob, key: str) -> bool:
     return _pointer(job, key).is_file()
 
 
-def _pointer(job: Job, key: str) -> Path:
+def _pointer(job: RunningJob, key: str) -> Path:
     return job.directory.path.parent / RELEASED / hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
@@ -190,7 +190,7 @@ def _host(where: Destination) -> str:
     return f"host {where.host or where.bucket}"
 
 
-def _same(job: Job, where: Destination) -> str | None:
+def _same(job: RunningJob, where: Destination) -> str | None:
     """What jobs of one query and destination have in common; ``None`` for a job without a query."""
     if job.crtdl is None:
         return None

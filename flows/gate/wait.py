@@ -14,7 +14,7 @@ from flows.engine import runs
 from flows.gate import release, rules
 from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
 from flows.gate.sight import NEXT, ReviewedFiles, changes_since_approval, without_file_names
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
 from flows.job.sources import Sources
@@ -37,7 +37,7 @@ class CurrentWait:
     why the job waits once more.
     """
 
-    def __init__(self, job: Job, position: int, sources: Sources) -> None:
+    def __init__(self, job: RunningJob, position: int, sources: Sources) -> None:
         self.job = job
         self.position = position
         self.sources = sources

@@ -39,7 +39,7 @@ ENDS_WITHIN = 20.0
 
 
 @dataclass
-class Job:
+class RunningJob:
     """A job this process holds the lock of."""
 
     id: str
@@ -90,7 +90,7 @@ class Job:
     @contextmanager
     def opened(
         cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, *, deployed: bool = False
-    ) -> Iterator[Job]:
+    ) -> Iterator[RunningJob]:
         """Take the job's lock and open its logs.
 
         Raises:

@@ -23,7 +23,7 @@ from flows.engine.reached import own_server
 from flows.engine.run_names import is_made_up
 from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.preflight import preflight, worst
 from flows.job.steps import announce_end, hold_back, leave_step, problem_of, record_failure
 from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
@@ -46,7 +46,7 @@ class Ended(Exception):  # noqa: N818 - an end, not an error
 
 
 @contextmanager
-def ends_at(job: Job, position: int) -> Iterator[None]:
+def ends_at(job: RunningJob, position: int) -> Iterator[None]:
     """Let an error or a stop end the run at the step at ``position``.
 
     Raises:
@@ -60,7 +60,7 @@ def ends_at(job: Job, position: int) -> Iterator[None]:
         raise Ended(failed(job, position, error)) from None
 
 
-def guarded(job: Job, run: Callable[[], Outcome]) -> Outcome:
+def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
     """Run the job and record what goes wrong outside of its steps. An exception that left the flow would be pickled."""
     try:
         ended = run()
@@ -80,7 +80,7 @@ def guarded(job: Job, run: Callable[[], Outcome]) -> Outcome:
     return ended
 
 
-def _failed_beside_steps(job: Job, error: SluiceError) -> Outcome:
+def _failed_beside_steps(job: RunningJob, error: SluiceError) -> Outcome:
     record_if_possible(lambda: record_failure(job, None, error))
     show(job, "failed")
     return Failed(message=problem_of(job, error).render())
@@ -94,7 +94,7 @@ def record_if_possible(write: Callable[[], object]) -> None:
         logger.error("the end of the job is not recorded: %s", unwritten.message)
 
 
-def complete_task_runs(job: Job) -> None:
+def complete_task_runs(job: RunningJob) -> None:
     """After an outage, set the task runs of completed steps to Completed."""
     if job.api.outage is None or not job.api.outage.happened:
         return
@@ -103,7 +103,7 @@ def complete_task_runs(job: Job) -> None:
         settle_task_runs(job.api, job.id, {step.name for step in job.steps.values()} - open_names)
 
 
-def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
+def show(job: RunningJob, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
     """Publish the job's page with the ``state`` it is about to have, and the counts of a failed step's error."""
     report = job.config.report
     with pages.best_effort("the page of the job"):
@@ -113,7 +113,7 @@ def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = N
         )  # fmt: skip
 
 
-def failed(job: Job, position: int, error: SluiceError) -> Outcome:
+def failed(job: RunningJob, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed."""
     name = job.step_names[position - 1]
     record = record_failure(job, position, error)
@@ -121,14 +121,14 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     return Failed(message=f"{name}: {record.render()}")
 
 
-def held_back(job: Job, position: int, error: GateError) -> Outcome:
+def held_back(job: RunningJob, position: int, error: GateError) -> Outcome:
     """Record that the release report says stop where no person decides."""
     hold_back(job, position, error)
     show(job, "failed")
     return Failed(message=error.render())
 
 
-def stopped_alone(job: Job, name: str) -> Outcome:
+def stopped_alone(job: RunningJob, name: str) -> Outcome:
     """Record that the one step which ``job run`` asked for is complete."""
     job.writer.set(until=None, stopped_by=None)
     announce_end(job, "stopped", reason="alone")
@@ -136,14 +136,14 @@ def stopped_alone(job: Job, name: str) -> Outcome:
     return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
 
 
-def cancelled(job: Job, error: Problem) -> Ended:
+def cancelled(job: RunningJob, error: Problem) -> Ended:
     """Announce that a person's decision ends the job."""
     announce_end(job, "cancelled", error=error)
     show(job, "cancelled")
     return Ended(Cancelled(message=error.message))
 
 
-def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
+def stopped(job: RunningJob, position: int, reason: Stopped) -> Outcome:
     """Record the stop. A cancel in the UI ends the job; a signal or a suspend leaves it to be continued.
 
     A worker passes a cancel on as a signal.
@@ -177,7 +177,7 @@ def away() -> NetworkError:
     )  # fmt: skip
 
 
-def watch_process(job: Job, stack: ExitStack) -> None:
+def watch_process(job: RunningJob, stack: ExitStack) -> None:
     """Let signals, the loss of the server and the place of the results be looked after until the job ends."""
     api = job.api
     ending = partial(end_now, api.address, job.id)
@@ -191,7 +191,7 @@ def watch_process(job: Job, stack: ExitStack) -> None:
     stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
 
 
-def end_without_waiting(job: Job, reason: str) -> None:
+def end_without_waiting(job: RunningJob, reason: str) -> None:
     """Announce the end of a process that does not wait for its threads: after a cancel, or by a signal."""
     job.presenter.close()
     announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
@@ -199,7 +199,7 @@ def end_without_waiting(job: Job, reason: str) -> None:
         job.presenter.left(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
 
 
-def end_without_record(job: Job, error: SluiceError) -> None:
+def end_without_record(job: RunningJob, error: SluiceError) -> None:
     """Announce, in the job's own files, the end of a process whose Prefect API has gone away."""
     job.presenter.close()
     logger.error("%s", error.render())
@@ -221,7 +221,7 @@ def refuse_scratch(inputs: JobInputs) -> None:
         )  # fmt: skip
 
 
-def name_and_check(job: Job) -> None:
+def name_and_check(job: RunningJob) -> None:
     """Name the run of a new job of a deployment, and check what a command checks before it makes a job.
 
     Raises:

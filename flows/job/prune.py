@@ -87,7 +87,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
             records = session.jobs()
             old = [record for record in records if _old(record, before)]
             _refuse_empty(session, old)
-            shown = _Progress(len(old))
+            shown = _PruneProgress(len(old))
 
             def take(found: Pruned | StorageError) -> None:
                 if isinstance(found, StorageError):
@@ -149,7 +149,7 @@ Pruned = tuple[JobRecord, int]
 """A job that is gone, and the bytes of its files."""
 
 
-class _Progress:
+class _PruneProgress:
     """Says on stderr how far a prune is, where it takes longer than a person waits without a word."""
 
     def __init__(self, total: int) -> None:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.engine.api import Label
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.record import cancelled, now
 from flows.job.watch import Watcher
 from flows.reports import summary
 from flows.reports.events import Gate, JobEnd, StepEnd
-from flows.reports.events import Step as StepEvent
+from flows.reports.events import StepEvent as StepEvent
 from tasks import declared
 from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import GateError, SluiceError
@@ -27,7 +27,7 @@ from tasks.shared.step import StepContext
 
 
 @contextmanager
-def recorded_as_running(job: Job, context: StepContext) -> Iterator[None]:
+def recorded_as_running(job: RunningJob, context: StepContext) -> Iterator[None]:
     """Record that a step runs, and watch it."""
     position = context.position
     before = job.steps[position]
@@ -49,7 +49,7 @@ def recorded_as_running(job: Job, context: StepContext) -> Iterator[None]:
         yield
 
 
-def finish_step(job: Job, context: StepContext, report: StepReport, *, expected: int | None) -> None:
+def finish_step(job: RunningJob, context: StepContext, report: StepReport, *, expected: int | None) -> None:
     """Record a step's report and announce it once, also when the step answered from its stored result.
 
     Args:
@@ -83,7 +83,7 @@ def finish_step(job: Job, context: StepContext, report: StepReport, *, expected:
 
 
 def leave_step(
-    job: Job, position: int, state: StepEnd, *, error: Problem | None = None, **labels: Label | Waiting | None
+    job: RunningJob, position: int, state: StepEnd, *, error: Problem | None = None, **labels: Label | Waiting | None
 ) -> None:
     """Record that a step did not finish, together with other labels."""
     _announce_unfinished(job, position, state, error)
@@ -91,7 +91,7 @@ def leave_step(
     job.writer.step(job.steps[position], progress=None, **also)
 
 
-def _announce_unfinished(job: Job, position: int, state: StepEnd, error: Problem | None) -> None:
+def _announce_unfinished(job: RunningJob, position: int, state: StepEnd, error: Problem | None) -> None:
     if state == "stopped" and job.steps[position].state == "completed":
         return  # the stop met it while it answered from its stored result
     step = job.steps[position] = job.steps[position].model_copy(update={"state": state})
@@ -100,7 +100,7 @@ def _announce_unfinished(job: Job, position: int, state: StepEnd, error: Problem
     logger.info("step %d %s: %s", position, step.name, state)
 
 
-def record_failure(job: Job, position: int | None, error: SluiceError) -> Problem:
+def record_failure(job: RunningJob, position: int | None, error: SluiceError) -> Problem:
     """Record the error that ends this run of the job, at a step or beside all of them, and return its record."""
     name = job.step_names[position - 1] if position else None
     logger.error("%s", error.render())
@@ -118,7 +118,7 @@ def record_failure(job: Job, position: int | None, error: SluiceError) -> Proble
     return record
 
 
-def pass_gate(job: Job, position: int, error: GateError | None) -> None:
+def pass_gate(job: RunningJob, position: int, error: GateError | None) -> None:
     """Announce the result of the gate behind a validation step. Closed, it ends a job whose step is complete."""
     details = job.steps[position].details
     findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
@@ -127,7 +127,7 @@ def pass_gate(job: Job, position: int, error: GateError | None) -> None:
         hold_back(job, position, error)
 
 
-def hold_back(job: Job, position: int, error: GateError) -> None:
+def hold_back(job: RunningJob, position: int, error: GateError) -> None:
     """Record that a gate ends the job, at a step that is complete or has not begun."""
     logger.error("%s", error.render())
     record = problem_of(job, error, job.step_names[position - 1])
@@ -138,7 +138,7 @@ def hold_back(job: Job, position: int, error: GateError) -> None:
 NAMED_BY_THE_LOG = "the file names are in job.log"
 
 
-def problem_of(job: Job, error: SluiceError, step: str | None = None) -> Problem:
+def problem_of(job: RunningJob, error: SluiceError, step: str | None = None) -> Problem:
     """Return the record of an error, without names of files (R7): it refers to the log, which has them.
 
     The tables of ``flattening`` keep their names: the query gives them.
@@ -156,7 +156,7 @@ def problem_of(job: Job, error: SluiceError, step: str | None = None) -> Problem
 
 
 def announce_end(
-    job: Job,
+    job: RunningJob,
     state: JobEnd,
     *,
     error: Problem | None = None,
@@ -173,7 +173,7 @@ def announce_end(
 
 
 def _last_line(
-    job: Job, state: JobEnd, error: Problem | None, waiting: Waiting | None, reason: str | None
+    job: RunningJob, state: JobEnd, error: Problem | None, waiting: Waiting | None, reason: str | None
 ) -> tuple[int, str]:
     """Return the level and text of the last line in the log of a run."""
     go_on = f"continue with: {job.continued_with}"

@@ -36,7 +36,7 @@ StepEnd = Literal["waiting", "failed", "stopped"]
 """How a step ends that is not complete."""
 
 
-class Job(Event, frozen=True, kw_only=True, tag="job"):
+class JobEvent(Event, frozen=True, kw_only=True, tag="job"):
     """The job begins or ends a run.
 
     ``created`` once, with the names of its ``steps``; then ``started``, later ``resumed``; at the end one of
@@ -50,7 +50,7 @@ class Job(Event, frozen=True, kw_only=True, tag="job"):
     reason: Text | None = None
 
 
-class Step(Event, frozen=True, kw_only=True, tag="step"):
+class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     """A step begins (``running``) or ends; at its completion with counts and statistics, as in the job record.
 
     Sizes in bytes, times in seconds. A step that the record knows as complete is not told again.
@@ -102,11 +102,11 @@ class Gate(Event, frozen=True, kw_only=True, tag="gate"):
     resources: Count
 
 
-KINDS: tuple[type[Event], ...] = (Job, KickOff, Status, Download, RequestRetry, Step, Export, Wait, Gate)
+KINDS: tuple[type[Event], ...] = (JobEvent, KickOff, Status, Download, RequestRetry, StepEvent, Export, Wait, Gate)
 """Every kind there is."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class EventHead(msgspec.Struct, frozen=True, kw_only=True):
     """What every event has: ``time`` in UTC (ISO 8601, milliseconds), the ``job``, and its ``run`` from 1.
 
     ``step`` and ``position`` (from 1) name the step it belongs to; ``null`` between steps.
@@ -120,10 +120,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class EventEntry:
     """One line of the log."""
 
-    head: Head
+    head: EventHead
     event: Event
 
     def line(self) -> bytes:
@@ -132,21 +132,21 @@ class Entry:
 
 
 _ONLY: Final[tuple[tuple[type[Event], str, tuple[str, ...]], ...]] = (
-    (Job, "steps", ("created",)),
-    (Job, "error", ("failed", "cancelled")),
-    (Job, "reason", ("stopped", "cancelled")),
-    (Step, "error", ("failed", "stopped")),
-    *((Step, name, ("completed",)) for name in Step.__struct_fields__ if name not in ("state", "error")),
+    (JobEvent, "steps", ("created",)),
+    (JobEvent, "error", ("failed", "cancelled")),
+    (JobEvent, "reason", ("stopped", "cancelled")),
+    (StepEvent, "error", ("failed", "stopped")),
+    *((StepEvent, name, ("completed",)) for name in StepEvent.__struct_fields__ if name not in ("state", "error")),
     (Wait, "approved", ("decided",)),
 )
 """Which fields an event has in which of its states only."""
 
 _ALWAYS: Final[tuple[tuple[type[Event], str, str], ...]] = (
-    (Job, "created", "steps"),
-    (Job, "failed", "error"),
-    (Job, "stopped", "reason"),
-    (Step, "completed", "warnings"),
-    (Step, "failed", "error"),
+    (JobEvent, "created", "steps"),
+    (JobEvent, "failed", "error"),
+    (JobEvent, "stopped", "reason"),
+    (StepEvent, "completed", "warnings"),
+    (StepEvent, "failed", "error"),
     (Wait, "decided", "approved"),
 )
 """Which field an event always has in a state."""
@@ -157,14 +157,21 @@ def kind_of(event: Event) -> str:
     return str(type(event).__struct_config__.tag)
 
 
+def _title(name: str) -> str:
+    """Return the name of a class in the schema, which stays when the class is renamed."""
+    return name.replace("Event", "")
+
+
 @functools.cache
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of one line, as kept in ``docs/schemas/events.schema.json``."""
-    (head, *kinds), components = msgspec.json.schema_components((Head, *KINDS), ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components((EventHead, *KINDS), ref_template="#/$defs/{name}")
+    components = {_title(name): {**one, "title": _title(name)} for name, one in components.items()}
+    kinds = [{"$ref": f"#/$defs/{_title(kind.__name__)}"} for kind in KINDS]
     components["Head"]["required"] = sorted(components["Head"]["properties"])
     for kind in KINDS:
         if conditions := list(_conditions(kind)):
-            components[kind.__name__]["allOf"] = conditions
+            components[_title(kind.__name__)]["allOf"] = conditions
     # Something answered, or nothing did.
     components["RequestRetry"]["allOf"] = [{"oneOf": [{"required": ["status"]}, {"required": ["error"]}]}]
     # A step belongs to a position and the other way round.
@@ -175,7 +182,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a job's events.ndjson",
-        "allOf": [head, {"oneOf": kinds}],
+        "allOf": [{"$ref": "#/$defs/Head"}, {"oneOf": kinds}],
         "unevaluatedProperties": False,
         "$defs": components,
     }

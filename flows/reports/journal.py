@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from config import ConfigError
 from flows.job.record import Run, timestamp
-from flows.reports.events import Entry, Export, Head, Job, JobEnd, Step
+from flows.reports.events import EventEntry, EventHead, Export, JobEnd, JobEvent, StepEvent
 from tasks.shared.errors import SluiceError, StorageError, storage_errors
 from tasks.shared.events import Event
 from tasks.shared.files.out_file import AppendFile
@@ -54,14 +54,14 @@ class EventLog:
         """Whether nothing was told yet."""
         return self._file.size == 0
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: EventEntry) -> None:
         """Append an entry. Never raises: the first event that cannot be written is said in ``job.log``."""
         line = entry.line()
         with self._lock:
             if not self._file.is_open:
                 return  # a thread that outlived the run
             try:
-                self._file.append(line, sync=isinstance(entry.event, Job))
+                self._file.append(line, sync=isinstance(entry.event, JobEvent))
             except StorageError as error:
                 self._lost += 1
                 if self._lost == 1:
@@ -126,8 +126,8 @@ class Journal:
     def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
         """Tell that the run began; where nothing was told before, also that there is a job."""
         if first:
-            self._tell(Job(state="created", steps=list(steps)), self.run.created)
-        self._tell(Job(state="started" if first else "resumed"), self.run.began)
+            self._tell(JobEvent(state="created", steps=list(steps)), self.run.created)
+        self._tell(JobEvent(state="started" if first else "resumed"), self.run.began)
 
     def tell(self, event: Event) -> None:
         """Take an event: ``tasks.shared.events.Collector``."""
@@ -136,8 +136,8 @@ class Journal:
     def _tell(self, event: Event, time: str | None = None) -> str:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
-            head = Head(time=time or self.now(), job=self._job, run=self.run.number, step=name, position=position)
-            self._log.append(Entry(head, event))
+            head = EventHead(time=time or self.now(), job=self._job, run=self.run.number, step=name, position=position)
+            self._log.append(EventEntry(head, event))
             return head.time
 
     def now(self) -> str:
@@ -151,8 +151,8 @@ class Journal:
 
     def completed(self, step: StepReport, *, mode: str | None = None) -> None:
         """Report that a step is complete and, if it sent data, how much and in which ``mode``."""
-        counts = step.model_dump(include=set(Step.__struct_fields__) - {"state", "warnings"})
-        self.tell(Step(state="completed", warnings=len(step.warnings), **counts))
+        counts = step.model_dump(include=set(StepEvent.__struct_fields__) - {"state", "warnings"})
+        self.tell(StepEvent(state="completed", warnings=len(step.warnings), **counts))
         if mode is not None:
             self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 
@@ -161,7 +161,7 @@ class Journal:
         self._ended = True
         if state == "completed":
             self._step = (None, None)
-        return self._tell(Job(state=state, error=error, reason=reason))
+        return self._tell(JobEvent(state=state, error=error, reason=reason))
 
     @property
     def over(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from flows.engine.answer import Answer
+from flows.engine.answer import FormAnswer
 from flows.engine.artifacts import JOB, Page
 from flows.gate.sight import NEXT
 from flows.job.record import JobRecord
@@ -241,7 +241,7 @@ def wait_description(
 def field_words(language: str) -> dict[str, tuple[str, str]]:
     """What the fields of the form are called, and what they are for."""
     words = Words(language, k=0)
-    return {name: (words(f"field_{name}"), words(f"field_{name}_help")) for name in Answer.model_fields}
+    return {name: (words(f"field_{name}"), words(f"field_{name}_help")) for name in FormAnswer.model_fields}
 
 
 def _release(waiting: Waiting, words: Words) -> list[str]:

@@ -8,18 +8,18 @@ from typing import Any, Union
 
 import msgspec
 
-from flows.reports.events import KINDS, Entry, Head
+from flows.reports.events import KINDS, EventEntry, EventHead
 from flows.reports.journal import NAME
 
-_head = msgspec.json.Decoder(Head)
+_head = msgspec.json.Decoder(EventHead)
 _event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[KINDS])  # noqa: UP007 - of a tuple
 
 
-def entry_of(line: bytes) -> Entry:
-    return Entry(_head.decode(line), _event.decode(line))
+def entry_of(line: bytes) -> EventEntry:
+    return EventEntry(_head.decode(line), _event.decode(line))
 
 
-def read_events(directory: Path) -> Iterator[Entry]:
+def read_events(directory: Path) -> Iterator[EventEntry]:
     """The events of a job, first one first; also while it runs. What does not end with a newline is passed over."""
     with (directory / NAME).open("rb") as file:
         for line in file:

@@ -12,7 +12,7 @@ import pytest
 
 from flows.gate.sight import OF_AN_EARLIER_VERSION, digest_at_decision, wait_lines, without_file_names
 from flows.gate.wait import CurrentWait
-from flows.job.job import Job
+from flows.job.job import RunningJob
 from flows.job.outcome import Ended
 from flows.job.record import JobRecord, now
 from flows.job.running.state import JobState
@@ -33,7 +33,7 @@ LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
 class Waits:
     """A job that waits at step 3 over ``import/``, in one process; what a run does there is ``again()``."""
 
-    def __init__(self, job: Job) -> None:  # noqa: F811
+    def __init__(self, job: RunningJob) -> None:  # noqa: F811
         self.job = job
         self.labels = cast("Labels", job.writer).written
         self.input = job.directory.path / "import"
@@ -80,7 +80,7 @@ class Waits:
 
 
 @pytest.fixture
-def waits(job: Job) -> Waits:  # noqa: F811
+def waits(job: RunningJob) -> Waits:  # noqa: F811
     return Waits(job)
 
 
@@ -205,7 +205,7 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
 class Released(Waits):
     """The same job, approved and released; ``begun`` says whether ``send`` has started."""
 
-    def __init__(self, job: Job) -> None:  # noqa: F811
+    def __init__(self, job: RunningJob) -> None:  # noqa: F811
         super().__init__(job)
         self.approve()
         self.result = job.directory.path.parent / job.directory.result_key(3, "wait")
@@ -218,7 +218,7 @@ class Released(Waits):
 
 
 @pytest.fixture
-def released(job: Job) -> Released:  # noqa: F811
+def released(job: RunningJob) -> Released:  # noqa: F811
     return Released(job)
 
 

@@ -17,15 +17,14 @@ from flows.engine.api import Label, PrefectApi
 from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.job import Job as RunningJob
-from flows.job.job import follow
+from flows.job.job import RunningJob, follow
 from flows.job.outcome import Ended, end_without_waiting, show, stopped
 from flows.job.record import RecordWriter, Run
 from flows.job.running.lock import LOCK, JobBusyError, JobLock
 from flows.job.sources import Sources
 from flows.job.steps import finish_step, pass_gate, record_failure
 from flows.reports import summary
-from flows.reports.events import Export, Gate, Job, Step, Wait
+from flows.reports.events import Export, Gate, JobEvent, StepEvent, Wait
 from flows.reports.journal import Journal
 from flows.reports.terminal import Presenter
 from tasks import declared
@@ -115,7 +114,7 @@ def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, 
     job.steps[2] = job.steps[2].model_copy(update={"details": counted})
     pass_gate(job, 2, GateError("validation-findings", "x") if findings else None)
     if findings:
-        end = Job(state="failed", error="validation-findings")
+        end = JobEvent(state="failed", error="validation-findings")
         assert told(job) == [Gate(state="closed", findings=5, resources=5), end]
         assert document(job).state == "failed"
     else:
@@ -129,8 +128,8 @@ def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(jo
     assert end.value.state.is_cancelled()
     assert told(job) == [
         Wait(state="decided", approved=False),
-        Step(state="stopped", error="rejected"),
-        Job(state="cancelled", error="rejected"),
+        StepEvent(state="stopped", error="rejected"),
+        JobEvent(state="cancelled", error="rejected"),
     ]
     assert document(job).state == "cancelled"
     for name in ("events.ndjson", "summary.json"):
@@ -153,7 +152,7 @@ def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job:
     labels.away = False
     current_wait(job).record(waiting, "form-key")
     assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
-    assert told(job)[-2:] == [Wait(state="asked"), Job(state="waiting")]
+    assert told(job)[-2:] == [Wait(state="asked"), JobEvent(state="waiting")]
 
 
 def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob) -> None:
@@ -176,7 +175,7 @@ def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob
 @pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGTERM", "stopped")])
 def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
     stopped(job, 4, Stopped(reason))
-    assert told(job) == [Step(state="stopped"), Job(state=state, reason=reason)]
+    assert told(job) == [StepEvent(state="stopped"), JobEvent(state=state, reason=reason)]
     assert document(job).state == state
     assert [entry.head.position for entry in read_events(job.directory.path)][2:] == [4, 4]
 
@@ -184,7 +183,7 @@ def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
 @pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGINT", "stopped")])
 def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob, reason: str, state: Any) -> None:
     end_without_waiting(job, reason)
-    assert told(job) == [Job(state=state, reason=reason)]
+    assert told(job) == [JobEvent(state=state, reason=reason)]
     assert document(job).state == state
 
 
@@ -192,7 +191,10 @@ def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJo
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         record_failure(job, 4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
-    assert told(job) == [Step(state="failed", error="lines-differ"), Job(state="failed", error="lines-differ")]
+    assert told(job) == [
+        StepEvent(state="failed", error="lines-differ"),
+        JobEvent(state="failed", error="lines-differ"),
+    ]
     error = document(job).error
     assert error is not None
     assert (error.reference, error.step) == ("lines-differ", "send")
@@ -201,7 +203,7 @@ def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJo
 
 def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> None:
     record_failure(job, None, NetworkError("connect-failed", "x"))
-    assert told(job) == [Job(state="failed", error="connect-failed")]
+    assert told(job) == [JobEvent(state="failed", error="connect-failed")]
     error = document(job).error
     assert error is not None
     assert error.step is None
@@ -212,7 +214,7 @@ def test_a_step_is_reported_complete_before_it_is_recorded_as_complete(job: Runn
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         finish_step(job, context(job, 4), StepReport(files=2, resources_out=7), expected=7)
-    assert [type(event) for event in told(job)] == [Step, Export]
+    assert [type(event) for event in told(job)] == [StepEvent, Export]
 
 
 def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
 def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
     job.steps[4] = job.steps[4].model_copy(update={"state": "completed"})
     stopped(job, 4, Stopped("SIGTERM"))
-    assert told(job) == [Job(state="stopped", reason="SIGTERM")]
+    assert told(job) == [JobEvent(state="stopped", reason="SIGTERM")]
     assert document(job).steps[3].state == "completed"
 
 

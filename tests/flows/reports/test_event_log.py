@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reports.events import Entry, Head, Job, Step
+from flows.reports.events import EventEntry, EventHead, JobEvent, StepEvent
 from flows.reports.journal import NAME, EventLog
 from tasks.shared.errors import StorageError
 from tasks.shared.events import Status
@@ -19,8 +19,10 @@ from tests.conftest import ROOT, wait_until
 from tests.peers.events import read_events
 
 
-def entry(run: int = 1, text: str = "x") -> Entry:
-    return Entry(Head(time="2026-03-02T09:15:19.102Z", job="j", run=run, step="send", position=2), Status(message=text))
+def entry(run: int = 1, text: str = "x") -> EventEntry:
+    return EventEntry(
+        EventHead(time="2026-03-02T09:15:19.102Z", job="j", run=run, step="send", position=2), Status(message=text)
+    )
 
 
 def test_events_are_appended_in_order_and_private(tmp_path: Path) -> None:
@@ -130,9 +132,9 @@ def test_a_log_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 
 
 def test_other_kinds_are_read_as_what_they_are(tmp_path: Path) -> None:
-    head = Head(time="t", job="j", run=1)
-    events = [Job(state="started"), Step(state="running"), Step(state="completed", files=1)]
+    head = EventHead(time="t", job="j", run=1)
+    events = [JobEvent(state="started"), StepEvent(state="running"), StepEvent(state="completed", files=1)]
     with EventLog(tmp_path) as log:
         for event in events:
-            log.append(Entry(head, event))
+            log.append(EventEntry(head, event))
     assert [one.event for one in read_events(tmp_path)] == events

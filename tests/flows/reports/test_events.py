@@ -12,23 +12,35 @@ from jsonschema import Draft202012Validator, ValidationError
 from pydantic import BaseModel
 
 from flows.reports import schemas
-from flows.reports.events import KINDS, Entry, Export, Gate, Head, Job, KickOff, Step, Wait, kind_of, schema
+from flows.reports.events import (
+    KINDS,
+    EventEntry,
+    EventHead,
+    Export,
+    Gate,
+    JobEvent,
+    KickOff,
+    StepEvent,
+    Wait,
+    kind_of,
+    schema,
+)
 from flows.reports.summary import Summary
 from tasks.shared.events import Download, Event, RequestRetry, Status
 from tests.docs.references import ROOT
 from tests.peers.events import entry_of
 
 PAGE = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
-HEAD = Head(time="2026-03-02T09:15:19.102Z", job="368f91e2-dd1f-4d71-8c99-58332d55a824", run=1)
+HEAD = EventHead(time="2026-03-02T09:15:19.102Z", job="368f91e2-dd1f-4d71-8c99-58332d55a824", run=1)
 
 EXAMPLES: list[Event] = [
-    Job(state="created", steps=["local_import", "send"]),
-    Job(state="failed", error="disk-full"),
+    JobEvent(state="created", steps=["local_import", "send"]),
+    JobEvent(state="failed", error="disk-full"),
     KickOff(extraction="0b0f4a0a-2ff9-4d0c-8f4c-0f3f3f1f1f1f"),
     Status(message="extracting: 3 of 7 batches", fraction=0.4),
     Download(file="core.ndjson.zst", bytes=10, lines=1, seconds=0.5, sha256="0" * 64),
     RequestRetry(service="send", operation="send transaction", attempt=1, attempts=5, wait=1.0, status=503),
-    Step(state="completed", files=1, seconds=0.1, warnings=0),
+    StepEvent(state="completed", files=1, seconds=0.1, warnings=0),
     Export(mode="s3_upload", files=3),
     Wait(state="decided", approved=False),
     Gate(state="closed", findings=2, resources=1),
@@ -71,15 +83,15 @@ def test_there_is_an_example_of_every_kind() -> None:
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: f"{kind_of(event)}")
 def test_every_event_validates_against_the_schema_and_reads_back(event: Event) -> None:
-    line = Entry(HEAD, event).line()
+    line = EventEntry(HEAD, event).line()
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     validator().validate(json.loads(line))
-    assert entry_of(line) == Entry(HEAD, event)
+    assert entry_of(line) == EventEntry(HEAD, event)
 
 
 def test_the_head_is_always_whole_and_what_does_not_apply_is_left_out() -> None:
-    document = json.loads(Entry(HEAD, Wait(state="asked")).line())
+    document = json.loads(EventEntry(HEAD, Wait(state="asked")).line())
     assert set(document) == {"time", "job", "run", "step", "position", "event", "state"}
     assert document["event"] == "wait"
 
@@ -87,13 +99,14 @@ def test_the_head_is_always_whole_and_what_does_not_apply_is_left_out() -> None:
 DOWNLOADED = Download(file="a", bytes=1, lines=1, seconds=0.1, sha256="0" * 64)
 REPEATED = RequestRetry(service="send", operation="x", attempt=1, attempts=5, wait=1.0, status=503)
 WRONG: list[tuple[Event, *tuple[dict[str, object], ...]]] = [
-    (Job(state="started"), {"patient": "x"}, {"event": "unheard-of"}, {"state": "unheard-of"}, {"run": "1"}, {"run": 0},
-     {"time": None}, {"time": "2026-03-02 09:15:19"}, {"job": ""}, {"step": "send"}, {"position": 1},
+    (JobEvent(state="started"), {"patient": "x"}, {"event": "unheard-of"}, {"state": "unheard-of"}, {"run": "1"},
+     {"run": 0}, {"time": None}, {"time": "2026-03-02 09:15:19"}, {"job": ""}, {"step": "send"}, {"position": 1},
      {"step": "send", "position": 0}, {"steps": ["send"]}),
-    (Job(state="completed"), {"error": "disk-full"}, {"reason": "SIGTERM"}, {"state": "created"}, {"state": "failed"}),
-    (Job(state="failed", error="disk-full"), {"error": "The disk is full"}),
-    (Step(state="running"), {"files": 1}, {"error": "disk-full"}, {"state": "failed"}, {"state": "completed"}),
-    (Step(state="completed", warnings=0), {"bytes_out": -1}, {"seconds": "0.1"}, {"retries": 1.5}),
+    (JobEvent(state="completed"), {"error": "disk-full"}, {"reason": "SIGTERM"}, {"state": "created"},
+     {"state": "failed"}),
+    (JobEvent(state="failed", error="disk-full"), {"error": "The disk is full"}),
+    (StepEvent(state="running"), {"files": 1}, {"error": "disk-full"}, {"state": "failed"}, {"state": "completed"}),
+    (StepEvent(state="completed", warnings=0), {"bytes_out": -1}, {"seconds": "0.1"}, {"retries": 1.5}),
     (Status(message="x"), {"message": ""}, {"fraction": 1.01}),
     (DOWNLOADED, {"sha256": "0" * 63}, {"seconds": -0.1}),
     (REPEATED, {"error": "timeout"}, {"status": 600}, {"attempt": 0}),
@@ -110,7 +123,7 @@ WRONG: list[tuple[Event, *tuple[dict[str, object], ...]]] = [
 def test_what_is_wrong_unheard_of_or_not_of_the_state_is_refused_by_the_schema(
     event: Event, change: dict[str, object]
 ) -> None:
-    document = json.loads(Entry(HEAD, event).line())
+    document = json.loads(EventEntry(HEAD, event).line())
     validator().validate(document)
     with pytest.raises(ValidationError):
         validator().validate(document | change)
@@ -118,7 +131,7 @@ def test_what_is_wrong_unheard_of_or_not_of_the_state_is_refused_by_the_schema(
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: f"{kind_of(event)}")
 def test_an_event_without_a_field_that_it_must_have_is_refused_by_the_schema(event: Event) -> None:
-    document = json.loads(Entry(HEAD, event).line())
+    document = json.loads(EventEntry(HEAD, event).line())
     optional = {one.encode_name for one in msgspec.structs.fields(type(event)) if not one.required}
     always = {"created": {"steps"}, "failed": {"error"}, "decided": {"approved"}, "completed": {"warnings"}}
     needed = set(document) - optional | always.get(document.get("state"), set())
@@ -139,10 +152,10 @@ def test_the_page_lists_exactly_the_kinds_and_their_fields() -> None:
     general, *sections = re.split(r"^### ", events, flags=re.MULTILINE)
     described = {match[1]: rows(text) for text in sections if (match := re.match(r"`([a-z-]+)`\n", text))}
     assert described == {kind.__struct_config__.tag: fields(kind) for kind in KINDS}
-    assert rows(general) == fields(Head) | {"event"}
+    assert rows(general) == fields(EventHead) | {"event"}
 
 
-def fields(kind: type[Event | Head]) -> set[str]:
+def fields(kind: type[Event | EventHead]) -> set[str]:
     return {one.encode_name for one in msgspec.structs.fields(kind)}
 
 

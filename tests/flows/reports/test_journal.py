@@ -12,7 +12,7 @@ import pytest
 from config import RetryConfig, TlsConfig
 from flows.job.record import JobRecord, Run, next_run, timestamp
 from flows.job.running.state import JobState
-from flows.reports.events import Export, Job, Step
+from flows.reports.events import Export, JobEvent, StepEvent
 from flows.reports.journal import EventLog, Journal
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
@@ -39,7 +39,7 @@ def opened(directory: Path, number: int = 1) -> Journal:
 
 
 def states(directory: Path) -> list[str]:
-    return [entry.event.state for entry in read_events(directory) if isinstance(entry.event, Job)]
+    return [entry.event.state for entry in read_events(directory) if isinstance(entry.event, JobEvent)]
 
 
 def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: P
     assert states(tmp_path) == ["created", "started", "failed", "resumed", "failed", "resumed", "failed"]
     assert [run for run, _, _ in heads(tmp_path)] == [1, 1, 1, 2, 2, 3, 3]
     first = events(tmp_path)[0]
-    assert isinstance(first, Job)
+    assert isinstance(first, JobEvent)
     assert first.steps == list(STEPS)
 
 
@@ -66,10 +66,10 @@ def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_pat
 def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         journal.at("http_import", 1)
-        journal.tell(Step(state="running"))
+        journal.tell(StepEvent(state="running"))
         Meter(collector=journal.tell).say("downloading")
         journal.at("send", 2)
-        journal.tell(Step(state="running"))
+        journal.tell(StepEvent(state="running"))
         journal.ends("completed")
     nothing = (1, None, None)
     assert heads(tmp_path) == [
@@ -91,7 +91,7 @@ def test_a_run_that_an_exception_ends_has_an_end(
 ) -> None:
     with pytest.raises(type(left)), opened(tmp_path):
         raise left
-    assert events(tmp_path)[-1] == Job(state=state, error=error, reason=reason)  # type: ignore[arg-type]
+    assert events(tmp_path)[-1] == JobEvent(state=state, error=error, reason=reason)  # type: ignore[arg-type]
     assert b"quote" not in (tmp_path / "events.ndjson").read_bytes()
 
 
@@ -178,7 +178,7 @@ def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
         journal.completed(step, mode="transfer_load")
         journal.completed(step.model_copy(update={"name": "http_import"}))
         journal.ends("completed")
-    completed = Step(state="completed", warnings=1, **counts)  # type: ignore[arg-type]
+    completed = StepEvent(state="completed", warnings=1, **counts)  # type: ignore[arg-type]
     assert events(tmp_path)[2:4] == [completed, Export(mode="transfer_load", files=3, resources=19, bytes=4)]
     assert not isinstance(events(tmp_path)[5], Export)
 

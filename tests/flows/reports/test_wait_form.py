@@ -9,7 +9,7 @@ import pytest
 
 from config import PipelineConfig
 from flows.engine import runs
-from flows.engine.answer import Answer
+from flows.engine.answer import FormAnswer
 from flows.gate import rules, sight
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines
@@ -86,7 +86,7 @@ def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(l
 
 
 def test_the_api_body_shown_on_the_ui_page_is_an_answer_with_a_reason() -> None:
-    answer = Answer.model_validate(json.loads(example("docs/prefect-ui.md", '{"run_input"').text)["run_input"])
+    answer = FormAnswer.model_validate(json.loads(example("docs/prefect-ui.md", '{"run_input"').text)["run_input"])
     assert answer.decision == "release"
     assert answer.despite.strip()
 
@@ -133,7 +133,7 @@ def test_a_path_too_wide_for_the_form_may_be_broken_behind_its_signs() -> None:
 def test_the_fields_have_words_and_take_the_same_answers_in_every_language(language: str) -> None:
     schema = runs.worded(field_words(language)).model_json_schema()
     assert "description" not in schema
-    known = Answer.model_json_schema()["properties"]
+    known = FormAnswer.model_json_schema()["properties"]
     for name, field in schema["properties"].items():
         assert not field["title"].startswith("field_")
         assert not field.pop("description").startswith("field_")
