@@ -122,7 +122,7 @@ def _calls(file: Path | None) -> list[dict[str, Any]]:
     from prefect.blocks.webhook import Webhook
 
     hook = Webhook(url=_address(file, "https://", "http://"), headers={"Content-Type": "application/json"})
-    return [{"type": "call-webhook", "block_document_id": _kept(hook, HOOK), "payload": CALL}]
+    return [{"type": "call-webhook", "block_document_id": _save_block(hook, HOOK), "payload": CALL}]
 
 
 def _mails(file: Path | None) -> list[dict[str, Any]]:
@@ -140,11 +140,11 @@ def _mails(file: Path | None) -> list[dict[str, Any]]:
     # sends mail. Prefect's block for mail is a service on the internet.
     from prefect.blocks.notifications import SlackWebhook
 
-    block = _kept(SlackWebhook(url=address), MAILBOX)
+    block = _save_block(SlackWebhook(url=address), MAILBOX)
     return [{"type": "send-notification", "block_document_id": block, "subject": SUBJECT, "body": MAIL}]
 
 
-def _kept(block: Any, name: str) -> str:
+def _save_block(block: Any, name: str) -> str:
     """Keep a block in Prefect; its id."""
     from prefect.exceptions import PrefectHTTPStatusError
 

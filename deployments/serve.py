@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_with_supervisor()
     jobs_dir = Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
     try:
-        address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).kept()
+        address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).running_permanently()
         if address is None:
             raise InputError(
                 "no-prefect-api", "no Prefect API is named and no local server is kept",

@@ -100,7 +100,7 @@ def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, 
         looks = Sweep(api, hint=hint_anywhere, pool=pool)
         while not ending.is_set():
             try:
-                for noticed in looks.look(unfinished):
+                for noticed in looks.run_once(unfinished):
                     sys.stderr.write(f"{noticed}\n")
                     if ending.is_set():
                         return

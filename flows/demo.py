@@ -32,7 +32,7 @@ from flows.job.record import JobRecord
 from flows.job.running.state import JobState
 from flows.job.session import opened
 from flows.jobs_dir import load
-from flows.output import patience, say
+from flows.output import patience, print_line
 from flows.shell import install
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
@@ -65,7 +65,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
         steps = [name for name in STEPS if review or not declared(name).asks]
-        say(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
+        print_line(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
         with (
             EmbeddedServer(jobs_dir) as server,
             sandbox_in(directory / "sandbox") as sandbox,
@@ -85,9 +85,9 @@ def run(*, keep: bool, review: bool, send: str) -> int:
                 record = only_job(config)
             show(record)
             for line in arrived():
-                say(line)
+                print_line(line)
             if record.page is not None:
-                say(f"\nwhat left, and what still identifies, is in the release report:\n  {record.page}")
+                print_line(f"\nwhat left, and what still identifies, is in the release report:\n  {record.page}")
     return code
 
 
@@ -121,19 +121,19 @@ def show(record: JobRecord) -> None:
     rows = [list(step.cells().values()) for step in record.steps]
     keep = [n for n in range(len(COLUMNS)) if any(cells[n] for cells in rows)]
     widths = {n: max(len(COLUMNS[n]), *(len(cells[n]) for cells in rows)) for n in keep}
-    say("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())
+    print_line("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())
     for cells in rows:
-        say("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
+        print_line("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
     directory = Path(record.directory or "")
     for table in sorted(directory.glob("csv/*.csv")):
         with io.TextIOWrapper(io.BufferedReader(open_private(table)), encoding="utf-8") as lines:
             first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
-        say("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
-    say(f"\nfiles of job {record.id}, in {directory}:")
+        print_line("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
+    print_line(f"\nfiles of job {record.id}, in {directory}:")
     for file in sorted(directory.rglob("*")):
         name = file.relative_to(directory)
         if file.is_file() and not any(part.startswith(".") for part in name.parts):
-            say(f"  {name}  {human_bytes(file.stat().st_size)}")
+            print_line(f"  {name}  {human_bytes(file.stat().st_size)}")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_line(text: str, *, err: bool = False) -> None:
     """Print ``text`` and a line break."""
     write(text + "\n", err=err)
 
@@ -59,19 +59,19 @@ def hushed() -> Iterator[None]:
 def account(text: str, *, aside: bool = False) -> None:
     """Print what was done, ``aside`` on stderr where stdout is for JSON; nothing where a person wants none (``-q``)."""
     if not _quiet:
-        say(text, err=aside)
+        print_line(text, err=aside)
 
 
 def say_in_passing(text: str) -> None:
     """Print ``text`` on stderr; who ends the process does not wait for a terminal that takes nothing (Ctrl-S)."""
-    saying = threading.Thread(target=say, args=(text,), kwargs={"err": True}, name="words", daemon=True)
+    saying = threading.Thread(target=print_line, args=(text,), kwargs={"err": True}, name="words", daemon=True)
     saying.start()
     saying.join(AFTER)
 
 
-def say_json(document: Any) -> None:
+def print_json(document: Any) -> None:
     """Print a document as every ``--json`` does."""
-    say(json.dumps(document, indent=2, ensure_ascii=False))
+    print_line(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def draw(line: str) -> None:
@@ -130,7 +130,7 @@ def one_line(text: str) -> str:
 def complain(findings: Iterable[Rendered]) -> None:
     """Print every finding to stderr."""
     for finding in findings:
-        say(finding.render(), err=True)
+        print_line(finding.render(), err=True)
 
 
 @contextmanager

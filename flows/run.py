@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from flows.output import hushed, patience, prepare_streams, say, say_in_passing
+from flows.output import hushed, patience, prepare_streams, print_line, say_in_passing
 from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, ignore, signals
 
@@ -105,7 +105,7 @@ def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
     if verbose:
         from tasks.shared.http import wire_log
 
-        wire_log.listen(partial(say, err=True))
+        wire_log.listen(partial(print_line, err=True))
     if context.invoked_subcommand is None:
         from flows.commands import begin
 
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if signals.seen is None:
             raise
         code = exit_code_of(signals.seen)
-    signals.leave(code)
+    signals.fix_exit_code(code)
     if code == AWAY:
         from flows.engine.outage import given_up
 
@@ -146,21 +146,21 @@ def run(argv: Sequence[str]) -> int:
     except (Interrupted, KeyboardInterrupt):
         return exit_code_of(signals.seen)
     except click.exceptions.Abort:
-        say("\nno answer was given", err=True)  # Ctrl-D
+        print_line("\nno answer was given", err=True)  # Ctrl-D
         return exit_code_of(signals.seen)
     except click.ClickException as error:
-        say(f"error[usage]: {error.format_message()}", err=True)
+        print_line(f"error[usage]: {error.format_message()}", err=True)
         context = getattr(error, "ctx", None)
         if isinstance(error, click.NoSuchOption) and error.option_name in _first():
             rest = [word for word in argv if word != error.option_name]
-            say(f"hint: it stands before the command: {command(error.option_name, *rest)}", err=True)
+            print_line(f"hint: it stands before the command: {command(error.option_name, *rest)}", err=True)
         elif context is not None:
-            say(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
+            print_line(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
         return 2
     except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
         if signals.seen is not None:
             return exit_code_of(signals.seen)
-        return tell(error)
+        return print_error(error)
 
 
 def _first() -> list[str]:
@@ -168,16 +168,16 @@ def _first() -> list[str]:
     return [name for option in cli.params if not option.is_eager for name in option.opts]
 
 
-def tell(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Print an error in the one form; its exit code."""
     from config import ConfigError
     from tasks.shared.errors import SluiceError, internal_error
 
     if isinstance(error, ConfigError):
-        say(str(error), err=True)
+        print_line(str(error), err=True)
         return error.exit_code
     problem = error if isinstance(error, SluiceError) else internal_error(error)
-    say(problem.render(), err=True)
+    print_line(problem.render(), err=True)
     return problem.exit_code
 
 

@@ -25,7 +25,7 @@ def command(*words: str, anywhere: bool = False) -> str:
     """
     if anywhere:
         return shlex.join([*_whole(_started_as()), *words])
-    given = _given()
+    given = _written_paths()
     return shlex.join([*_short(_started_as()), *(given.get(word, word) for word in words)])
 
 
@@ -56,7 +56,7 @@ def _parameter(name: str) -> Any:
     return context.params.get(name) if context is not None else None
 
 
-def _given() -> dict[str, str]:
+def _written_paths() -> dict[str, str]:
     """Whole paths of configurations, and how they were written."""
     config, configs = _parameter("config"), _parameter("configs")
     written = [config, *(configs if isinstance(configs, tuple) else ())]

@@ -58,7 +58,7 @@ class Signals:
         """Prefect sends a served flow to its process with what it names: there it is the one of that process."""
         return "signals"
 
-    def leave(self, code: int) -> None:
+    def fix_exit_code(self, code: int) -> None:
         """The exit code is decided: a signal while the interpreter ends must not change it.
 
         The first one ends the process at once; after one that was seen, ``STOP_SECONDS`` go on and others are nothing.
@@ -101,7 +101,7 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def asked(self, name: str) -> None:
+    def announce_ui_stop(self, name: str) -> None:
         """Somebody asked for a stop elsewhere, in the UI: it may take as long as after a signal."""
 
         def over() -> None:
@@ -110,7 +110,7 @@ class Signals:
 
         stop, give_up = self._stop, self._give_up
         if stop is not None:
-            self._say(FIRST.partition(";")[0], f"{name} in the Prefect UI")
+            self._announce(FIRST.partition(";")[0], f"{name} in the Prefect UI")
             timer = threading.Timer(STOP_SECONDS, over)
             timer.daemon = True
             timer.start()
@@ -130,18 +130,18 @@ class Signals:
         stop = self._stop
         if stop is not None:
             stop.request(name)
-        self._say(FIRST if stop is not None else FIRST_BESIDE, name)
+        self._announce(FIRST if stop is not None else FIRST_BESIDE, name)
         self._said.set()
         # From here on the process is ending. It has so long to do that by itself.
         again, _, _ = select.select([source], [], [], STOP_SECONDS)
         if self._stop is not None:
-            self._say(SECOND if again else TOO_LONG, name)
+            self._announce(SECOND if again else TOO_LONG, name)
         elif again:
-            self._say(SECOND_BESIDE, name)
-        give_up = self._give_up or _leave
+            self._announce(SECOND_BESIDE, name)
+        give_up = self._give_up or _exit_process
         give_up(name)
 
-    def _say(self, text: str, name: str) -> None:
+    def _announce(self, text: str, name: str) -> None:
         self._words(text.format(name="Ctrl-C" if name == signal.SIGINT.name else name, seconds=STOP_SECONDS))
 
 
@@ -182,7 +182,7 @@ def _nobody(_text: str) -> None:
     """Say nothing: a worker's run."""
 
 
-def _leave(name: str) -> None:
+def _exit_process(name: str) -> None:
     os._exit(exit_code_of(name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flows.output import say
+from flows.output import print_line
 from flows.shell import command
 
 FIRST = (
@@ -24,7 +24,9 @@ def begin() -> None:
     lines = [(command(*words), what) for what, words in FIRST]
     width = max(len(line) for line, _ in lines)
     shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
-    say(f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}")
+    print_line(
+        f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}"
+    )
 
 
 @click.command("version")
@@ -39,4 +41,4 @@ def tell_versions() -> None:
     import platform
     from importlib.metadata import version as version_of
 
-    say(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")
+    print_line(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")

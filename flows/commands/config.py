@@ -8,7 +8,7 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
-from flows.output import complain, say, say_json
+from flows.output import complain, print_json, print_line
 
 
 @click.group("config")
@@ -32,7 +32,7 @@ def check(config: str, overrides: tuple[str, ...]) -> int:
     if any(finding.level == "error" for finding in findings):
         raise ConfigError(sorted(findings, key=lambda finding: finding.level))
     complain(findings)
-    say(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
+    print_line(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
     return 0
 
 
@@ -47,12 +47,12 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     loaded = load_config(Path(config), overrides=overrides)
     rows = loaded.effective()
     if as_json:
-        say_json([{"key": row.key, "value": row.value, "source": row.source} for row in rows])
+        print_json([{"key": row.key, "value": row.value, "source": row.source} for row in rows])
         return 0
     keys = max(len(row.key) for row in rows)
     values = min(max(len(str(row.value)) for row in rows), 48)
     for row in rows:
-        say(f"{row.key:{keys}}  {row.value!s:{values}}  {row.source}")
+        print_line(f"{row.key:{keys}}  {row.value!s:{values}}  {row.source}")
     return 0
 
 
@@ -97,5 +97,5 @@ def schema() -> int:
     """Print the JSON Schema of the configuration file."""
     from config.reference import json_schema
 
-    say_json(json_schema())
+    print_json(json_schema())
     return 0

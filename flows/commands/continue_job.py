@@ -37,7 +37,7 @@ from flows.job.running.sweep import late, notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact
 from flows.jobs_dir import load
-from flows.output import account, complain, one_line, say, say_json
+from flows.output import account, complain, one_line, print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import GateError, InputError, SluiceError, TerminalError, shown
 
@@ -148,7 +148,7 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
     account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
     if as_json:
-        say_json(status_of(session.job(record.id)))
+        print_json(status_of(session.job(record.id)))
     return 0
 
 
@@ -293,7 +293,7 @@ def _code_of(work: Callable[[], int]) -> int:
     except JobBusyError:
         return 0
     except (ConfigError, SluiceError) as error:
-        say(error.render() if isinstance(error, SluiceError) else str(error), err=True)
+        print_line(error.render() if isinstance(error, SluiceError) else str(error), err=True)
         return 1
 
 
@@ -314,12 +314,14 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
             code |= _code_of(partial(go_on, ContinueRequest(record.config or config, record.id, progress=False)))
             continue
         reason = f": {one_line(record.error.message)}" if record.error and record.state is JobState.FAILED else ""
-        say("\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)]))
+        print_line(
+            "\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)])
+        )
         code = 1
     for run in overdue:
         told.add(str(run["id"]))
         behind = run.get("state_name") == BEHIND
         why = "it waits until another run of its deployment is over" if behind else "no worker has taken it up"
-        say(f"run {run['id']} does not run: it was due at {run.get('expected_start_time')}, and {why}")
+        print_line(f"run {run['id']} does not run: it was due at {run.get('expected_start_time')}, and {why}")
         code = 1
     return code

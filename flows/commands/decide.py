@@ -20,7 +20,7 @@ from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, RecordWriter, now
 from flows.job.session import Session
 from flows.job.sources import destinations
-from flows.output import say
+from flows.output import print_line
 from tasks.shared.errors import DataError
 from tasks.shared.report import ON_DEMAND, Approval, Shown, Waiting
 
@@ -48,18 +48,18 @@ class Said:
 NOTHING_SAID = Said()
 
 
-def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
+def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
     """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
     may, who says so, and why where the report says stop. ``None``: nothing is decided.
 
     In English, as all of the terminal is, which is the engineer's; the lines of the report are in its own language.
     """
     source, files = to_be_read(waiting)
-    say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
+    print_line(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
     for file in files:
-        say(f"  {file}", err=err)
+        print_line(f"  {file}", err=err)
     for step, where in destinations(config, waiting.position):
-        say(f"then {step}: to {where}", err=err)
+        print_line(f"then {step}: to {where}", err=err)
     show_report(waiting, said.despite, err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
@@ -76,13 +76,13 @@ def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> S
 def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
     """Say the release report in short before somebody decides, and who has decided already."""
     for line in report_lines(waiting, despite=despite):
-        say(line, err=err)
+        print_line(line, err=err)
 
 
 def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     """Say that nothing is decided, and for what the job waits; ``report`` says which command decides."""
-    say(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
-    say("\n".join(where_to_look(waiting)), err=err)
+    print_line(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
+    print_line("\n".join(where_to_look(waiting)), err=err)
 
 
 def decision_of(
@@ -136,7 +136,7 @@ def release(
 ) -> Released:
     """Keep a release of what waits, with the release report shown before, and return what became of it."""
     if waiting.position not in record.seen:
-        say(
+        print_line(
             f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
             "keep what there was to see; it waits again, and shows it", err=err,
         )  # fmt: skip
@@ -150,7 +150,7 @@ def release(
         return "upgraded" if why == rules.WITHOUT_REPORT else "again"
     if not ask_first:
         show_report(waiting, said.despite, err=err)
-    elif (answer := ask(waiting, config, said, err=err)) is not None:
+    elif (answer := ask_decision(waiting, config, said, err=err)) is not None:
         said = answer
     else:
         still_waiting(record.id, waiting, err=err)
@@ -188,10 +188,10 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand
 def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:
     """Print that nothing is decided, and prepare the run that makes the report and lets the job wait again."""
     if record.undecided is None:
-        say(f"{why}; it is made now", err=err)
+        print_line(f"{why}; it is made now", err=err)
         return
     now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
-    say(f"nothing is decided: {why}; {now}the job waits again", err=err)
+    print_line(f"nothing is decided: {why}; {now}the job waits again", err=err)
     complain_of_corrections(job, record.undecided)
     # Nobody has answered the form.
     RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
@@ -202,4 +202,4 @@ def complain_of_corrections(job: Path, waiting: Waiting) -> None:
     try:
         ReviewedFiles.of(job, waiting).check()
     except DataError as error:
-        say(error.render(), err=True)
+        print_line(error.render(), err=True)

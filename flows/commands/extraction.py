@@ -18,7 +18,7 @@ import click
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
 from flows.job.which import begun, exact, nearest, one_of
-from flows.output import complain, say, say_json
+from flows.output import complain, print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.files.named_file import check_target
@@ -116,11 +116,11 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
         # Readable by this user only.
         write_file(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
     if as_json:
-        say_json({"patients": len(ids), "ids": target})
+        print_json({"patients": len(ids), "ids": target})
     else:
-        say(human_count(len(ids), "patient"))
+        print_line(human_count(len(ids), "patient"))
         if target is not None:
-            say(f"ids: {target}")
+            print_line(f"ids: {target}")
     return 0
 
 
@@ -161,15 +161,17 @@ def list_(
                 operation="task", status=400,
             ) from None  # fmt: skip
     if as_json:
-        say_json([task.as_dict() for task in tasks])
+        print_json([task.as_dict() for task in tasks])
         return 0
     if not tasks:
-        say("no extraction jobs")
+        print_line("no extraction jobs")
         return 0
-    say(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
+    print_line(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
         authored = (task.authored or "")[:19].replace("T", " ")
-        say(f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task, k)}")
+        print_line(
+            f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task, k)}"
+        )
     return 0
 
 
@@ -292,11 +294,11 @@ def _each(
             if as_json:
                 documents.append(task.as_dict() if task is not None else {"id": job_id, "deleted": True})
             elif task is None:
-                say(f"{job_id} is deleted")
+                print_line(f"{job_id} is deleted")
             else:
-                say(told(task, k))
+                print_line(told(task, k))
     if as_json:
-        say_json(documents)
+        print_json(documents)
     # What a person must mend comes before what may mend itself.
     return next((code for code in (2, 1, 3) if any(error.exit_code == code for error in errors)), 0)
 
@@ -343,7 +345,7 @@ def _in_full(task: ExtractionTask, k: int) -> str:
         "authored": task.authored,
         "started": task.started,
         "ended": task.ended,
-        "took": _took(task),
+        "took": _duration(task),
         "progress": _done(task, k),
         "batch size": progress.batch_size if progress else None,
         "consent audit files": len(task.consent_urls) or None,
@@ -352,7 +354,7 @@ def _in_full(task: ExtractionTask, k: int) -> str:
     return "\n".join(lines)
 
 
-def _took(task: ExtractionTask) -> str | None:
+def _duration(task: ExtractionTask) -> str | None:
     try:
         begin, end = (datetime.fromisoformat(moment or "") for moment in (task.started, task.ended))
         return human_seconds(max(0.0, (end - begin).total_seconds()))

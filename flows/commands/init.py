@@ -22,7 +22,7 @@ from config.keys import blocks, keys_by_name
 from config.model import read_step
 from config.services import SendMode
 from config.template import SIGNED_IN, TERMS, example, may_sign_in, template, to_fill_in, variables
-from flows.output import say
+from flows.output import print_line
 from flows.shell import command
 from tasks.shared.errors import InputError, shown
 from tasks.shared.files.out_file import write_file
@@ -51,7 +51,7 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
     path = Path(file)
     free(path, force=force)
     given = _steps(steps) if steps is not None else None
-    wanted = asked(given) if on_terminal() or is_piped() else Wanted(given or FIRST_STEPS)
+    wanted = ask_settings(given) if on_terminal() or is_piped() else Wanted(given or FIRST_STEPS)
     check = command("config", "check", file)
     heading = (
         "A configuration of Sluice. A line that begins with # and a letter right after it is a key that is switched",
@@ -66,14 +66,14 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
     except ConfigError as error:  # there is no file yet that a person could look into
         raise ConfigError([replace(finding, where=None, line=None) for finding in error.findings]) from None
     write_file(path.absolute(), text.encode())
-    say(f"{file} is written: {', '.join(wanted.steps)}")
+    print_line(f"{file} is written: {', '.join(wanted.steps)}")
     missing = [name for name in variables(text) if name not in os.environ]
     if missing:
-        say(f"set these variables: {', '.join(missing)}")
+        print_line(f"set these variables: {', '.join(missing)}")
     untouched = [key for key in to_fill_in(wanted.steps, wanted.mode) if key not in wanted.values]
     if examples := [key for key in untouched if _is_example(key)]:
-        say("\n".join(["these are examples, put your own there:", *(f"  {key}" for key in examples)]))
-    say(f"then: {check}")
+        print_line("\n".join(["these are examples, put your own there:", *(f"  {key}" for key in examples)]))
+    print_line(f"then: {check}")
     return 0
 
 
@@ -103,15 +103,15 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
         return click.prompt(question, default=default, value_proc=read)
     try:
         text = click.prompt(question, default=default, value_proc=str)
-        say(text)  # a terminal shows what somebody types
+        print_line(text)  # a terminal shows what somebody types
         return read(text)
     except click.UsageError as error:
         problem = f"the piped answer {shown(text)} cannot be used: {error.message}"
     except click.Abort:
-        say("")
+        print_line("")
         problem = "the piped answers ended before this question"
     except UnicodeDecodeError:
-        say("")
+        print_line("")
         problem = "the piped answer cannot be decoded"
     raise InputError(
         "no-answer", problem, context=key,
@@ -119,15 +119,15 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
     )  # fmt: skip
 
 
-def asked(steps: Sequence[str] | None) -> Wanted:
+def ask_settings(steps: Sequence[str] | None) -> Wanted:
     """Return the answers of a terminal or a pipe, service by service; an empty one takes what is in brackets."""
-    say("Enter takes what stands in brackets.")
+    print_line("Enter takes what stands in brackets.")
     if steps is None:
-        say(f"steps: {', '.join(STEPS)}; exactly one import first")
+        print_line(f"steps: {', '.join(STEPS)}; exactly one import first")
         steps = answer("Steps, in order", key="steps", default=", ".join(FIRST_STEPS), read=_read(_steps))
     wanted = Wanted(steps, signed_in=[])
     for step in dict.fromkeys(steps):
-        _ask(step, wanted)
+        _ask_step_settings(step, wanted)
     if any(has_role(step, Role.SEND) for step in steps):
         _ask_terms(wanted)
     return wanted
@@ -135,7 +135,7 @@ def asked(steps: Sequence[str] | None) -> Wanted:
 
 def _ask_terms(wanted: Wanted) -> None:
     """Ask for what the release report shows a reviewer first."""
-    say("\nWhat a reviewer sees first in the release report; - if you do not know yet")
+    print_line("\nWhat a reviewer sees first in the release report; - if you do not know yet")
     for key in TERMS:
         said = keys_by_name()[key].description.partition(",")[0]
         text = answer(f"{said}, such as {example()[key].value}\n{key}", key=key, default="-", read=_checked(key))
@@ -143,11 +143,11 @@ def _ask_terms(wanted: Wanted) -> None:
             wanted.values[key] = text
 
 
-def _ask(step: str, wanted: Wanted) -> None:
+def _ask_step_settings(step: str, wanted: Wanted) -> None:
     """Ask for what this step must be told, below a line that says what it talks to."""
     known = example()
     if (block := known.get(f"services.{step}")) is not None:
-        say("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
+        print_line("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
     if has_role(step, Role.SEND):
         key, modes = "services.send.send_as", click.Choice([str(mode) for mode in SendMode])
         question = f"{key} ({', '.join(modes.choices)})"

@@ -136,7 +136,7 @@ def report(
     """
     from flows.commands import report as command
 
-    asked = command.Asked(
+    asked = command.ReportRequest(
         config, job, overrides, recipient=reader is not None, as_json=as_json, browser=browser, out=out, check=check
     )
     return command.report(asked)

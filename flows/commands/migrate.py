@@ -15,7 +15,7 @@ from config.keys import ENV_PREFIX, root_urls
 from config.sources import read_environment, read_file, text_of
 from config.template import variables
 from flows.commands.init import free
-from flows.output import complain, say
+from flows.output import complain, print_line
 from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.files.out_file import write_file
@@ -54,12 +54,12 @@ def migrate(old: str, new: str | None, *, force: bool) -> int:
     complain(read_environment(os.environ, OLDER_PREFIX).findings)
     for key, value in read_file(Path(old)).values.items():
         if key in root_urls() and value.older and "${" in str(plain(value.node)):
-            say(f"warning: a variable gives {key}: in the new file its value must not end in /fhir", err=True)
+            print_line(f"warning: a variable gives {key}: in the new file its value must not end in /fhir", err=True)
     if new is None:
-        say(changed.removesuffix("\n"))
+        print_line(changed.removesuffix("\n"))
         return 0
     write_file(Path(new).absolute(), changed.encode())
-    say(f"{new} is written. Check it with: {command('config', 'check', new)}")
+    print_line(f"{new} is written. Check it with: {command('config', 'check', new)}")
     return 0
 
 

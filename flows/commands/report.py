@@ -21,7 +21,7 @@ from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord
 from flows.job.session import opened
 from flows.jobs_dir import load
-from flows.output import say, write
+from flows.output import print_line, write
 from flows.reports.short_form import lines
 from tasks.release_report.page import files
 from tasks.release_report.page.page import html
@@ -78,9 +78,9 @@ def report(asked: ReportRequest) -> int:
     if asked.as_json and asked.out is None:
         write(text)
     else:
-        say("\n".join([str(path), *lines(found)]))
+        print_line("\n".join([str(path), *lines(found)]))
     if asked.browser and not webbrowser.open(_page_of(asked, directory, found, path).as_uri()):
-        say("no browser was found here: open the file above in one", err=True)
+        print_line("no browser was found here: open the file above in one", err=True)
     if asked.check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
         raise DataError(
             "report-differs", OTHER_THAN_SEEN, context=str(directory.path),

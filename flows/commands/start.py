@@ -21,7 +21,7 @@ from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
-from flows.output import account, complain, patience, say, say_json
+from flows.output import account, complain, patience, print_json, print_line
 from flows.reports import terminal
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
@@ -43,7 +43,7 @@ def plan(inputs: JobInputs) -> int:
     if code == 0:
         doubtful = len(loaded.warnings) + len(_said)
         found = human_count(doubtful, "warning") + "." if doubtful else "All checks passed."
-        say(f"{found} The job can start.")
+        print_line(f"{found} The job can start.")
     return code
 
 
@@ -103,7 +103,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
         job_id = run_deployment(session.api, str(chosen[0]["id"]), inputs.parameters())
         account(f"job {job_id}", aside=as_json)
         if as_json:
-            say_json(status_of(session.job(job_id)))
+            print_json(status_of(session.job(job_id)))
     return 0
 
 
@@ -165,7 +165,7 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
     try:
         said = _said | {without_names(text, ()) for text in _said}
         shown = Terminal(progress=progress, summary_to_stderr=aside, said=said)
-        with terminal.told(shown), shown.beginning():
+        with terminal.presented_by(shown), shown.beginning():
             runs.execute(pipeline, job_id, session.address)
     except BaseException:
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
@@ -182,31 +182,31 @@ def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError |
     """
     record = session.job(job_id)
     if as_json:
-        say_json(status_of(record))
+        print_json(status_of(record))
     error = record.error
     match record.state:
         case JobState.COMPLETED:
             account(f"job {job_id} is complete; its files are in {record.directory}", aside=as_json)
             return 0
         case JobState.WAITING:
-            say(continue_hint(record), err=as_json)
+            print_line(continue_hint(record), err=as_json)
             return 0
         case JobState.STOPPED if record.stopped_by is None:
             account(f"the step was run alone\n{continue_hint(record)}", aside=as_json)
             return 0
         case JobState.STOPPED:
-            say(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
+            print_line(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
             return exit_code_of(record.stopped_by)
         case JobState.CANCELLED:
-            say(f"job {job_id} is cancelled", err=True)
+            print_line(f"job {job_id} is cancelled", err=True)
             return 1
     if error is None:
         raise TerminalError(
             "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,
             hint=f"see {record.directory}/job.log, then continue it",
         )  # fmt: skip
-    say((error if ended is None or ended.reference != error.reference else ended).render(), err=True)
-    say(continue_hint(record), err=True)
+    print_line((error if ended is None or ended.reference != error.reference else ended).render(), err=True)
+    print_line(continue_hint(record), err=True)
     return error.exit_code
 
 
@@ -224,4 +224,4 @@ def doubt(text: str) -> None:
     """Print what is doubtful, and keeps nobody from starting, once; the steps need not say it again."""
     if text not in _said:
         _said.add(text)
-        say(f"warning: {text}", err=True)
+        print_line(f"warning: {text}", err=True)

@@ -18,7 +18,7 @@ from flows.job.running.state import JobState
 from flows.job.running.sweep import notice
 from flows.job.session import has_any_job, opened
 from flows.jobs_dir import load
-from flows.output import one_line, say, say_json, write
+from flows.output import one_line, print_json, print_line, write
 from flows.shell import about, command
 from tasks import declared
 from tasks.shared.publication import technical
@@ -51,9 +51,9 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:
-                say_json(status_of(record))
+                print_json(status_of(record))
             else:
-                say(text(record, config))
+                print_line(text(record, config))
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
                 return 0
             time.sleep(2)
@@ -149,17 +149,17 @@ def list_jobs(
             found = (as_decided(session, record) for record in session.jobs(since))
             records = [record for record in found if not states or record.state.value in states]
     if as_json:
-        say_json([row_of(record) for record in records])
+        print_json([row_of(record) for record in records])
         return 0
     if not records:
-        say("no such jobs" if states or since else "no jobs")
+        print_line("no such jobs" if states or since else "no jobs")
         return 0
-    say(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS")
+    print_line(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS")
     for record in records:
         row = row_of(record)
         files = "" if row["files"] is None else str(row["files"])
         where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
-        say(f"{where}  {age(record.created):12}  {one_line(record.name)}{reason(record)}")
+        print_line(f"{where}  {age(record.created):12}  {one_line(record.name)}{reason(record)}")
     return 0
 
 

@@ -57,12 +57,12 @@ class Page:
 
     def _replace(self, title: str, text: str | None) -> None:
         known, self._id = self._id, None  # asked for anew when the answer to this is lost
-        known = known or self._asked()
+        known = known or self._find_artifact()
         if known is None or not update_artifact(self._api, known, title=title, text=text):
             known = create_artifact(self._api, self._run_id, title=title, text=text or "")
         self._id = known
 
-    def _asked(self) -> str | None:
+    def _find_artifact(self) -> str | None:
         found = None
         for one in artifacts_of(self._api, self._run_id):
             if one.get("key") is None:

@@ -56,7 +56,7 @@ def outlasting(workload: Workload) -> Workload:
     """``workload``, which says that the server is away, once, and that it is back, instead of failing."""
     away = False
 
-    async def look(*args: Any) -> Any:
+    async def outlast_once(*args: Any) -> Any:
         nonlocal away
         try:
             found = await workload(*args)
@@ -72,7 +72,7 @@ def outlasting(workload: Workload) -> Workload:
             logger.warning("the Prefect API is back")
         return found
 
-    return look
+    return outlast_once
 
 
 async def loop(workload: Workload, interval: float, **options: Any) -> None:
@@ -139,7 +139,7 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
             try:
                 await super()._submit_run(flow_run)
             except httpx.HTTPError as error:
-                _told("run %s is not taken up now: the Prefect API failed (%s)", flow_run.id, error)
+                _log_failure("run %s is not taken up now: the Prefect API failed (%s)", flow_run.id, error)
                 self._release_limit_slot(flow_run.id)
                 self._submitting_flow_run_ids.discard(flow_run.id)
                 if self._cancelling_observer is not None:
@@ -150,10 +150,10 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
             try:
                 await super()._cancel_run(flow_run_id)
             except httpx.HTTPError as error:
-                _told("the cancel of %s is not passed on: the Prefect API failed (%s)", flow_run_id, error)
+                _log_failure("the cancel of %s is not passed on: the Prefect API failed (%s)", flow_run_id, error)
 
 
-def _told(what: str, run: UUID, error: httpx.HTTPError) -> None:
+def _log_failure(what: str, run: UUID, error: httpx.HTTPError) -> None:
     logger.warning(what, run, type(error).__name__)
 
 

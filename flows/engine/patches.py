@@ -63,7 +63,7 @@ ROWS: Final = (
         "run", "prefect.flow_engine", "maintain_concurrency_lease",
         "renews the slot of a deployment's limit without ending the run when the API is away",
         "lease_id lease_duration raise_on_lease_renewal_failure suppress_warnings",
-        "flows.engine.slots:kept",
+        "flows.engine.slots:renewed_slot",
     ),
     Row(
         "run", "rich.console", "Console.on_broken_pipe", "lets a run live on when nobody reads its lines any more",

@@ -59,7 +59,7 @@ def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:
     outcome: list[NetworkError | None] = []
     deadline = time.monotonic() + seconds
     # A thread, which is left behind at the limit: the time limits of a client are for single reads.
-    asking = threading.Thread(target=lambda: outcome.append(_asked(address, deadline)), daemon=True)
+    asking = threading.Thread(target=lambda: outcome.append(_probe_api(address, deadline)), daemon=True)
     with patience(f"waiting for the Prefect API at {address.shown}, {seconds:.0f} s at most"):
         asking.start()
         asking.join(seconds)
@@ -68,7 +68,7 @@ def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:
         raise found
 
 
-def _asked(address: ApiAddress, deadline: float) -> NetworkError | None:
+def _probe_api(address: ApiAddress, deadline: float) -> NetworkError | None:
     try:
         with httpx.Client(
             headers=dict(address.headers), trust_env=not is_loopback(address), verify=address.trust(),

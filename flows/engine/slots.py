@@ -25,7 +25,7 @@ AGAIN = 10.0
 
 
 @contextmanager
-def kept(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
+def renewed_slot(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
     """Renew the slot of a run of this process while it lasts: in place of Prefect's ``maintain_concurrency_lease``."""
     over = threading.Event()
     renewing = (current_api(), str(lease_id), lease_duration, over)

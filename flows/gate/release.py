@@ -75,7 +75,7 @@ def before_waiting(wait: CurrentWait) -> None:
         if shown is not None:
             job.writer.set(**{f"shown__{position}": None})
         return
-    leaving = wait.sources.leaving(position)
+    leaving = wait.sources.data_sent_after(position)
     place = sight.read(wait.there)
     what = ReportedFiles(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
     if shown is not None:

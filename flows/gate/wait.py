@@ -85,7 +85,7 @@ class CurrentWait:
         if source is None:
             return
         position, record = self.position, self.job.record()
-        leaving, delivery = self.sources.leaving(position), self.sources.delivery(position)
+        leaving, delivery = self.sources.data_sent_after(position), self.sources.delivery(position)
         self.sight = ReviewedFiles(
             self.job.directory.path, position, source.path, wait_directory(source.path),
             leaving.path if leaving is not None else None, self.sources.corrections(position),

@@ -66,7 +66,7 @@ class JobDirectory:
         """Where a step's result is kept, relative to ``jobs_dir``."""
         return f"{self.path.name}/.results/{position}-{name}.json"
 
-    def known(self, step: StepReport) -> StepReport:
+    def check_result(self, step: StepReport) -> StepReport:
         """Return a step as recorded; one whose stored result is gone or damaged is to be done again."""
         if step.state != "completed":
             return step

@@ -71,7 +71,7 @@ class JobInputs(BaseModel):
         """Of the parameters of a flow run; what is not given there is ``None``."""
         return cls(**{name: value for name, value in parameters.items() if value is not None})
 
-    def given(self) -> Given:
+    def step_inputs(self) -> Given:
         """As steps take it."""
         crtdl, patients, rules = (
             Path(path) if path is not None else None for path in (self.crtdl, self.patients, self.anonymization_config)

@@ -131,7 +131,7 @@ class RunningJob:
                 presenter=presenter,
                 journal=journal,
                 deployed=deployed,
-                steps={step.position: directory.known(step) for step in record.steps},
+                steps={step.position: directory.check_result(step) for step in record.steps},
                 until=record.until,
             )
             job.stop.fence = lock.fence
@@ -142,7 +142,7 @@ class RunningJob:
 
     def prepare(self) -> None:
         """Write what every step may rely on: the record's head and the effective CRTDL."""
-        attached = self.writer.known().extraction.job_id is not None
+        attached = self.writer.cached().extraction.job_id is not None
         self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path, attached=attached)
         for position, name in enumerate(self.step_names, start=1):
             self.steps.setdefault(position, StepReport(position=position, name=name))
@@ -169,8 +169,8 @@ class RunningJob:
             job_dir=self.directory.path,
             position=position,
             name=step.name,
-            given=replace(self.inputs.given(), crtdl=self.crtdl),
-            given_crtdl=self.inputs.given().crtdl,
+            given=replace(self.inputs.step_inputs(), crtdl=self.crtdl),
+            given_crtdl=self.inputs.step_inputs().crtdl,
             source=source,
             handle=RecordedHandle(self.writer, self.journal.tell, about),
             meter=Meter(collector=self.journal.tell),
@@ -195,7 +195,7 @@ class RunningJob:
     def record(self) -> JobRecord:
         """The record as this process knows it, with all that it knows of the steps."""
         steps = tuple(self.steps[position] for position in sorted(self.steps))
-        return self.writer.known().model_copy(update={"steps": steps})
+        return self.writer.cached().model_copy(update={"steps": steps})
 
     def written(self, position: int, *, tables: bool) -> Source:
         """The data that a finished step wrote, as the next one reads it."""

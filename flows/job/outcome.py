@@ -196,7 +196,7 @@ def end_without_waiting(job: RunningJob, reason: str) -> None:
     job.presenter.close()
     announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
     if reason != CANCEL:
-        job.presenter.left(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
+        job.presenter.process_ends(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
 
 
 def end_without_record(job: RunningJob, error: SluiceError) -> None:

@@ -53,7 +53,7 @@ def preflight(
     steps = [step for step in enabled if step.name in left]
     own = inputs.own_crtdl(job_dir, names, attached=attached, reset=reset) if job_dir is not None else None
     tls = list(_tls(config))
-    context = CheckContext(config, inputs.given(), job_dir, online=not tls)
+    context = CheckContext(config, inputs.step_inputs(), job_dir, online=not tls)
     findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]
     for step in steps:
         with patience(f"checking what {step.name} needs"):
@@ -61,11 +61,11 @@ def preflight(
     findings.extend(_disk(context, steps))
     if context.online:
         for service in (service for step in steps for service in step.services(config)):
-            findings.extend(_asked(service, config, tell))
+            findings.extend(_probe_service(service, config, tell))
     return findings
 
 
-def _asked(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
+def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
     if service.probe is None:
         return
     with patience(f"checking services.{service.key}: whether it answers, and is what it must be"):
@@ -79,7 +79,7 @@ def _asked(service: Service, config: PipelineConfig, tell: Callable[[str], None]
 
 def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:
     """What is doubtful, found at start (document 3 §4 and §5), one sentence each; errors are among the findings."""
-    context = CheckContext(config, inputs.given(), job_dir)
+    context = CheckContext(config, inputs.step_inputs(), job_dir)
     names = config.pipeline.enabled_steps
     if context.given.crtdl is not None and job_dir is None and not any(has_role(name, Role.EXTRACT) for name in names):
         reading = [name for name in names if "crtdl" in declared(name).needs(context.given)]

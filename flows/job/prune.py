@@ -26,7 +26,7 @@ from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
 from flows.jobs_dir import load
-from flows.output import account, say, say_json
+from flows.output import account, print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import StorageError
 from tasks.shared.stop import SharedStop, Stop
@@ -63,7 +63,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         with held(session, directory):
             _remove(session, directory)
         directory.delete()
-        say(
+        print_line(
             f"job {job_id} is deleted"
             if recorded
             else f"the directory of job {job_id}, which has no record, is deleted"
@@ -78,7 +78,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     something could not be removed, which the next call tries again.
     """
     loaded = load(config, overrides)
-    tell = say if dry_run else account
+    tell = print_line if dry_run else account
     gone: list[dict[str, object]] = []
     problems: list[StorageError] = []
     if has_any_job(loaded):
@@ -89,9 +89,9 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
             _refuse_empty(session, old)
             shown = _PruneProgress(len(old))
 
-            def take(found: Pruned | StorageError) -> None:
+            def record_pruned(found: Pruned | StorageError) -> None:
                 if isinstance(found, StorageError):
-                    _told(found, problems)
+                    _report_problem(found, problems)
                     return
                 record, size = found
                 gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
@@ -101,13 +101,13 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
 
             if dry_run:
                 for record in old:
-                    take((record, _size(JobDirectory.of(session.jobs_dir, record.id).path)))
+                    record_pruned((record, _size(JobDirectory.of(session.jobs_dir, record.id).path)))
             else:
-                _remove_all(session, old, before, take)
+                _remove_all(session, old, before, record_pruned)
             _tell_of_unrecorded(session, (record.id for record in records), before, problems, dry_run=dry_run)
     total = sum(int(str(job["bytes"])) for job in gone)
     if as_json:
-        say_json(gone)
+        print_json(gone)
     else:
         tell(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if problems else 0
@@ -120,9 +120,9 @@ def _opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
         yield session
 
 
-def _told(problem: StorageError, problems: list[StorageError]) -> None:
+def _report_problem(problem: StorageError, problems: list[StorageError]) -> None:
     problems.append(problem)
-    say(problem.render(), err=True)
+    print_line(problem.render(), err=True)
 
 
 def _old(record: JobRecord, before: datetime) -> bool:
@@ -279,14 +279,14 @@ def _tell_of_unrecorded(
                 JobDirectory(path).delete()
             elif not rest and datetime.fromtimestamp(path.stat().st_mtime, UTC) < before:
                 size = human_bytes(_size(path))
-                say(f"warning: {path} has no record at this Prefect API and is left alone, {size}", err=True)
-                say(f"hint: {about('job delete', path.name)}", err=True)
+                print_line(f"warning: {path} has no record at this Prefect API and is left alone, {size}", err=True)
+                print_line(f"hint: {about('job delete', path.name)}", err=True)
         except (FileNotFoundError, JobBusyError):
             continue  # somebody else is at it
         except StorageError as error:
-            _told(error, problems)
+            _report_problem(error, problems)
         except PermissionError:
-            say(f"warning: {path} has no record at this Prefect API, cannot be read and is left alone", err=True)
+            print_line(f"warning: {path} has no record at this Prefect API, cannot be read and is left alone", err=True)
 
 
 def _size(directory: Path) -> int:

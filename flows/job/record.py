@@ -332,7 +332,7 @@ class RecordWriter:
             raise LookupError(self.job_id)
         return JobRecord.of(run)
 
-    def known(self) -> JobRecord:
+    def cached(self) -> JobRecord:
         """The record as it was read last, with what was written since: by the one process that runs the job."""
         return JobRecord.of(self._run) if self._run is not None else self.read()
 

@@ -33,7 +33,7 @@ class Sources:
         of = {Reads.NOTHING: None, Reads.LATEST: self.newest, Reads.RESOURCES: self.resources}
         return of[step.reads(self._config)]
 
-    def leaving(self, position: int) -> Source | None:
+    def data_sent_after(self, position: int) -> Source | None:
         """Return the data that are sent after ``position`` as they are; ``None`` if a step changes them before."""
         step = self.delivery(position)
         return self.read_by(step) if step is not None else None
@@ -69,7 +69,7 @@ class Sources:
         """Which corrected files a wait at ``position`` can take."""
         if self.newest is None or not self.newest.tables:
             return Corrections.NDJSON
-        leaving = self.leaving(position)
+        leaving = self.data_sent_after(position)
         return Corrections.NOT_SENT if leaving is not None and leaving is not self.newest else Corrections.TABLES
 
 

@@ -122,7 +122,7 @@ class Watcher:
         why = stop_asked(self._writer.api, self._writer.job_id)
         if why is not None and not self._stop.requested:
             self._stop.request(why)
-            signals.asked(why)
+            signals.announce_ui_stop(why)
 
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:

@@ -120,20 +120,20 @@ class Journal:
             try:
                 yield journal
             except BaseException as left:
-                journal.left(left)
+                journal.end_with_exception(left)
                 raise
 
     def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
         """Tell that the run began; where nothing was told before, also that there is a job."""
         if first:
-            self._tell(JobEvent(state="created", steps=list(steps)), self.run.created)
-        self._tell(JobEvent(state="started" if first else "resumed"), self.run.began)
+            self._append_event(JobEvent(state="created", steps=list(steps)), self.run.created)
+        self._append_event(JobEvent(state="started" if first else "resumed"), self.run.began)
 
     def tell(self, event: Event) -> None:
         """Take an event: ``tasks.shared.events.Collector``."""
-        self._tell(event)
+        self._append_event(event)
 
-    def _tell(self, event: Event, time: str | None = None) -> str:
+    def _append_event(self, event: Event, time: str | None = None) -> str:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
             head = EventHead(time=time or self.now(), job=self._job, run=self.run.number, step=name, position=position)
@@ -161,14 +161,14 @@ class Journal:
         self._ended = True
         if state == "completed":
             self._step = (None, None)
-        return self._tell(JobEvent(state=state, error=error, reason=reason))
+        return self._append_event(JobEvent(state=state, error=error, reason=reason))
 
     @property
     def over(self) -> bool:
         """Whether the end of the run was told."""
         return self._ended
 
-    def left(self, exception: BaseException) -> None:
+    def end_with_exception(self, exception: BaseException) -> None:
         """Tell the end of a run that an exception ends, unless its end was told."""
         if self._ended:
             return

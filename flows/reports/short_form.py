@@ -87,7 +87,7 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     """The same in lines of a terminal: the answer, what would leave, and at most ``most`` lines of what was found."""
     words = Words.of_report(report)
     shown = [one for level in _SHOWN for one in report.findings if one.level == level]
-    found = [f"  {words(one.level).upper()}: {_said(words, one, one_line, visible)}" for one in shown[:most]]
+    found = [f"  {words(one.level).upper()}: {_finding_line(words, one, one_line, visible)}" for one in shown[:most]]
     left = len(shown) - most
     return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
 
@@ -128,7 +128,7 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
     for level in _SHOWN:
         found = [one for one in report.findings if one.level == level]
         for one in found[:most]:
-            said = _said(words, one, lambda text: code(_cut(one_line(text), letters)), literal)
+            said = _finding_line(words, one, lambda text: code(_cut(one_line(text), letters)), literal)
             yield f"- **{words(level)}**: {said}"
         if len(found) > most:
             yield f"- **{words(level)}**: {words('short_more', n=len(found) - most)}"
@@ -138,7 +138,7 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
         yield from (words.decision(decision, lambda text: literal(_cut(one_line(text), letters))), "")
 
 
-def _said(words: Words, finding: ReportFinding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
+def _finding_line(words: Words, finding: ReportFinding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
     """A finding in one line; ``data`` shows a path or a name, ``ours`` the words around it."""
     affects = f" ({words.patients(finding.patients)})" if finding.patients is not None else ""
     return f"{joined(words.finding(finding), data, ours)}{affects}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.gate.sight import where_to_look
 from flows.job.watch import describe
-from flows.output import account, draw, patience, say, say_in_passing, wipe
+from flows.output import account, draw, patience, print_line, say_in_passing, wipe
 from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
@@ -48,29 +48,29 @@ class Presenter:
     def waits(self, waiting: Waiting) -> None:
         """The job is parked."""
 
-    def left(self, words: str) -> None:
+    def process_ends(self, words: str) -> None:
         """The process ends without waiting for its threads."""
 
     def close(self) -> None:
         """Leave the terminal tidy; called also when the process ends in a hurry."""
 
 
-_told: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
+_presenter: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
 
 
 def current() -> Presenter:
     """Who is told in this context: Prefect's engine is between the command that says so and the flow that asks."""
-    return _told.get() or Presenter()
+    return _presenter.get() or Presenter()
 
 
 @contextmanager
-def told(presenter: Presenter) -> Iterator[None]:
+def presented_by(presenter: Presenter) -> Iterator[None]:
     """Tell ``presenter`` what runs in this context; commands do, workers do not. It is closed at the end."""
-    before = _told.set(presenter)
+    before = _presenter.set(presenter)
     try:
         yield
     finally:
-        _told.reset(before)
+        _presenter.reset(before)
         presenter.close()
 
 
@@ -113,7 +113,7 @@ class Terminal(Presenter):
         """Draw the bar, or print the minute's line; what the step warns of gets a line of its own."""
         for warning in snapshot.warnings[self._warned :]:
             if warning not in self._said:
-                say(f"warning: {name}: {warning}", err=True)
+                print_line(f"warning: {name}: {warning}", err=True)
             self._told.add(warning)
         self._warned = len(snapshot.warnings)
         if self._bar:
@@ -137,7 +137,7 @@ class Terminal(Presenter):
         if not again:
             for warning in step.warnings:
                 if warning not in self._said and warning not in self._told:
-                    say(f"warning: {step.name}: {warning}", err=True)
+                    print_line(f"warning: {step.name}: {warning}", err=True)
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """Print what the release report says, the stops once, and where it is."""
@@ -145,13 +145,13 @@ class Terminal(Presenter):
             account(f"release report: {ON_DEMAND}", aside=self._to_stderr)
             return
         if shown.missing is not None:
-            say(f"release report: missing: {shown.missing}", err=True)
+            print_line(f"release report: missing: {shown.missing}", err=True)
             return
         said = shown.lines[:1] + (shown.lines[2 : 2 + len(shown.stops)] if shown.stops != self._stops else ())
         self._stops = shown.stops
         text = "\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"])
         if shown.stops:
-            say(text, err=self._to_stderr)
+            print_line(text, err=self._to_stderr)
         else:
             account(text, aside=self._to_stderr)
 
@@ -161,12 +161,12 @@ class Terminal(Presenter):
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""
-        say(
+        print_line(
             "\n".join([f"{waiting.position} {waiting.step}: waiting for approval", *where_to_look(waiting)]),
             err=self._to_stderr,
         )
 
-    def left(self, words: str) -> None:
+    def process_ends(self, words: str) -> None:
         """Say how the job goes on."""
         say_in_passing(words)
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from deployments.notify import CALL, MAIL, SUBJECT, _kept, _mails
+from deployments.notify import CALL, MAIL, SUBJECT, _mails, _save_block
 from flows.job.running.sweep import BEHIND, STILL_BEHIND
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import Problem, StepReport
@@ -54,7 +54,7 @@ def test_a_server_that_refuses_the_block_quotes_it_and_the_error_does_not() -> N
     with pytest.raises(PrefectHTTPStatusError, match=SECRET):
         Refused().save("sluice-notify", overwrite=True)
     with pytest.raises(TerminalError) as refused:
-        _kept(Refused(), "sluice-notify")
+        _save_block(Refused(), "sluice-notify")
     assert refused.value.reference == "prefect-refused"
     assert refused.value.__suppress_context__
     assert SECRET not in refused.value.render()

@@ -60,7 +60,7 @@ def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
         ending.set()
         yield Noticed("j", "was interrupted, and goes on")
 
-    monkeypatch.setattr(Sweep, "look", look)
+    monkeypatch.setattr(Sweep, "run_once", look)
     monkeypatch.setattr("deployments.worker.EVERY", 0.01)
     sweep(ApiAddress("http://127.0.0.1:1/api"), "continue", ending)
     assert len(looks) == 2

@@ -14,11 +14,11 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
 from flows.engine.server.proof import announced, withdraw
-from flows.engine.server.start import LEASES, EmbeddedServer, told
+from flows.engine.server.start import LEASES, EmbeddedServer, report_wait
 from flows.engine.server.watch import is_alive
 from flows.job.running.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
-from flows.output import patience, say
+from flows.output import patience, print_line
 from flows.shell import command
 from tasks.shared.errors import TerminalError
 from tasks.shared.files.private_file import open_private
@@ -38,18 +38,18 @@ def start(home: Path, port: int) -> int:
     with EmbeddedServer(home.parent, stay_at=port) as kept:
         address = kept.address()
     if kept.starts:
-        say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
+        print_line(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
     else:
-        say(f"the server runs already: {address.link}")
+        print_line(f"the server runs already: {address.link}")
     return 0
 
 
 def stop(home: Path) -> int:
     """Stop the server, unless a command or a run uses it."""
-    with told():
+    with report_wait():
         running = EmbeddedServer(home.parent).running()
     if running is None:
-        say("no server runs")
+        print_line("no server runs")
         return 0
     with PrefectApi(running, told=True) as api:
         busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
@@ -66,7 +66,7 @@ def stop(home: Path) -> int:
         if found is not None:
             _end(home, found.pid)
             withdraw(home, found.pid)
-    say("the server is stopped")
+    print_line("the server is stopped")
     return 0
 
 
@@ -101,21 +101,21 @@ def status(home: Path) -> int:
     address = configured_api()
     if address is not None and own_server(home.parent, address.url) is None:
         reach(address)
-        say(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
+        print_line(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
         with PrefectApi(address, told=True) as api:
             if (doubt := slots_doubt(api)) is not None:
-                say(doubt, err=True)
+                print_line(doubt, err=True)
         return 0
-    with told():
+    with report_wait():
         running = EmbeddedServer(home.parent).running()
     if running is None:
-        say(f"no server runs for {home.parent}")
+        print_line(f"no server runs for {home.parent}")
         return 1
-    say(f"Prefect UI: {running.link}\nAPI: {running.url}")
+    print_line(f"Prefect UI: {running.link}\nAPI: {running.url}")
     found = announced(home)
     if found is not None and found.until is not None:
         until = datetime.fromtimestamp(found.until).astimezone()
-        say(
+        print_line(
             f"it lingers until {until:%H:%M:%S} for the next command (server_linger), then it ends; "
             f"to keep it: {command('server', 'start', '--jobs-dir', str(home.parent))}"
         )

@@ -263,10 +263,10 @@ def make(path: Path) -> None:
     asyncio.run(provide_database_interface().create_db())
     with closing(sqlite3.connect(path)) as connection:
         content = connection.serialize()
-    _keep(content)
+    _store_in_cache(content)
 
 
-def _keep(content: bytes) -> None:
+def _store_in_cache(content: bytes) -> None:
     """Write a migrated database into the cache directory, unless another process is about to, or it cannot be."""
     path = cached_at()
     if path is None:

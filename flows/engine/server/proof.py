@@ -142,7 +142,7 @@ def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
         NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
     """
     nonce = secrets.token_hex(32)
-    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)
+    body = _http_get(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)
     try:
         proof = json.loads(body)["proof"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -153,10 +153,10 @@ def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
         raise NotProvedError("it does not know the secret of this jobs directory")
 
 
-def _ask(port: int, path: str, deadline: float) -> bytes:
+def _http_get(port: int, path: str, deadline: float) -> bytes:
     """The body of one answer. The deadline is for all of it: a byte a second is a silence like any other."""
 
-    def left() -> float:
+    def seconds_left() -> float:
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
@@ -165,10 +165,10 @@ def _ask(port: int, path: str, deadline: float) -> bytes:
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
     received = b""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=left()) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=seconds_left()) as connection:
             connection.sendall(request.encode())
             while len(received) <= _LARGEST:
-                connection.settimeout(left())
+                connection.settimeout(seconds_left())
                 data = connection.recv(_LARGEST)
                 if not data:
                     break

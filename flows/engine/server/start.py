@@ -38,7 +38,7 @@ from flows.engine.server.proof import (
 )
 from flows.engine.server.watch import find
 from flows.jobs_dir import check_jobs_dir
-from flows.output import patience, say
+from flows.output import patience, print_line
 from tasks.shared.errors import InputError, NetworkError, StorageError
 from tasks.shared.files.out_file import OutFile
 from tasks.shared.files.private_file import open_private, refuse_links
@@ -119,7 +119,7 @@ class EmbeddedServer:
         """Return the server's address if one answers that proves itself; takes no share. Raises as ``find``."""
         return find(self.home)
 
-    def kept(self) -> ApiAddress | None:
+    def running_permanently(self) -> ApiAddress | None:
         """As ``running``, but only of a server that ``server start`` keeps: others end by themselves."""
         found = announced(self.home)
         return self.running() if found is not None and found.stay else None
@@ -131,7 +131,7 @@ class EmbeddedServer:
             StorageError: the jobs directory cannot be written, or the database is not one that can be used.
             NetworkError: a server of this jobs directory lives and does not prove itself.
         """
-        self._telling.enter_context(told())
+        self._telling.enter_context(report_wait())
         try:
             with ExitStack() as unless_begun:
                 unless_begun.callback(self.release)
@@ -177,7 +177,7 @@ class EmbeddedServer:
 
     def address(self) -> ApiAddress:
         """Wait until the server answers, and say where."""
-        with self._telling, nullcontext() if self.starts else told():
+        with self._telling, nullcontext() if self.starts else report_wait():
             wait_until_up(self.announced(), self._child)
         return self.announced()
 
@@ -213,7 +213,7 @@ def _outlives(found: Announced | None) -> bool:
     return found is not None and bool(found.stay or found.linger or found.until)
 
 
-def told() -> AbstractContextManager[None]:
+def report_wait() -> AbstractContextManager[None]:
     """Say that the server is waited for, and for how long, when that takes more than a moment."""
     return patience(f"waiting for the local Prefect server, {START_TIMEOUT:.0f} s at most")
 
@@ -254,7 +254,7 @@ def spawn(
     current = prepare_database(home)
     left_behind = home / NAME
     if left_behind.exists():
-        say(
+        print_line(
             "the local Prefect server had ended without a word; whoever answers in its place is not asked: "
             "another one is started",
             err=True,

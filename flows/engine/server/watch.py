@@ -25,7 +25,7 @@ from flows.engine.server.proof import (
     prove,
     read_secret,
 )
-from flows.output import say
+from flows.output import print_line
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, storage_error
 from tasks.shared.files.private_file import open_private
 
@@ -167,7 +167,7 @@ def end(home: Path) -> None:
             try:
                 _farewell(error)
             except Exception as failed:  # noqa: BLE001 - the process ends in any case
-                say(f"warning: the end could not be told in the job's files ({type(failed).__name__})", err=True)
-        say(error.render(), err=True)
+                print_line(f"warning: the end could not be told in the job's files ({type(failed).__name__})", err=True)
+        print_line(error.render(), err=True)
     finally:
         os._exit(error.exit_code)

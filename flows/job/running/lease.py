@@ -73,7 +73,7 @@ class Limits(PrefectApi):
         found: Json | None = self.request("GET", f"/v2/concurrency_limits/{name}")
         return found
 
-    def look(self, name: str) -> Json | None:
+    def find_quickly(self, name: str) -> Json | None:
         """As ``find``, asked once and not for long."""
         with self.hurried(TIMES.call):
             return self.find(name)
@@ -199,7 +199,7 @@ class Lease:
         self._now = (threading.Event(), threading.Event())
         self._threads = [
             threading.Thread(target=work, name=f"{what}-{job_id}", daemon=True)
-            for what, work in (("lease", self._keep), ("signs", self._judge))
+            for what, work in (("lease", self._renew_until_end), ("signs", self._judge))
         ]
         if self._heartbeat is not None:
             beat = threading.Thread(target=self._beat, args=(self._heartbeat,), name=f"heartbeat-{job_id}", daemon=True)
@@ -218,7 +218,7 @@ class Lease:
         """
         try:
             self._sign = self._clock()
-            self.limit = known if known is not None and self._limits.renew(known) else self._taken(before)
+            self.limit = known if known is not None and self._limits.renew(known) else self._acquire_limit(before)
         except BaseException:
             self._close()
             raise
@@ -235,7 +235,7 @@ class Lease:
         for thread in self._threads:
             thread.start()
 
-    def _taken(self, before: str | None) -> str:
+    def _acquire_limit(self, before: str | None) -> str:
         attempts = 1
         if before is None:
             try:
@@ -251,7 +251,7 @@ class Lease:
         for _ in range(attempts):
             found = self._limits.find(self.name)
             if found is not None or before is not None:
-                look = partial(self._limits.look, self.name)
+                look = partial(self._limits.find_quickly, self.name)
                 who = before or "whoever has the job"
                 with patience(f"waiting for a sign of life of {who}, {self._times.lease:.0f} s at most"):
                     found = watch_for_silence(found, look, self._heartbeat, self._times, patience=self._patience)
@@ -275,7 +275,7 @@ class Lease:
             self._lost(error)
         return error
 
-    def _keep(self) -> None:
+    def _renew_until_end(self) -> None:
         """Renew the lease."""
         wait = self._times.renew
         while not self._over(0, wait):
@@ -286,7 +286,7 @@ class Lease:
                     return
             except (SluiceError, OSError) as error:
                 if wait == self._times.renew:
-                    logger.warning("the lease of the job is not renewed: %s", _said(error))
+                    logger.warning("the lease of the job is not renewed: %s", _failure_text(error))
                 wait = self._times.retry
                 continue
             self._sign, wait = max(self._sign, begun), self._times.renew
@@ -324,7 +324,7 @@ class Lease:
             except OSError as error:
                 # A directory that is gone was removed by who has the right to: a prune says what it did.
                 if not said and not isinstance(error, FileNotFoundError):
-                    logger.warning("the heartbeat of the job is not written: %s", _said(error))
+                    logger.warning("the heartbeat of the job is not written: %s", _failure_text(error))
                 said = True
             else:
                 self._sign, said = max(self._sign, begun), False
@@ -388,5 +388,5 @@ class Lease:
         self._renewing.close()
 
 
-def _said(error: SluiceError | OSError) -> str:
+def _failure_text(error: SluiceError | OSError) -> str:
     return error.message if isinstance(error, SluiceError) else str(error.strerror or type(error).__name__)

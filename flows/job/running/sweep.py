@@ -95,7 +95,7 @@ class Sweep:
         self._told: set[tuple[str, str]] = set()
         self._looked: float | None = None
 
-    def look(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
+    def run_once(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
         """Put right what is proved by now; then ``continue`` the jobs of schedules that were cut off, or ``tell``.
 
         Raises ``SluiceError`` when the API does not answer.
@@ -274,7 +274,7 @@ def state_id(run: Json) -> str:
 def notice(api: PrefectApi, hint: Callable[[JobRecord], str]) -> None:
     """A command's look: what is proved at once. A command that only shows does not fail for it."""
     try:
-        for _ in Sweep(api, hint=hint, waits=False).look():
+        for _ in Sweep(api, hint=hint, waits=False).run_once():
             pass
     except SluiceError:
         return

@@ -357,7 +357,7 @@ import flows.run
 try:
     from flows import pipeline
 except Exception as error:
-    sys.exit(flows.run.tell(error))
+    sys.exit(flows.run.print_error(error))
 """
 
 

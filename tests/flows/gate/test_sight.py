@@ -266,7 +266,7 @@ def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(releas
     (released.corrections / "a.ndjson").write_bytes(LINE)
     released.result.unlink()
     record = StepReport(position=3, name="wait", state="completed", directory="import_wait")
-    released.job.steps[3] = released.job.directory.known(record)
+    released.job.steps[3] = released.job.directory.check_result(record)
     assert not released.again()
 
 

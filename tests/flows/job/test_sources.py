@@ -47,7 +47,7 @@ def job(tmp_path: Path) -> Path:
 def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
     """As it is recorded when a wait behind flattening is parked."""
     found = sources(job, send_as)
-    leaving = found.leaving(position)
+    leaving = found.data_sent_after(position)
     assert found.newest is not None
     leaves = leaving.path if leaving else None
     delivery = found.delivery(position)
@@ -91,12 +91,12 @@ def test_corrected_tables_are_what_the_other_modes_read_and_a_direct_load_does_n
 
 def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job: Path) -> None:
     in_front = sources(job, S3, tables=False)
-    assert in_front.leaving(3) is None
+    assert in_front.data_sent_after(3) is None
     assert in_front.corrections(3) is Corrections.NDJSON
     steps = ("local_import", "pseudonymizer", "wait", "validation", "wait", "send")
     validated = sources(job, DIRECT, steps, tables=False)
-    assert validated.leaving(3) is validated.leaving(5) is validated.newest
-    assert sources(job, S3, (*BEHIND[:5], "validation")).leaving(5) is None
+    assert validated.data_sent_after(3) is validated.data_sent_after(5) is validated.newest
+    assert sources(job, S3, (*BEHIND[:5], "validation")).data_sent_after(5) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.output import account, hushed, patience, say
+from flows.output import account, hushed, patience, print_line
 from flows.reports.terminal import Terminal, bar
 from tasks.shared.errors import NetworkError
 from tasks.shared.meter import Meter
@@ -81,7 +81,7 @@ def test_the_first_word_of_a_command_is_left_out_if_something_else_was_printed(
     with patience("loading", after=0.05, first=True):
         time.sleep(0.3)
     with patience("loading", after=0.3, first=True):
-        say("done")
+        print_line("done")
         time.sleep(0.5)
     out, err = capsys.readouterr()
     assert (out, err) == ("done\n", "loading\n")

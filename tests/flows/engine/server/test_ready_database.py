@@ -95,14 +95,14 @@ def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
     place = cached_at()
     assert place is not None
     place.mkdir(mode=0o700, parents=True)
-    database._keep(migrated_database.read_bytes())
+    database._store_in_cache(migrated_database.read_bytes())
     assert {one.suffix for one in place.parent.iterdir()} == {".db", ".lock"}
     place.rmdir()
     with place.with_suffix(".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        database._keep(migrated_database.read_bytes())
+        database._store_in_cache(migrated_database.read_bytes())
     assert ready() is None
-    database._keep(migrated_database.read_bytes())
+    database._store_in_cache(migrated_database.read_bytes())
     assert ready() is not None
 
 

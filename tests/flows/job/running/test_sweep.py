@@ -105,7 +105,7 @@ class Looks:
 
     def __call__(self, unfinished: Any = None, *, after: float = 0.0) -> list[str]:
         self.now += after
-        return [str(noticed) for noticed in self._sweep.look(unfinished)]
+        return [str(noticed) for noticed in self._sweep.run_once(unfinished)]
 
 
 @pytest.fixture
