@@ -1,1 +1,1 @@
-"""A job: its directory, its lock, its record, what it takes in, what is decided about it."""
+"""A job: its directory, lock, record, inputs and steps."""

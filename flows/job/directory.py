@@ -26,7 +26,7 @@ class JobDirectory:
 
     @classmethod
     def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
-        """The directory of a job; ``job_id`` must be a UUID, so it cannot lead elsewhere.
+        """Return the directory of a job; ``job_id`` must be a UUID, so it cannot lead elsewhere.
 
         Raises:
             InputError: it is no UUID.
@@ -63,7 +63,7 @@ class JobDirectory:
             ) from None  # fmt: skip
 
     def result_key(self, position: int, name: str) -> str:
-        """Where a step's result is kept, relative to ``jobs_dir``."""
+        """Return the path of a step's stored result, relative to ``jobs_dir``."""
         return f"{self.path.name}/.results/{position}-{name}.json"
 
     def check_result(self, step: StepReport) -> StepReport:
@@ -89,8 +89,8 @@ class JobDirectory:
         return step.model_copy(update=beyond)
 
     def done(self, step: StepReport) -> StepReport:
-        """Return a step of an interrupted job, for a person: one that left its result is complete, although the record,
-        which could not be written any more, has it as running.
+        """Return a step of an interrupted job as a person should see it: complete if it stored its result, although the
+        record, which could not be written any more, still has it as running.
         """
         kept = self._reported(step) if step.state == "running" else None
         as_recorded = {"position": step.position, "name": step.name, "state": "completed", "started": step.started}
@@ -158,6 +158,6 @@ class JobDirectory:
 
 
 def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:
-    """Every directory a step writes, relative to the job's."""
+    """Return every directory that a step writes, relative to the job's."""
     writes = declared(step.name).writes([one.name for one in steps], step.position)
     return {folder for folder in (*writes, step.directory) if folder}

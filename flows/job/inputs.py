@@ -1,4 +1,4 @@
-"""What a job is started with: the configuration, the CRTDL, the input. Told apart by what they are."""
+"""The inputs a job is started with (configuration, CRTDL, data), recognised by their content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobInputs(BaseModel):
     @field_validator("crtdl", "input", "anonymization_config", "patients")
     @classmethod
     def _empty_is_not_given(cls, value: str | None) -> str | None:
-        """What is left empty in the form of a deployment arrives as an empty text."""
+        """Return ``None`` for an empty text: an empty field in the form of a deployment."""
         return value or None
 
     @field_validator("overrides")
@@ -68,11 +68,11 @@ class JobInputs(BaseModel):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
-        """Of the parameters of a flow run; what is not given there is ``None``."""
+        """Return the inputs in the parameters of a flow run; missing ones are ``None``."""
         return cls(**{name: value for name, value in parameters.items() if value is not None})
 
     def step_inputs(self) -> Given:
-        """As steps take it."""
+        """Return the inputs as steps take them."""
         crtdl, patients, rules = (
             Path(path) if path is not None else None for path in (self.crtdl, self.patients, self.anonymization_config)
         )
@@ -81,11 +81,11 @@ class JobInputs(BaseModel):
     def own_crtdl(
         self, job_dir: Path, steps: Sequence[str], *, attached: bool, reset: int | None = None
     ) -> Path | None:
-        """The job's own CRTDL, where it reads that; ``None`` where the one it was given is read (again).
+        """Return the job's own copy of the CRTDL, or ``None`` while the given file is (still) read.
 
-        A job rests on its own once a step is complete or has begun something outside, or when it is ``attached`` to an
-        extraction. Until then what it was given may change, and vanish as soon as there is a copy. What the steps from
-        position ``reset`` on did is about to be forgotten.
+        The copy counts once a step is complete or has started something outside, once the job is ``attached`` to an
+        extraction, or if the given file has vanished. Steps from position ``reset`` on are about to be reset and do not
+        count.
         """
         known = len(steps) if reset is None else reset - 1
         complete = (int(path.name.partition("-")[0]) for path in job_dir.glob(".results/[0-9]*-*.json"))
@@ -98,7 +98,7 @@ class JobInputs(BaseModel):
     def effective_crtdl(
         self, config: PipelineConfig, job_dir: Path, *, attached: bool
     ) -> tuple[Path | None, tuple[str, ...]]:
-        """The CRTDL of every step (document 1, procedure 1), written anew until something rests on it; and warnings.
+        """Return the CRTDL that every step reads, and warnings; written anew until the copy counts (``own_crtdl``).
 
         Raises ``InputError`` when it or the enrichment rules cannot be used, and ``StorageError``.
         """
@@ -117,12 +117,12 @@ class JobInputs(BaseModel):
         return crtdl_preprocessing.write_effective(source, job_dir, rules)
 
     def parameters(self) -> dict[str, Any]:
-        """As flow-run parameters."""
+        """Return the inputs as parameters of a flow run."""
         return self.model_dump(mode="json")
 
 
 def job_command(inputs: JobInputs, config: PipelineConfig, job_dir: Path, verb: str, *rest: str) -> str:
-    """A command like ``pipeline continue`` about a job, for whoever reads a log or a page, anywhere on the machine.
+    """Return a command like ``pipeline continue`` about a job, for a log or a page; it works from any directory.
 
     Overrides are in the record, but the job must be found: a ``jobs_dir`` that is relative or overridden is named.
     """
@@ -132,7 +132,7 @@ def job_command(inputs: JobInputs, config: PipelineConfig, job_dir: Path, verb: 
 
 
 def config_command(inputs: JobInputs, verb: str, *rest: str) -> str:
-    """A command about the configuration of a job, with its overrides, for whoever reads a log or a page."""
+    """Return a command about the configuration of a job, with its overrides, for a log or a page."""
     overrides = [part for one in inputs.overrides for part in ("--set", one)]
     return command(*verb.split(), inputs.config, *rest, *overrides, anywhere=True)
 
@@ -147,7 +147,7 @@ def job_name(loaded: LoadedConfig, job_id: str, planned: str | None = None) -> s
 
 
 def config_error(error: ConfigError) -> InputError:
-    """A configuration's findings as one error, for the record."""
+    """Return the findings of a configuration as one error, for the record."""
     first = error.findings[0]
     more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
     return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
@@ -202,7 +202,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def classify(argument: str) -> tuple[str, str]:
-    """``("crtdl", path)`` or ``("input", directory or URL)``.
+    """Return ``("crtdl", path)`` or ``("input", directory or URL)``.
 
     Raises:
         InputError: says what was expected and what was found.

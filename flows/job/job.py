@@ -1,4 +1,4 @@
-"""One job while this process runs it: its lock, directory, logs and record, and what each step gets of them."""
+"""A job while this process runs it: lock, directory, logs, record, and the context of each step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDS_WITHIN = 20.0
 
 @dataclass
 class RunningJob:
-    """A job this process holds the lock of."""
+    """A job whose lock this process holds."""
 
     id: str
     inputs: JobInputs
@@ -161,7 +161,7 @@ class RunningJob:
         )
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
-        """What the step at ``position`` gets."""
+        """Return the context of the step at ``position``."""
         about = partial(config_command, self.inputs)
         return StepContext(
             config=self.config,
@@ -181,24 +181,24 @@ class RunningJob:
 
     @property
     def continued_with(self) -> str:
-        """The command that goes on with the job, for whoever reads the log or a page."""
+        """The command that continues the job, for a log or a page."""
         return self.command("pipeline continue")
 
     def command(self, verb: str, *rest: str) -> str:
-        """A command about this job, for whoever reads it anywhere on the machine."""
+        """Return a command about this job that works from any directory."""
         return job_command(self.inputs, self.config, self.directory.path, verb, *rest)
 
     def run_again(self, position: int) -> str:
-        """The command that runs a step of this job again, anywhere on the machine."""
+        """Return the command that runs a step of this job again, from any directory."""
         return self.command("job run", "--step", str(position), "--force")
 
     def record(self) -> JobRecord:
-        """The record as this process knows it, with all that it knows of the steps."""
+        """Return the record as last read, with everything this process knows about the steps."""
         steps = tuple(self.steps[position] for position in sorted(self.steps))
         return self.writer.cached().model_copy(update={"steps": steps})
 
     def written(self, position: int, *, tables: bool) -> Source:
-        """The data that a finished step wrote, as the next one reads it."""
+        """Return the data that a finished step wrote, as the next one reads it."""
         step = self.steps[position]
         kept = kept_at(self.directory.path, position)
         return Source(
@@ -211,7 +211,7 @@ class RunningJob:
 
 
 def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:
-    """Take the lock of a worker's run; wait for a process that ends, as after *Suspend* and *Resume* in one moment.
+    """Take the lock of a worker's run; wait for another process that is ending (*Suspend*, then *Resume* at once).
 
     Raises:
         JobBusyError: it goes on, or the run has come to another end meanwhile.
@@ -233,7 +233,7 @@ def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:
-    """Carry out a reset that is in the record: asked for before anything was removed, done however often it takes."""
+    """Carry out a reset that is in the record. It was recorded before anything was removed, so it can be repeated."""
     if record.reset is None:
         return False
     directory.reset(record.steps, record.reset)

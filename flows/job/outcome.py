@@ -38,7 +38,7 @@ Outcome = State[Any]
 
 
 class Ended(Exception):  # noqa: N818 - an end, not an error
-    """The run of the job ends in ``state``. All that there is to record is recorded."""
+    """End the run of the job in ``state``. Everything that must be recorded has been."""
 
     def __init__(self, state: Outcome) -> None:
         super().__init__(state.name)
@@ -61,7 +61,7 @@ def ends_at(job: RunningJob, position: int) -> Iterator[None]:
 
 
 def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
-    """Run the job and record what goes wrong outside of its steps. An exception that left the flow would be pickled."""
+    """Run the job and record errors outside of its steps. An exception that left the flow would be pickled."""
     try:
         ended = run()
     except Ended as end:
@@ -87,7 +87,7 @@ def _failed_beside_steps(job: RunningJob, error: SluiceError) -> Outcome:
 
 
 def record_if_possible(write: Callable[[], object]) -> None:
-    """Write how the job ends. The Prefect API may be what has failed; the exit code tells in that case."""
+    """Record the end of the job, unless the Prefect API fails. Then only the exit code shows the end."""
     try:
         write()
     except SluiceError as unwritten:
@@ -122,14 +122,14 @@ def failed(job: RunningJob, position: int, error: SluiceError) -> Outcome:
 
 
 def held_back(job: RunningJob, position: int, error: GateError) -> Outcome:
-    """Record that the release report says stop where no person decides."""
+    """Record that the release report found a stop at a step where no person decides."""
     hold_back(job, position, error)
     show(job, "failed")
     return Failed(message=error.render())
 
 
 def stopped_alone(job: RunningJob, name: str) -> Outcome:
-    """Record that the one step which ``job run`` asked for is complete."""
+    """Record that ``job run`` has completed the one step it was called for."""
     job.writer.set(until=None, stopped_by=None)
     announce_end(job, "stopped", reason="alone")
     show(job, "stopped")
@@ -178,7 +178,7 @@ def away() -> NetworkError:
 
 
 def watch_process(job: RunningJob, stack: ExitStack) -> None:
-    """Let signals, the loss of the server and the place of the results be looked after until the job ends."""
+    """Handle signals and the loss of the server, and place the results, until the job ends."""
     api = job.api
     ending = partial(end_now, api.address, job.id)
     stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))

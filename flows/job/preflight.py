@@ -1,7 +1,7 @@
-"""Everything that can be found wrong before a job exists: all findings of all checks, nothing started.
+"""Run every check that is possible before a job exists, and return all findings. Nothing is started.
 
-``4-product.md`` §2: exit code 2 when any finding is about configuration or input, 3 when all of them are about services
-that cannot be reached now. What can be wrong with a step it says itself (``tasks/<step>/checks.py``).
+``4-product.md`` §2: exit code 2 if any finding is about configuration or input, 3 if all of them are about services
+that cannot be reached. The checks of a step are in its ``checks.py``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ def preflight(
     reset: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SluiceError]:
-    """Every finding; ``done`` are the positions of steps that are complete and need nothing any more.
+    """Return all findings; steps at the positions ``done`` are complete and are not checked.
 
-    What is doubtful about a service goes to ``tell``.
-    ``job_dir`` is the directory of a job that goes on: what is in it needs no space again, and where the job has a copy
-    of its own of a file it was started with, the copy is checked; see ``JobInputs.own_crtdl``.
+    Doubts about a service are passed to ``tell``. ``job_dir`` is the directory of a job to be continued: data in it
+    needs no further space, and a file of which the job has its own copy is checked there (``JobInputs.own_crtdl``).
     """
     config = loaded.config
     complete = set(done)
@@ -78,7 +77,7 @@ def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str
 
 
 def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:
-    """What is doubtful, found at start (document 3 §4 and §5), one sentence each; errors are among the findings."""
+    """Yield warnings about a start (document 3 §4 and §5), one sentence each; errors are among the findings."""
     context = CheckContext(config, inputs.step_inputs(), job_dir)
     names = config.pipeline.enabled_steps
     if context.given.crtdl is not None and job_dir is None and not any(has_role(name, Role.EXTRACT) for name in names):
@@ -90,12 +89,12 @@ def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = N
 
 
 def worst(findings: Sequence[SluiceError]) -> SluiceError:
-    """The finding that decides the exit code."""
+    """Return the finding that decides the exit code."""
     return max(findings, key=lambda finding: (finding.exit_code == 2, not finding.transient))
 
 
 def exit_code(findings: Sequence[SluiceError]) -> int:
-    """2 when any finding is about configuration or input, 3 when all are about services, 0 without findings."""
+    """Return 2 if any finding is about configuration or input, 3 if all are about services, 0 without findings."""
     if not findings:
         return 0
     return 3 if all(finding.transient for finding in findings) else 2
@@ -121,7 +120,7 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
 
 
 def _unused(given: Given, enabled: Sequence[Step]) -> Iterator[SluiceError]:
-    """What is given and no enabled step takes, where that is a finding: in the words of the step that would take it."""
+    """Yield a finding for each given input that no enabled step takes, as the step that would take it words it."""
     taken = {name for step in enabled for name in step.takes}
     unused = {name for name, value in vars(given).items() if value is not None} - taken
     for step in map(declared, STEPS if unused else ()):
@@ -165,10 +164,10 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
 
 
 def space_needed(context: CheckContext, steps: Sequence[Step]) -> int:
-    """Bytes that must be free for ``steps``, those that are still to do: what each writes, and ``RESERVE``.
+    """Return the bytes that must be free for the remaining ``steps``: the output of each, and ``RESERVE``.
 
-    What the steps left in the job's directory before is there already. An extraction's size is known to nobody before
-    it ran, and counts as nothing.
+    Output that is already in the job's directory is not counted again. The size of an extraction is unknown and counts
+    as 0.
     """
     imports = [step for step in steps if step.reads(context.config) is Reads.NOTHING]
     size = sum(step.space(context, 0) for step in imports) if imports else context.held(IMPORT)
@@ -180,6 +179,6 @@ def space_needed(context: CheckContext, steps: Sequence[Step]) -> int:
 
 
 class StorageFindingError(StorageError):
-    """A finding about the disk before a job exists: the user's to mend, exit code 2."""
+    """A finding about the disk before a job exists. The user must fix it: exit code 2."""
 
     exit_code = 2

@@ -1,8 +1,8 @@
-"""``job delete`` and ``job prune``: removing jobs, what lies in their directory first, their record last.
+"""Remove jobs (``job delete``, ``job prune``): first the files in the directory, last the record.
 
-What lies in a job's directory is data of patients (``docs/job-directory.md``): it should not stay for ever because
-nobody thought of it. A job that runs, waits, or is still to be taken up by a worker is never pruned. Whatever ends a
-removal in the middle, the next one goes on with it: the record stays until there is nothing left of the data.
+A job's directory holds patient data (``docs/job-directory.md``) and should not be kept without need. A job that runs,
+waits, or is due for a worker is never pruned. An interrupted removal is continued by the next one: the record stays
+until all data is removed.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
 
 
 def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
-    """Remove every job that nothing happened to for longer than ``older_than``; says which and how large they are.
+    """Remove every job unchanged for longer than ``older_than``, and print each job with its size.
 
-    Directories without a record are told of and left alone: their record may be at another Prefect API. 1 when
-    something could not be removed, which the next call tries again.
+    Directories without a record are reported and left alone: their record may be at another Prefect API. Return 1 if
+    something could not be removed; the next call tries again.
     """
     loaded = load(config, overrides)
     tell = print_line if dry_run else account
@@ -115,7 +115,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
 
 @contextmanager
 def _opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
-    """As ``opened``, also on a full disk, because these commands free space."""
+    """Open a session like ``opened``, also on a full disk, because these commands free space."""
     with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded, job) as session:
         yield session
 
@@ -131,7 +131,7 @@ def _old(record: JobRecord, before: datetime) -> bool:
 
 
 def _refuse_empty(session: Session, old: Iterable[JobRecord]) -> None:
-    """A file system that is not mounted looks like jobs without directories: their records must outlive that.
+    """Refuse to prune if no job has a directory: their file system may not be mounted.
 
     Raises:
         StorageError: records name directories, and there is not one directory of a job.
@@ -150,14 +150,14 @@ Pruned = tuple[JobRecord, int]
 
 
 class _PruneProgress:
-    """Says on stderr how far a prune is, where it takes longer than a person waits without a word."""
+    """Print the progress of a prune on stderr if it takes long."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._next = time.monotonic() + SAY_EVERY
 
     def gone(self, count: int) -> None:
-        """So many are."""
+        """Report that ``count`` jobs are removed."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SAY_EVERY
             account(f"{count} of {self._total} jobs", aside=True)
@@ -166,7 +166,7 @@ class _PruneProgress:
 def _remove_all(
     session: Session, old: Sequence[JobRecord], before: datetime, take: Callable[[Pruned | StorageError], None]
 ) -> None:
-    """Remove these jobs, several batches at once; what is gone, and what cannot be removed, is given to ``take``."""
+    """Remove these jobs, several batches at once; pass each removed job, or its error, to ``take``."""
 
     def work(batch: Sequence[JobRecord], tell: Callable[[Pruned | StorageError], None]) -> None:
         _remove_batch(session, batch, before, tell)
@@ -179,7 +179,7 @@ def _remove_all(
 def _remove_batch(
     session: Session, batch: Sequence[JobRecord], before: datetime, tell: Callable[[Pruned | StorageError], None]
 ) -> None:
-    """Remove jobs whose locks can be had, but for those that somebody took up, or removed, since they were listed."""
+    """Remove the jobs whose locks are free, except those taken up or removed since they were listed."""
     gone: list[tuple[JobRecord, int, JobDirectory]] = []
     with ExitStack() as locks:
         mine: dict[str, JobDirectory] = {}
@@ -226,7 +226,7 @@ def _remove_batch(
 
 @contextmanager
 def held(session: Session, directory: JobDirectory) -> Iterator[None]:
-    """Keep everybody else from a job: by its lock, and where it has no directory by the lease alone.
+    """Hold a job's lock, or only the lease if the job has no directory.
 
     Raises:
         JobBusyError: somebody else has it.
@@ -255,7 +255,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:
-    """Remove what lies in the directory, then the record; the lock file goes when nobody has the lock any more."""
+    """Remove the files in the directory, then the record, then the lock file once nobody holds the lock."""
     directory.clear()
     delete_runs(session.api, [directory.path.name])
 
@@ -263,9 +263,10 @@ def _remove(session: Session, directory: JobDirectory) -> None:
 def _tell_of_unrecorded(
     session: Session, known: Iterable[str], before: datetime, problems: list[StorageError], *, dry_run: bool
 ) -> None:
-    """Directories of jobs that this Prefect API does not know: told of, since they hold data that nobody sees.
+    """Report directories of jobs that this Prefect API does not know: they hold data that no list shows.
 
-    One with nothing but its lock is the rest of a removal that was killed, and goes; ``problems`` gets what cannot.
+    A directory with nothing but a lock is left from an interrupted removal and is removed; errors are added to
+    ``problems``.
     """
     ids = set(known)
     for path in directories(session.jobs_dir):
@@ -290,7 +291,7 @@ def _tell_of_unrecorded(
 
 
 def _size(directory: Path) -> int:
-    """Bytes of a job's files; one that vanishes meanwhile, or is not for this user, counts as nothing."""
+    """Return the bytes of a job's files; a file that vanishes or is not readable counts as 0."""
     size = 0
     for place, _, names in os.walk(directory):
         for name in names:

@@ -52,7 +52,7 @@ class Extraction(Kept):
 
 
 class JobRecord(Kept):
-    """A job as its record tells it."""
+    """The record of a job."""
 
     id: str
     name: str
@@ -152,29 +152,29 @@ class JobRecord(Kept):
         )
 
     def step(self, position: int) -> StepReport:
-        """The record of the step at ``position`` (from 1)."""
+        """Return the record of the step at ``position`` (from 1)."""
         return self.steps[position - 1]
 
     @property
     def done(self) -> bool:
-        """Whether the job is complete, and nobody has asked for a step again."""
+        """True if the job is complete and no step is to be run again."""
         return self.state is JobState.COMPLETED and self.reset is None
 
     @property
     def undecided(self) -> Waiting | None:
-        """The wait that needs a decision now: the job stands there, and nobody has decided."""
+        """The wait that needs a decision now, if any."""
         waiting = self.waiting if self.state is JobState.WAITING else None
         return waiting if waiting and waiting.position not in self.approvals else None
 
     @property
     def released_in_vain(self) -> bool:
-        """Whether somebody released a job of a command, and no command went on with it."""
+        """True if a job started from the command line was released, and no command continued it."""
         waits = self.waiting is not None and self.waiting.position in self.approvals
         return waits and self.state is JobState.INTERRUPTED and not self.has_deployment
 
     @property
     def current_step(self) -> str | None:
-        """The step that runs or waits, or whose error ended the job (``None``: an error of no step); else the next."""
+        """The step that runs, waits, or failed (``None`` if the error belongs to no step); else the next step."""
         if self.state is JobState.FAILED and self.error is not None:
             return self.error.step
         for step in self.steps:
@@ -184,7 +184,7 @@ class JobRecord(Kept):
 
     @property
     def at(self) -> str:
-        """Where it stands, in words behind its state."""
+        """The position of the job in words, to follow its state ("at send")."""
         if self.current_step is None:
             if self.state is JobState.FAILED:
                 return ""
@@ -193,18 +193,18 @@ class JobRecord(Kept):
 
     @property
     def never_began(self) -> bool:
-        """Whether Prefect could not begin the run, for its parameters mostly: to go on with it does the same again."""
+        """True if Prefect could not begin the run, mostly because of its parameters. Continuing would fail again."""
         return self.error is not None and self.error.reference == "run-not-begun"
 
     @property
     def decisions(self) -> list[tuple[int, Approval]]:
-        """Every decision with its position; of two reviewers the first one before the second."""
+        """Every decision with its position; of two reviewers, the first one comes first."""
         both = [(at, (self.reviews.get(at), self.approvals.get(at))) for at in sorted({*self.reviews, *self.approvals})]
         return [(at, one) for at, pair in both for one in pair if one is not None]
 
     @property
     def newest_report(self) -> tuple[int | None, Shown | None]:
-        """The release report that was made last, and at which step; at the end at none."""
+        """The latest release report and its step; ``None`` as step for the report at the end."""
         if self.shown_at_the_end is not None:
             return None, self.shown_at_the_end
         step = max(self.shown, default=None)
@@ -224,13 +224,13 @@ class JobRecord(Kept):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types of resources that the newest release report prints by name."""
+        """The resource types that the latest release report prints by name."""
         newest = self._newest_page
         return newest.types if newest is not None else ()
 
     @property
     def files(self) -> int | None:
-        """Data files of the last step that finished."""
+        """Number of data files of the last finished step."""
         done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
         return done[-1] if done else None
 
@@ -248,12 +248,12 @@ def _parse(model: type[_M], text: Any) -> _M | None:
 
 
 def asked_for(run: Json) -> str | None:
-    """When somebody asked for a run, or its schedule did: a scheduler creates it days before."""
+    """Return when a run was requested or scheduled for; a scheduler creates runs days earlier."""
     return run.get("expected_start_time" if run.get("auto_scheduled") else "created") or run.get("created")
 
 
 def _never_began(run: Json) -> Problem | None:
-    """Why a run failed that has no record: Prefect could not even begin it."""
+    """Return the error of a failed run without a record: Prefect could not begin it."""
     if run.get("state_type") != "FAILED" or any(name.startswith("job.") for name in run.get("labels") or {}):
         return None
     message = str((run.get("state") or {}).get("message") or "Prefect does not say why")
@@ -263,18 +263,18 @@ def _never_began(run: Json) -> Problem | None:
 
 
 def timestamp(moment: datetime) -> str:
-    """A moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
+    """Return a moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def cancelled(error: Problem | None) -> str:
-    """The last line in the log of a job that is cancelled: by a rejection, else in the Prefect UI."""
+    """Return the last line of the log of a cancelled job: rejected, or cancelled in the Prefect UI."""
     return f"the job is cancelled: {error.message if error is not None else 'in the Prefect UI'}"
 
 
 def last_run(record: JobRecord) -> Run | None:
-    """The last run of a job; ``None`` before the first. A version that kept no count left Prefect's, which passes over
-    runs that went on from a form.
+    """Return the last run of a job; ``None`` before the first. Records without a count use Prefect's, which omits runs
+    resumed from a form.
     """
     if record.run is not None or not (
         record.approvals or record.forms or any(s.state != "pending" for s in record.steps)
@@ -285,7 +285,7 @@ def last_run(record: JobRecord) -> Run | None:
 
 
 def next_run(record: JobRecord) -> Run:
-    """The run of a job that begins now."""
+    """Return the number and times of the run that begins now."""
     began, last = timestamp(datetime.now(UTC)), last_run(record)
     if last is None:
         return Run(number=1, created=began, began=began)
@@ -293,7 +293,7 @@ def next_run(record: JobRecord) -> Run:
 
 
 def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
-    """A job goes on only with the steps it was started with.
+    """Check that the job is continued with the steps it was started with.
 
     Raises:
         InputError: names both lists.
@@ -307,12 +307,12 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 
 
 def now() -> str:
-    """This moment in UTC, as the record writes times."""
+    """Return the current time in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class RecordWriter:
-    """Writes one job's labels. Every method is durable when it returns."""
+    """Writer of one job's labels. Every method is durable when it returns."""
 
     def __init__(self, api: PrefectApi, job_id: str) -> None:
         self.api = api
@@ -321,7 +321,7 @@ class RecordWriter:
         self._lock = threading.Lock()
 
     def read(self) -> JobRecord:
-        """The record as it is now.
+        """Return the record as it is now.
 
         Raises:
             LookupError: the run is gone.
@@ -333,7 +333,7 @@ class RecordWriter:
         return JobRecord.of(run)
 
     def cached(self) -> JobRecord:
-        """The record as it was read last, with what was written since: by the one process that runs the job."""
+        """Return the record as last read, with later writes of this process, the only one that runs the job."""
         return JobRecord.of(self._run) if self._run is not None else self.read()
 
     def set(self, **labels: Label | BaseModel | None) -> bool:
@@ -350,28 +350,28 @@ class RecordWriter:
         self.set(**{f"step__{step.position}": step}, **also)
 
     def approve(self, position: int, approval: Approval) -> None:
-        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
+        """Record a decision. It is valid for this position while the files are those it was made on."""
         self.set(**{f"approval__{position}": approval})
 
     def review(self, position: int, first: Approval) -> None:
-        """Keep the first of two decisions. The form that it came with is used up: its answer is not the second one."""
+        """Record the first of two decisions. Its form is used up and cannot serve for the second."""
         self.set(**{f"review__{position}": first, f"form__{position}": None})
 
 
 class RecordedHandle(HandleStore):
-    """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
+    """The extraction handle in the job record: read on ``load``, durable when ``save`` returns."""
 
     def __init__(
         self, writer: RecordWriter, tell: Collector, command: Callable[..., str] = about_the_configuration
     ) -> None:
-        """``tell`` takes events; ``command`` gives one about the configuration, as ``StepContext.command``."""
+        """Set the receiver of events (``tell``) and of commands about the configuration (``command``)."""
         super().__init__()
         self._writer = writer
         self._tell = tell
         self._command = command
 
     def load(self) -> Handle | None:
-        """The handle in the record."""
+        """Return the handle in the record."""
         known = self._writer.read().extraction
         return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
 

@@ -1,6 +1,6 @@
-"""A command's view of the jobs of one configuration: the configuration, the Prefect API, the jobs in it.
+"""A command's view of the jobs of one configuration: the configuration, the Prefect API, and its jobs.
 
-A job of another jobs directory is refused: its lock lies there, and two processes could run it.
+A job of another jobs directory is refused: its lock is there, and two processes could run it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOCKS = timedelta(minutes=1)
 
 @dataclass
 class Session:
-    """An open Prefect API and the configuration whose jobs are meant."""
+    """An open Prefect API and the configuration that selects the jobs."""
 
     loaded: LoadedConfig
     address: ApiAddress
@@ -39,11 +39,11 @@ class Session:
 
     @property
     def jobs_dir(self) -> Path:
-        """The jobs directory, absolute."""
+        """The absolute path of the jobs directory."""
         return self.loaded.config.jobs_dir.absolute()
 
     def find(self, text: str) -> str:
-        """The id of the job that a person means: by an id, the beginning of one, or ``latest``.
+        """Return the id of the job given by an id, the beginning of one, or ``latest``.
 
         Raises:
             InputError: there is none, or more than one.
@@ -60,7 +60,7 @@ class Session:
         return [str(run["id"]) for run in runs if self._ours(run)]
 
     def _latest(self) -> str | None:
-        """The newest job that was asked for by now: a scheduler makes runs days before their time."""
+        """Return the newest job that is due by now: a scheduler creates runs days earlier."""
         now = datetime.now(UTC)
         for days in (2, 60, None):  # all jobs of years are many
             since = now - timedelta(days=days) if days is not None else None
@@ -74,7 +74,7 @@ class Session:
         return None
 
     def job(self, job_id: str) -> JobRecord:
-        """The record of one job of this jobs directory.
+        """Return the record of one job of this jobs directory.
 
         Raises:
             InputError: there is none.
@@ -95,18 +95,18 @@ class Session:
         return JobRecord.of(run)
 
     def state_type(self, job_id: str) -> str:
-        """Prefect's own state type of the run."""
+        """Return Prefect's own state type of the run."""
         return str((self.api.read_run(job_id) or {}).get("state_type"))
 
     def jobs(self, since: datetime | None = None) -> list[JobRecord]:
-        """The jobs of this jobs directory that were asked for, since then or at all, newest first."""
+        """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
         # What Prefect compares is never earlier: a job that went on is asked for again.
         found = [run for run in self.api.runs(after=since) if self._ours(run)]
         ours = [run for run in found if since is None or datetime.fromisoformat(str(asked_for(run))) >= since]
         return [JobRecord.of(run) for run in sorted(ours, key=lambda run: asked_for(run) or "", reverse=True)]
 
     def _ours(self, run: dict[str, Any]) -> bool:
-        """Whether a run is a job of this jobs directory; so is one that names a configuration that is nowhere."""
+        """Return whether a run is a job of this jobs directory; True as well if its configuration is gone."""
         directory = (run.get("labels") or {}).get("job.directory")
         if directory:
             return Path(str(directory)).parent == self.jobs_dir
@@ -119,7 +119,7 @@ class Session:
 
 
 def meant(loaded: LoadedConfig, text: str) -> str | None:
-    """The job that ``text`` means, as far as the disk tells; what names none is refused before a server starts for it.
+    """Return the id that ``text`` selects as far as the disk shows, before a server is started for it.
 
     Raises as ``Session.find``.
     """
@@ -147,5 +147,5 @@ def opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:
-    """Whether a look at the record can find anything; spares starting a server over an empty directory."""
+    """Return whether the record can hold any job; saves starting a server for an empty directory."""
     return configured_api() is not None or (loaded.config.jobs_dir / ".prefect" / "prefect.db").exists()

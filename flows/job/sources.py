@@ -1,4 +1,4 @@
-"""Which data each step reads (``4-product.md`` §4, "What a step reads"), which data are sent, and where to."""
+"""The data each step reads (``4-product.md`` §4, "What a step reads"), the data sent, and the destinations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tasks.shared.step import Reads, Source, Step
 
 
 class Sources:
-    """The data in the directory of a job, while its steps finish one after the other.
+    """The data in the directory of a job while its steps finish one after the other.
 
-    ``newest`` is the output of the nearest step before, ``resources`` the newest that is no tables.
+    ``newest`` is the output of the nearest earlier step, ``resources`` the newest output that is not tables.
     """
 
     def __init__(self, steps: Sequence[str], config: PipelineConfig) -> None:
@@ -24,12 +24,12 @@ class Sources:
         self.resources: Source | None = None
 
     def wrote(self, source: Source) -> None:
-        """A step has made data."""
+        """Record the output of a step."""
         self.newest = source
         self.resources = self.resources if source.tables else source
 
     def read_by(self, step: Step) -> Source | None:
-        """What a step reads now."""
+        """Return the data that a step reads now."""
         of = {Reads.NOTHING: None, Reads.LATEST: self.newest, Reads.RESOURCES: self.resources}
         return of[step.reads(self._config)]
 
@@ -39,7 +39,7 @@ class Sources:
         return self.read_by(step) if step is not None else None
 
     def delivery(self, position: int) -> Step | None:
-        """The step behind ``position`` with which data leave as they are now."""
+        """Return the step after ``position`` that sends the data unchanged; ``None`` if a step changes them before."""
         for step in self._steps[position:]:
             if step.delivers:
                 return step
@@ -48,11 +48,13 @@ class Sources:
         return None
 
     def asks_before_delivery(self) -> bool:
-        """Whether a person is asked about the data as they leave."""
+        """Return whether a person reviews the data that are sent."""
         return any(step.asks and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
 
     def readers(self, position: int) -> list[int]:
-        """The steps that read what a wait at ``position`` releases, until another wait releases the same data anew."""
+        """Return the positions of the steps that read the data released at ``position``, up to the next wait for the
+        same data.
+        """
         found: list[int] = []
         made: list[Step] = []  # by steps before, of that data
         for at, step in enumerate(self._steps[position:], start=position + 1):
@@ -66,7 +68,7 @@ class Sources:
         return found
 
     def corrections(self, position: int) -> Corrections:
-        """Which corrected files a wait at ``position`` can take."""
+        """Return which corrected files a wait at ``position`` can take."""
         if self.newest is None or not self.newest.tables:
             return Corrections.NDJSON
         leaving = self.data_sent_after(position)
@@ -74,6 +76,6 @@ class Sources:
 
 
 def destinations(config: PipelineConfig, position: int) -> list[tuple[str, str]]:
-    """The steps behind the wait at ``position`` (from 1) up to the next wait that send data somewhere, and where to."""
+    """Return name and target of the steps that send data, from the wait at ``position`` (from 1) to the next wait."""
     behind = itertools.takewhile(lambda step: not step.asks, map(declared, config.pipeline.enabled_steps[position:]))
     return [(step.name, service.destination) for step in behind for service in step.services(config)]

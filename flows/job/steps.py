@@ -1,6 +1,4 @@
-"""Record and announce each turn of a step of the running job (it begins, is complete, or ends unfinished), and how the
-run ends: in its events, its summary and the last line of its log.
-"""
+"""Record and announce the start and end of each step, and the end of the run: in events, summary and log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on beside a running step: progress for people, and a cancel from the Prefect UI."""
+"""Watch a running step in a thread: show and record progress, and notice a cancel in the Prefect UI."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SUSPEND = "suspend"
 
 
 class Watcher:
-    """A thread beside a step. Best effort: what it cannot write now it writes the next time."""
+    """A thread beside a step. It writes on a best-effort basis: a failed write is repeated next time."""
 
     def __init__(self, writer: RecordWriter, page: Page, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer
@@ -75,7 +75,7 @@ class Watcher:
             logger.warning("the last progress of %s is not recorded: %s", step, error.message)
 
     def _until_the_end(self, step: str, position: int, progress: Meter, end: threading.Event) -> bool:
-        """Whether progress was recorded."""
+        """Watch until the step ends; return whether progress was recorded."""
         recorded = False
         next_record = time.monotonic() + RECORD_EVERY
         next_look = time.monotonic() + LOOK_EVERY
@@ -126,7 +126,7 @@ class Watcher:
 
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:
-    """What somebody wants of a running job in the UI: ``CANCEL``, also by removing it, ``SUSPEND``, or nothing."""
+    """Return ``CANCEL`` (also for a removed run) or ``SUSPEND`` if requested in the UI, else ``None``."""
     run = api.read_run(job_id)
     if run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}:
         return CANCEL
@@ -138,8 +138,8 @@ def _nobody(_step: str, _snapshot: Snapshot) -> None:
 
 
 def describe(snapshot: Snapshot, *, over: bool = False) -> str:
-    """One line for a person: what is tried again and when, what was done, how fast, and how long still, which may be
-    unknown; not the last when the step is ``over``.
+    """Return one line of progress for a person: pending retries, counts, rate, and remaining time if known; without the
+    last if the step is ``over``.
     """
     parts = []
     if snapshot.held is not None and not over:
@@ -164,7 +164,7 @@ def describe(snapshot: Snapshot, *, over: bool = False) -> str:
 
 
 def tried_again(held: Held) -> str:
-    """Which service did not take a request, why, when it is asked again, and how often that is done."""
+    """Return which service failed a request, why, when it is retried, and how often."""
     when = f"next try in {human_seconds(math.ceil(held.seconds))}" if held.seconds > 0 else "trying again"
     ending = "s" if held.others == 1 else ""
     others = f", {human_count(held.others, 'more request')} wait{ending}" if held.others else ""
@@ -172,7 +172,7 @@ def tried_again(held: Held) -> str:
 
 
 def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
-    """Record the end of a process that a signal ends, and say what it was: a worker passes a cancel on as one."""
+    """Record the end of a process that a signal ends, and return the reason: ``CANCEL`` if a worker passed one on."""
     asked = stop_asked(api, job_id)
     if asked == CANCEL:
         api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
@@ -188,8 +188,8 @@ def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
 def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[str], Any]) -> None:
     """Record the end of a job and end the process although threads still work. Their files have no final names.
 
-    ``farewell`` is told why it ends: ``CANCEL``, or the signal, also when the API has not said. The record gets
-    ``LAST_WORDS`` seconds: a server that hangs does not keep the process.
+    ``farewell`` is called with the reason: ``CANCEL``, or the signal, also if the API does not answer. Recording takes
+    at most ``LAST_WORDS`` seconds.
     """
     reason = signal_name
 

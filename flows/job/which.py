@@ -1,4 +1,4 @@
-"""Which job is meant: by its id, by the beginning of it that names one job, or ``latest`` (``4-product.md`` §2)."""
+"""Find the job that a person means: by its id, a unique beginning of it, or ``latest`` (``4-product.md`` §2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 5
 
 
 def exact(text: str) -> str | None:
-    """The id that ``text`` is, as it is written here; ``None`` when it is none."""
+    """Return ``text`` as a normalised id; ``None`` if it is not a UUID."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -28,7 +28,7 @@ def exact(text: str) -> str | None:
 
 
 def begun(text: str, reference: str, hint: str) -> str:
-    """The beginning of an id, as it is written here.
+    """Return ``text`` as the normalised beginning of an id.
 
     Raises:
         InputError: it is none, or too short to name anything; with this ``reference``.
@@ -43,7 +43,7 @@ def begun(text: str, reference: str, hint: str) -> str:
 
 
 def one_of(start: str, known: Iterable[str]) -> str | None:
-    """The one of these ids that begins so; ``None`` where none does.
+    """Return the id that begins with ``start``; ``None`` if none does.
 
     Raises:
         InputError: several do.
@@ -57,14 +57,14 @@ def one_of(start: str, known: Iterable[str]) -> str | None:
 
 
 def is_beginning(text: str) -> bool:
-    """Whether an id may begin with ``text``."""
+    """Return whether an id may begin with ``text``."""
     return len(text) <= 36 and all(
         sign == "-" if at in {8, 13, 18, 23} else sign in "0123456789abcdef" for at, sign in enumerate(text)
     )
 
 
 def nearest(text: str, known: Iterable[str]) -> str:
-    """What of these ids was probably meant, in words; empty where nothing is like it."""
+    """Return a hint with similar ids, or an empty text."""
     ids = sorted(known)
     like = difflib.get_close_matches(text, {one[: len(text)] for one in ids}, n=SHOWN)
     found = [one for beginning in like for one in ids if one.startswith(beginning)]
@@ -76,7 +76,7 @@ def _listed(ids: list[str]) -> str:
 
 
 def directories(jobs_dir: Path) -> Iterator[Path]:
-    """The directories of jobs below ``jobs_dir``, in the order of their ids. Raises ``OSError``."""
+    """Yield the job directories below ``jobs_dir``, ordered by id. Raises ``OSError``."""
     try:
         entries = sorted(jobs_dir.iterdir())
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def directories(jobs_dir: Path) -> Iterator[Path]:
 
 
 def by_directory(jobs_dir: Path, text: str) -> str | None:
-    """The id of a job that is found without the record; ``None`` for ``latest``, and for one without a directory.
+    """Return the id of a job found by its directory; ``None`` for ``latest``, and for a job without a directory.
 
     Raises:
         InputError: ``job-id``: it is no beginning of an id; ``id-ambiguous``: of several.
@@ -106,7 +106,7 @@ def in_record(
     jobs_dir: Path, text: str, *, ids: Callable[[], Iterable[str]], to_begin: Callable[[], Iterable[str]],
     latest: Callable[[], str | None],
 ) -> str:  # fmt: skip
-    """The id of the job that is meant; the record is asked for what the directories do not tell.
+    """Return the id of the selected job; the record is read only if the directories do not decide.
 
     ``ids`` are all jobs, ``to_begin`` those that have no directory yet, ``latest`` is the newest that was asked for.
 

@@ -51,35 +51,35 @@ PATIENCE = 12.0
 
 
 def clock() -> float:
-    """Seconds that pass for a holder, those in which its machine slept too."""
+    """Return seconds for a holder, including those in which its machine slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class LeaseLostError(TransientError):
-    """Another machine may have the job by now, or nobody could be told that this one has it (exit code 3)."""
+    """The lease is lost: another machine may run the job by now (exit code 3)."""
 
 
 def lease_api(jobs_dir: Path) -> ApiAddress | None:
-    """The Prefect API that other machines may share; ``None`` for the embedded one, which is this machine's alone."""
+    """Return the Prefect API that other machines may share; ``None`` for the embedded one of this machine."""
     address = configured_api()
     return None if address is None or own_server(jobs_dir, address.url) else address
 
 
 class Limits(PrefectApi):
-    """The calls of Prefect's API for global concurrency limits."""
+    """Client for Prefect's global concurrency limits."""
 
     def find(self, name: str) -> Json | None:
-        """The limit of that name, or ``None``."""
+        """Return the limit of that name, or ``None``."""
         found: Json | None = self.request("GET", f"/v2/concurrency_limits/{name}")
         return found
 
     def find_quickly(self, name: str) -> Json | None:
-        """As ``find``, asked once and not for long."""
+        """Return the limit of that name, or ``None``, without retries and with a short timeout."""
         with self.hurried(TIMES.call):
             return self.find(name)
 
     def create(self, name: str) -> str | None:
-        """Create a limit whose one slot is taken; its id, or ``None`` when there is one of that name."""
+        """Create a limit with its one slot taken. Return its id, or ``None`` if the name exists."""
         body = {"name": name, "limit": 1, "active_slots": 1}
         try:
             return self.created("/v2/concurrency_limits/", body)
@@ -97,7 +97,7 @@ class Limits(PrefectApi):
         return self.request("DELETE", f"/v2/concurrency_limits/{limit}") is not None
 
     def remove_soon(self, limit: str) -> None:
-        """As ``remove``, asked again for a moment where the database was busy: at the end nobody waits for long."""
+        """Remove the limit like ``remove``, with retries for a moment if the database is busy."""
         for left in reversed(range(BUSY)):
             try:
                 self.remove(limit)
@@ -109,7 +109,7 @@ class Limits(PrefectApi):
                 return
 
     def now(self) -> datetime:
-        """The time on the server's clock, which ``updated`` is by: clocks of two machines differ.
+        """Return the time on the server's clock, which sets ``updated``: clocks of two machines differ.
 
         Raises:
             NetworkError: the server does not answer, or does not say.
@@ -123,25 +123,25 @@ class Limits(PrefectApi):
             ) from None  # fmt: skip
 
     def holds(self, found: Json, times: LeaseTimes) -> bool:
-        """Whether the lease of a limit was renewed in time, by the server's clock: for those who only show."""
+        """Return whether the lease was renewed in time by the server's clock. For display only."""
         age = self.now() - datetime.fromisoformat(str(found["updated"]))
         return age.total_seconds() < times.lease
 
 
 def limit_name(job_id: str) -> str:
-    """The name of a job's limit."""
+    """Return the name of a job's limit."""
     return f"job-{job_id}"
 
 
 def is_leased(address: ApiAddress, directory: Path) -> bool:
-    """Whether some machine shows a sign of life for the job of that directory."""
+    """Return whether a machine gives a sign of life for the job of that directory."""
     with Limits(address) as limits:
         found = limits.find(limit_name(directory.name))
         return (found is not None and limits.holds(found, TIMES)) or beats(directory, TIMES.lease)
 
 
 def lease_lost(message: str, name: str) -> LeaseLostError:
-    """The error of a holder whose lease is gone."""
+    """Return the error of a holder whose lease is gone."""
     return LeaseLostError(
         "job-lease-lost", message, context=name, hint="see pipeline status, and continue the job if it is interrupted"
     )
@@ -152,9 +152,10 @@ WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
 
 
 def end_process(error: SluiceError) -> None:
-    """End this process as ``kill -9`` would: another machine may have the job, so nothing more may be written.
+    """End this process like ``kill -9``: another machine may have the job, so nothing more may be written.
 
-    A worker sets a run whose process ends with an exit code to Crashed: not this one, its state is the other machine's.
+    A worker sets a run whose process ends with an exit code to Crashed, but not after a kill: the state of this run
+    belongs to the other machine.
     """
     with suppress(OSError, ValueError):
         logger.error("%s", error.render())  # into job.log
@@ -166,10 +167,11 @@ def end_process(error: SluiceError) -> None:
 
 
 class Lease:
-    """The lease of one job and its heartbeat, kept by threads of their own until it is released: a call to a server
-    that hangs, or to a directory of one, delays no other.
+    """The lease of one job and its heartbeat, each renewed by its own thread until the release, so that a server or
+    directory that hangs delays no other.
 
-    ``lost`` is called in one of them when the job may be another's; it must not let the process go on.
+    ``lost`` is called in one of these threads when another machine may have the job. It must not let the process
+    continue.
     """
 
     def __init__(
@@ -225,10 +227,10 @@ class Lease:
         return self
 
     def hold(self, still_ours: Callable[[], bool] | None = None, rename: Callable[[str], None] | None = None) -> None:
-        """Keep it from now on.
+        """Renew the lease from now on.
 
-        The file that names who has the job, if there is one: ``still_ours`` tells whether it names this process,
-        ``rename`` writes another limit into it. Both raise ``OSError`` when nobody can know.
+        For the file that names the holder, if there is one: ``still_ours`` returns whether it names this process,
+        ``rename`` writes another limit into it. Both raise ``OSError`` if the file cannot be read or written.
         """
         self._still_ours = still_ours or self._still_ours
         self._rename = rename or self._rename
@@ -264,7 +266,7 @@ class Lease:
 
     @property
     def late(self) -> bool:
-        """Whether no sign of life was given in time: nobody knows then who has the job."""
+        """True if no sign of life was given in time; another machine may then have the job."""
         return self._clock() - self._sign > self._times.give_up
 
     def lose(self, message: str) -> LeaseLostError:
@@ -292,7 +294,7 @@ class Lease:
             self._sign, wait = max(self._sign, begun), self._times.renew
 
     def _made_again(self) -> bool:
-        """Make the limit anew, which is gone although nobody took the job: the database was restored, say."""
+        """Create the limit again if it is gone although nobody took the job, for example after a database restore."""
         if self._heartbeat is None or not self._still_ours():
             return False
         try:
@@ -332,7 +334,7 @@ class Lease:
                 return
 
     def _judge(self) -> None:
-        """End the process when both signs are late. Whoever hangs does not keep this."""
+        """End the process when both signs of life are late, even if a thread hangs."""
         tick = min(1.0, self._times.sure / 4)
         while not self._end.wait(tick):
             if self._clock() - self._sign > self._times.give_up - self._times.sure and not self._sure(tick):
@@ -340,9 +342,7 @@ class Lease:
                 return
 
     def _sure(self, tick: float) -> bool:
-        """Ask for a sign at once, and wait for it. Counted in ticks: the time in which this process did not run, on a
-        machine that slept or stood still, is no time that a sign could have been given in.
-        """
+        """Request a sign of life and wait for it, counted in ticks: the time a machine slept does not count."""
         asked = self._clock()
         for event in self._now:
             event.set()
@@ -354,13 +354,13 @@ class Lease:
         return False
 
     def _over(self, which: int, seconds: float) -> bool:
-        """Wait, or until a sign is asked for; whether it is all over."""
+        """Wait until a sign is requested or the time is over. Return whether the lease has ended."""
         self._now[which].wait(seconds)
         self._now[which].clear()
         return self._end.is_set()
 
     def end(self) -> None:
-        """Give no more signs."""
+        """Stop giving signs of life."""
         self._end.set()
         for event in self._now:
             event.set()
@@ -372,7 +372,7 @@ class Lease:
             self._heartbeat.remove()
 
     def release(self) -> None:
-        """Give the lease back. One that cannot be given back lapses by itself."""
+        """Give the lease back. If that fails, it expires."""
         self.end()
         try:
             if self.limit is not None:

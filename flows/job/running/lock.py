@@ -1,9 +1,9 @@
 """The lock of a job: held by the process that runs it, released however it ends.
 
-On one machine ``flock``, which the kernel releases (``4-product.md`` §4). Where the Prefect API is one that other
-machines may share, a lease beside it (``lease.py``): ``flock`` does not reach across machines on every file
-system. ``.lock`` says who has the lock: its machine need not wait for the lease of a process that was killed, and a
-holder that was taken for dead finds another's name there.
+On one machine ``flock``, which the kernel releases (``4-product.md`` §4). With a Prefect API that other machines may
+share, also a lease (``lease.py``): ``flock`` does not reach across machines on every file system. ``.lock`` names the
+holder: its own machine need not wait for the lease of a killed process, and a holder that was taken for dead finds
+another name there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobBusyError(TerminalError):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who has a lock: the content of ``.lock``, which is empty when the lock was given back."""
+    """The holder of a lock: the content of ``.lock``, empty once the lock is given back."""
 
     process: int
     host: str
@@ -57,7 +57,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> str:
-    """What tells this machine from others, for as long as its kernel runs; containers on one machine share it."""
+    """Return an id of this machine until its next boot; containers on one machine share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -65,9 +65,9 @@ def this_machine() -> str:
 
 
 class JobLock:
-    """The exclusive lock on a job's directory; a process that has it may take it again.
+    """The exclusive lock on a job's directory; a process that holds it may take it again.
 
-    A command takes it before it touches the job's state, and the flow it runs in the same process takes it once more.
+    A command takes the lock before it touches the job's state, and the flow it runs in the same process takes it again.
     """
 
     held: ClassVar[dict[Path, JobLock]] = {}
@@ -86,7 +86,7 @@ class JobLock:
         self._writing = threading.Lock()
 
     def acquire(self) -> JobLock:
-        """Take the lock; the one that this process has already, if it has.
+        """Take the lock, or return the one that this process holds.
 
         Raises:
             JobBusyError: another process has it; names its process id and host.
@@ -120,7 +120,7 @@ class JobLock:
         return self
 
     def rename(self, limit: str | None) -> None:
-        """Write who has the job, and by which limit; nothing when it was given back. Raises ``OSError``."""
+        """Write the holder and its limit into the lock file, unless the lock was given back. Raises ``OSError``."""
         with self._writing:
             if self._handle is None:
                 return
@@ -131,10 +131,10 @@ class JobLock:
                 os.fsync(self._handle.fileno())  # for the other machines
 
     def still_ours(self) -> bool:
-        """Whether the file names this process as the one that has the job.
+        """Return whether the lock file names this process as the holder.
 
-        Raises ``OSError`` when nobody can know. Who takes a job over writes its name there and never removes the file:
-        one that is gone went with the job's directory, which somebody removed.
+        Raises ``OSError`` if the file cannot be read. A new holder writes its name and never removes the file: if it is
+        gone, somebody removed the job's directory.
         """
         if read_file(self.path) == self._content:
             return True
@@ -142,7 +142,8 @@ class JobLock:
             return read_file(self.path) == self._content
 
     def fence(self) -> None:
-        """Return when the job is certainly still this process's; end it when it is not. Before what cannot be undone.
+        """Return when the job certainly belongs to this process; else end the process. Called before irreversible
+        actions.
 
         Raises:
             StorageError: the file cannot be read.
@@ -179,7 +180,7 @@ class JobLock:
                 return
 
     def _leased(self, before: Holder | None) -> Lease | None:
-        """The lease, where one is needed. That of a process of this machine is ours with its ``flock``: it is gone."""
+        """Return the lease, if one is needed. A lease of a dead process of this machine comes with its ``flock``."""
         directory = self.path.parent
         address = lease_api(directory.parent)
         if address is None:
@@ -218,7 +219,7 @@ class JobLock:
                 logger.warning("the lock of the job is not written: %s", error.strerror or type(error).__name__)
 
     def _give_back(self, leased: bool) -> None:
-        """Before the limit goes: one that is not there proves nothing while a machine is named that has the job."""
+        """Clear the lock file before the limit is removed: while it names a machine, a missing limit proves nothing."""
         with self._writing:
             if self._handle is None:
                 return
@@ -243,7 +244,7 @@ class JobLock:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether another process holds the job's lock now, on this machine or another."""
+    """Return whether another process, on this machine or another, holds the job's lock."""
     if directory.absolute() / LOCK in JobLock.held:
         return False
     try:
@@ -263,9 +264,9 @@ def is_held(directory: Path) -> bool:
 
 
 def last_sign(directory: Path) -> datetime | None:
-    """When the last holder gave a sign of life, or gave the lock back; ``None`` when no file tells.
+    """Return when the last holder gave a sign of life or gave the lock back; ``None`` if no file shows it.
 
-    By the file system's clock. Without a heartbeat, where only this machine has jobs, it is the last line of the log.
+    By the clock of the file system. Without a heartbeat (jobs of one machine only), the time of the last log line.
     """
     last = last_holder(directory)
     if last is None or last.holder is None:
@@ -279,14 +280,14 @@ def last_sign(directory: Path) -> datetime | None:
 
 
 class LastHolder(NamedTuple):
-    """Who had a lock last, ``None`` when that one gave it back, and when it was taken or given back."""
+    """The last holder of a lock (``None`` once given back), and when the lock was taken or given back."""
 
     holder: Holder | None
     when: datetime
 
 
 def last_holder(directory: Path) -> LastHolder | None:
-    """Return what the lock file of a job says; ``None`` where there is none to be seen."""
+    """Return the content of a job's lock file; ``None`` without one."""
     try:
         with open_private(directory / LOCK) as handle:
             return LastHolder(_holder(handle), datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC))
@@ -295,7 +296,7 @@ def last_holder(directory: Path) -> LastHolder | None:
 
 
 def named_elsewhere(directory: Path) -> bool:
-    """Whether the lock file names a process of another machine, which lives or has not given the lock back."""
+    """Return whether the lock file names a process of another machine, which has not given the lock back."""
     last = last_holder(directory)
     return last is not None and _elsewhere(last.holder)
 

@@ -59,7 +59,7 @@ class Heartbeat:
         self._beats = 0
 
     def beat(self, holder: str) -> None:
-        """Write the next beat. Opened and closed each time: so NFS shows it to the others. Raises ``OSError``."""
+        """Write the next beat. The file is opened and closed each time, so that NFS shows it. Raises ``OSError``."""
         self._beats += 1
         content = f"{holder} {self._beats}".encode().ljust(_LENGTH - 1) + b"\n"
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
@@ -69,7 +69,7 @@ class Heartbeat:
             os.close(handle)
 
     def read(self) -> bytes | None:
-        """What it says now; ``None`` without one. Raises ``OSError`` when nobody can know."""
+        """Return the content; ``None`` without a file. Raises ``OSError`` if it cannot be read."""
         try:
             handle = os.open(self.path, os.O_RDONLY | _FLAGS)
         except FileNotFoundError:
@@ -78,13 +78,13 @@ class Heartbeat:
             return file.read(_LENGTH)
 
     def remove(self) -> None:
-        """Remove it: the job was given back."""
+        """Remove the file: the job was given back."""
         with suppress(OSError):
             self.path.unlink()
 
 
 def last_beat(directory: Path) -> datetime | None:
-    """When the heartbeat was written last, by the clock of the file system; ``None`` without one."""
+    """Return when the heartbeat was last written, by the clock of the file system; ``None`` without one."""
     try:
         return datetime.fromtimestamp((directory / HEARTBEAT).stat().st_mtime, UTC)
     except OSError:
@@ -92,9 +92,10 @@ def last_beat(directory: Path) -> datetime | None:
 
 
 def beats(directory: Path, seconds: float) -> bool:
-    """Whether it was written within the last ``seconds``, for those who only show. By the file system's clock alone.
+    """Return whether the heartbeat was written within the last ``seconds``. For display only, by the file system's
+    clock.
 
-    A time to come is none: that clock was set back, and who lives writes again within seconds.
+    A time in the future does not count: that clock was set back, and a living holder writes again within seconds.
     """
     try:
         written = (directory / HEARTBEAT).lstat().st_mtime

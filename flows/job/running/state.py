@@ -1,7 +1,7 @@
-"""The state a job is shown in: Prefect's state of its run, and whether somebody holds the job's lock.
+"""The state of a job as shown: Prefect's state of its run, combined with the job's lock.
 
-A job whose machine died between a decision and going on is ``interrupted``, not ``waiting``: nothing is left to decide,
-and scripts continue what is interrupted.
+A job whose machine died between a decision and the continuation is ``interrupted``, not ``waiting``: there is nothing
+left to decide, and scripts continue interrupted jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HANDOVER = timedelta(seconds=10)
 
 
 class JobState(StrEnum):
-    """The states a job is shown in (``4-product.md`` §4)."""
+    """The states of a job as shown (``4-product.md`` §4)."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -35,7 +35,7 @@ class JobState(StrEnum):
 
 
 def job_state(run: Json, directory: str | None) -> JobState:
-    """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
+    """Return the state of a job as shown. A run recorded as running whose lock is free is ``interrupted``."""
     kind, name = run.get("state_type"), run.get("state_name")
     held = directory is not None and is_held(Path(directory))
     match kind:
@@ -65,7 +65,7 @@ def job_state(run: Json, directory: str | None) -> JobState:
 
 
 def _handing_over(run: Json, directory: str | None) -> bool:
-    """Whether a worker's run is about to take its job's lock, or has just given it back; one that died had it."""
+    """Return whether a worker's run is about to take its job's lock, or has just given it back."""
     if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
         return False  # a command takes the lock first, and gives it back last
     for_so_long = _since(run)
@@ -75,16 +75,16 @@ def _handing_over(run: Json, directory: str | None) -> bool:
 
 
 def died_with_lock(run: Json, directory: str | None) -> bool:
-    """Of a run whose lock nobody holds: whether a process took it after the run got its state, and never gave it back.
+    """Return whether a run whose lock is free took the lock after its last change of state and never gave it back.
 
-    One that begins has not taken it yet: what names a process then is left from the run before.
+    A run that begins has not taken it yet: a process named in the lock file then belongs to the previous run.
     """
     last = last_holder(Path(directory)) if directory is not None else None
     return last is not None and last.holder is not None and datetime.now(UTC) - last.when <= _since(run)
 
 
 def _since(run: Json) -> timedelta:
-    """For how long a run has been in its state; clocks may differ by seconds."""
+    """Return how long a run has been in its state; clocks may differ by seconds."""
     state: Json = run.get("state") or {}
     stamp = state.get("timestamp")
     return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)

@@ -1,11 +1,11 @@
-"""Prefect's own state of runs that nobody runs any more, put right by whoever notices; jobs of a schedule go on.
+"""Correct Prefect's state of runs whose process is gone, and continue jobs of a schedule.
 
-``4-product.md`` §4: "interrupted" is recorded as running, and nobody holds the lock. Prefect shows such a run as
-Running for ever. Here it becomes Crashed, with the name ``Interrupted`` and the command that goes on; one that somebody
-cancelled becomes Cancelled. A worker looks at its start and every minute, a command when it lists.
+``4-product.md`` §4: an interrupted job is recorded as running, but its lock is free. Prefect would show such a run as
+Running for ever. It becomes Crashed, with the name ``Interrupted`` and the command that continues it, or Cancelled if
+somebody cancelled it. A worker sweeps at its start and every minute, a command when it lists jobs.
 
-A run is judged by whoever sees its job's directory, and by nobody else. The proof that its process is gone stands in
-``how_long_watched`` alone; whoever judges takes the job's lock first and looks again, so no run that begins is hit.
+Only a process that sees the job's directory judges its run. ``how_long_watched`` alone decides whether the process is
+gone; the sweep takes the job's lock first and checks again, so no run that begins is hit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CONTINUED = "job.continued"
 
 @dataclass(frozen=True)
 class Noticed:
-    """What a look did or found, in the words of a person."""
+    """A finding or an action of a sweep, in words for a person."""
 
     job: str
     what: str
@@ -69,12 +69,13 @@ class Noticed:
 
 
 class Sweep:
-    """Looks at one Prefect API. Each look builds on the ones before it; a look that failed begins the watch anew.
+    """Sweep of one Prefect API. Each turn builds on earlier ones; after a failed turn, watching starts again.
 
-    ``hint`` is the command that goes on with a job, for a person who reads it in the Prefect UI: anywhere.
+    ``hint`` returns the command that continues the job, to be shown in the Prefect UI.
 
-    Only one that ``waits`` judges jobs of machines whose lease has to be watched: their locks take a minute. It cares
-    for the unfinished jobs of one work ``pool``, ``None`` for those that are served: another worker may only tell.
+    Only a sweep that ``waits`` judges jobs of machines whose lease must be watched: their locks take a minute. It
+    continues the unfinished jobs of one work ``pool`` (``None``: of served deployments) and only reports those of other
+    workers.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Sweep:
         self._looked: float | None = None
 
     def run_once(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
-        """Put right what is proved by now; then ``continue`` the jobs of schedules that were cut off, or ``tell``.
+        """Correct the runs proved dead by now; then ``continue`` or ``tell`` of the scheduled jobs that were cut off.
 
         Raises ``SluiceError`` when the API does not answer.
         """
@@ -115,7 +116,7 @@ class Sweep:
             yield from self._behind()
 
     def _proved(self, run: Json, watched: dict[str, tuple[str, float]], now: float) -> bool:
-        """Whether it is time to take the lock of a run's job."""
+        """Return whether it is time to take the lock of a run's job."""
         record = JobRecord.of(run)
         if record.state in {JobState.RUNNING, JobState.PENDING}:
             return False
@@ -148,7 +149,7 @@ class Sweep:
         return Noticed(record.id, "cancelled" if cancelled else message)
 
     def _alone(self, run: Json, record: JobRecord, change: Callable[[], None]) -> bool:
-        """Change a run while nobody else has its job, unless its state is another one by now; whether it was done."""
+        """Change a run while holding its job's lock, unless its state has changed. Return whether it was changed."""
         try:
             with _nobody_else(record):
                 again = self._api.read_run(record.id)
@@ -193,7 +194,7 @@ class Sweep:
                     rename_run(self._api, str(run["id"]), name)
 
     def _behind(self) -> Iterator[Noticed]:
-        """Tell of runs that wait for another one of their deployment: Prefect calls none of them late, however long."""
+        """Yield runs that wait for another run of their deployment: Prefect never reports these as late."""
         for run in late(self._api):
             told = (str(run["id"]), BEHIND)
             if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
@@ -203,11 +204,11 @@ class Sweep:
 
 
 def how_long_watched(run: Json, record: JobRecord) -> float | None:
-    """The proof that the process of a run that looks dead is gone: so many seconds without a sign of it.
+    """Return how many seconds a run must show no sign of life before its process counts as gone.
 
-    ``None``: not to be judged from here. A process of this machine that holds no lock any more is gone at once: it did
-    not give it back, the kernel took it. That of another machine with a lease is watched by who takes the lock. Unless
-    it is one of a run before: a worker's run may still be on its way.
+    ``None``: it cannot be judged from here. A process of this machine without the lock is gone at once: the kernel
+    released it. A process of another machine with a lease is watched while taking the lock. A lock from an earlier run
+    proves nothing: a worker's run may still be starting.
     """
     if record.directory is None:
         return TAKEN_UP.total_seconds()  # it ended before it had one: there is no lock to look at
@@ -221,12 +222,12 @@ def how_long_watched(run: Json, record: JobRecord) -> float | None:
 
 
 def _nobody_else(record: JobRecord) -> JobLock | nullcontext[None]:
-    """The job's lock, which no run that begins gets past; a job without a directory has none."""
+    """Return the job's lock, which every new run needs; without a directory there is none."""
     return nullcontext() if record.directory is None else JobLock(Path(record.directory), judges=True)
 
 
 def was_cut_off(run: Json, record: JobRecord) -> bool:
-    """Whether it is a job of a schedule that nobody stopped on purpose: its process died, or its worker was ended."""
+    """Return whether a scheduled job ended without anybody stopping it: its process died, or its worker was ended."""
     if not run.get("auto_scheduled"):
         return False
     return record.state is JobState.INTERRUPTED or (record.state is JobState.STOPPED and record.stopped_by == "SIGTERM")
@@ -237,8 +238,8 @@ STILL_BEHIND = "sluice.flow-run.still-behind"
 
 
 def late(api: PrefectApi) -> list[Json]:
-    """The runs of deployments whose time was more than ``LATE`` ago, and that do not run yet; those that go on, or are
-    tried again, count from when that was asked for.
+    """Return the runs of deployments that are more than ``LATE`` overdue; continued and retried ones count from their
+    request.
     """
     before = datetime.now(UTC) - LATE
     return [
@@ -267,12 +268,12 @@ def _own_name(run: Json) -> str | None:
 
 
 def state_id(run: Json) -> str:
-    """What tells one state of a run from the next, of the same name too."""
+    """Return an id that differs between two states of a run, even of the same name."""
     return str((run.get("state") or {}).get("id"))
 
 
 def notice(api: PrefectApi, hint: Callable[[JobRecord], str]) -> None:
-    """A command's look: what is proved at once. A command that only shows does not fail for it."""
+    """Sweep once for a command, correcting only what is proved at once. A failure does not fail the command."""
     try:
         for _ in Sweep(api, hint=hint, waits=False).run_once():
             pass
