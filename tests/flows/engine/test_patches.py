@@ -160,7 +160,7 @@ def a_worker_starts(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessWorker, "__aexit__", nothing)
     monkeypatch.setattr(BaseWorker, "_emit_worker_started_event", nothing)
     for name in ("get_and_submit_flow_runs", "_sync_and_initialize"):
-        if getattr(Worker, name).__name__ == "look":  # the other one of the two
+        if getattr(Worker, name).__name__ == "outlast_once":  # the other one of the two
             monkeypatch.setattr(Worker, name, nothing)
     asyncio.run(BaseWorker.start(worker(), run_once=True))
 
