@@ -23,13 +23,12 @@ from config import ExtractorConfig
 from tasks.extractor import failures
 from tasks.extractor.client import TRANSIENT, ExtractionClient
 from tasks.extractor.json_values import list_of, object_of, parse_json
-from tasks.extractor.task import ExtractionTask, JobStatus
+from tasks.extractor.task import ExtractionTask, JobStatus, cohort
 from tasks.shared.errors import ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
-from tasks.shared.publication import people
 from tasks.shared.step import Handle
 from tasks.shared.units import human_seconds
 
@@ -220,8 +219,7 @@ class Poller:
 
 
 def progress_text(answer: Answer, k: int) -> ProgressText:
-    """Return the progress in a 202. The cohort is worded as a number of patients (document 5, R3), because not all of
-    them may be in the result."""
+    """Return the progress in a 202."""
     text = _last_informational(parse_json(answer.body))
     parts: list[str] = []
     phrase = _PHRASE.match(answer.headers.get("x-progress", "").strip())
@@ -234,9 +232,9 @@ def progress_text(answer: Answer, k: int) -> ProgressText:
     fraction = min(100, int(percent[1])) / 100 if percent is not None else None
     if fraction is not None and "%" not in "".join(parts):
         parts.append(f"{fraction:.0%}")
-    cohort = _COHORT.search(text)
-    if cohort is not None:
-        parts.append(f"{people(int(cohort[1]), k)} patients")
+    size = _COHORT.search(text)
+    if size is not None:
+        parts.append(cohort(int(size[1]), k))
     state = JobStatus.PAUSED if phrase is not None and phrase[1] == "Paused" else ""
     return ProgressText(", ".join(parts) or "running", fraction, status[1] if status is not None else state)
 

@@ -66,6 +66,14 @@ def stage_of(name: Any) -> str:
     return stage if stage in STAGES else OTHER
 
 
+def cohort(patients: int, k: int) -> str:
+    """Return the size of a cohort in words, rounded as document 5, R3 requires: not all of the patients may arrive, so
+    the release report may give another number.
+    """
+    size = people(patients, k)
+    return f"cohort of {'about ' if size[0].isdigit() else ''}{size} patients" if patients else "empty cohort"
+
+
 @dataclass(frozen=True)
 class JobProgress:
     """The progress of a job. ``stages`` are those of the current batches, ``OTHER`` for an unknown one; ``None`` means
@@ -79,20 +87,19 @@ class JobProgress:
 
     @property
     def fraction(self) -> float | None:
-        """(batches completed + a fifth for each stage of an active one) / batches (document 3 §2); 0…1."""
+        """Return (batches completed + a fifth for each completed stage of an active one) / batches (document 3 §2)."""
         if not self.batches_total:
             return None
-        active = sum((STAGES.index(stage) + 1) / len(STAGES) for stage in self.stages if stage in STAGES)
+        active = sum(STAGES.index(stage) / len(STAGES) for stage in self.stages if stage in STAGES)
         return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
 
     def describe(self, k: int) -> str:
-        """Return one line about the progress. The cohort is worded as a number of patients (document 5, R3), because
-        not all of them may be in the result."""
+        """Return one line about the progress."""
         parts = []
         if self.batches_total:
             parts.append(f"{self.batches_completed}/{self.batches_total} batches")
         if self.cohort_size is not None:
-            parts.append(f"{people(self.cohort_size, k)} patients")
+            parts.append(cohort(self.cohort_size, k))
         shown = [stage for stage in STAGES if stage in self.stages]
         parts += [f"{self.stages.count(stage)} in {stage}" for stage in shown]
         if others := self.stages.count(OTHER):

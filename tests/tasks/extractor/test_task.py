@@ -73,7 +73,7 @@ def test_stages_are_recognized_as_deployed_servers_spell_them_and_others_counted
     assert parsed is not None
     assert parsed.progress is not None
     assert parsed.progress.stages == ("CONSENT_FETCH", "(other)")
-    assert parsed.progress.fraction == pytest.approx(1 / 5 / 4)
+    assert parsed.progress.fraction == 0.0
     assert parsed.progress.describe(5) == "0/4 batches, 1 in CONSENT_FETCH, 1 in another stage"
 
 
@@ -81,14 +81,18 @@ def test_stages_are_recognized_as_deployed_servers_spell_them_and_others_counted
     ("progress", "fraction"),
     [
         (JobProgress(batches_total=4, batches_completed=1), 0.25),
-        (JobProgress(batches_total=4, batches_completed=1, stages=("CONSENT_FETCH",)), (1 + 1 / 5) / 4),
-        (JobProgress(batches_total=4, batches_completed=1, stages=("COPY_REDACT", "DIRECT_LOAD")), (1 + 1 + 2 / 5) / 4),
+        (JobProgress(batches_total=4, batches_completed=1, stages=("CONSENT_FETCH",)), 1 / 4),
+        (
+            JobProgress(batches_total=4, batches_completed=1, stages=("COPY_REDACT", "DIRECT_LOAD")),
+            2 / 4,
+        ),
+        (JobProgress(batches_total=1, stages=("COPY_REDACT",)), 4 / 5),  # not a full bar at "0/1 batches"
         (JobProgress(batches_total=2, batches_completed=2, stages=STAGES), 1.0),
         (JobProgress(batches_total=0), None),
         (JobProgress(), None),
     ],
 )
-def test_the_fraction_done_is_batches_plus_fifths_of_stages(progress: JobProgress, fraction: float | None) -> None:
+def test_the_fraction_is_batches_plus_fifths_of_completed_stages(progress: JobProgress, fraction: float | None) -> None:
     assert progress.fraction == (pytest.approx(fraction) if fraction is not None else None)
 
 
@@ -135,7 +139,7 @@ def test_json_is_a_small_object_whose_keys_are_never_left_out() -> None:
     assert bare is not None
     assert full is not None
     assert bare.as_dict().keys() == full.as_dict().keys()
-    assert full.as_dict()["progress"]["fraction"] == pytest.approx((1 + 2 / 5) / 3)
+    assert full.as_dict()["progress"]["fraction"] == pytest.approx((1 + 1 / 5) / 3)
 
 
 def answer(diagnostics: str, header: str = "") -> Answer:
@@ -152,8 +156,9 @@ def answer(diagnostics: str, header: str = "") -> Answer:
     ("diagnostics", "header", "text", "fraction"),
     [
         (f"Job {JOB}\nStatus: RUNNING_PROCESS_BATCH\nProgress: 45%\nCohort size: 1234", "",
-         "RUNNING_PROCESS_BATCH, 45%, 1,235 patients", 0.45),
-        ("Cohort size: 3", "", "fewer than 5 patients", None),
+         "RUNNING_PROCESS_BATCH, 45%, cohort of about 1,235 patients", 0.45),
+        ("Cohort size: 3", "", "cohort of fewer than 5 patients", None),
+        ("Cohort size: 0", "", "empty cohort", None),
         ("", "Getting cohort", "Getting cohort", None),
         ("", "Processing batches (7%)", "Processing batches (7%)", 0.07),
         ("", "Processing core resources", "Processing core resources", None),
