@@ -74,7 +74,7 @@ def _region(patient: dict[str, Any], size: int) -> str:
 
 
 class Account:
-    """Everything that one pass counts.
+    """Everything that one pass counts; with ``collect`` what the report compares with what leaves, and no more.
 
     ``resource`` takes in the elements of a resource as they are spelled, without its type and its id (blank: it has
     none), ``entry`` what a usual entry has beside the resource with this id: its URL, and its request's. ``serials``
@@ -94,7 +94,7 @@ class Account:
     ) -> None:
         self.together = together
         self.bounds = Bounds()
-        self.trie = Trie(self.bounds)
+        self.trie = Trie(self.bounds, compared=collect)
         self.run = Run()
         self.serials: dict[int, int] = {}
         self.file: Cell = Cell()
@@ -253,16 +253,15 @@ def _entry(
 
     def look(node: Node, value: str, own: str) -> None:
         """Look for ids of ``import/`` in a URL. Where it ends with the resource's own there are none but in front."""
+        if not looking:
+            return
         if own and value.endswith(own) and value[-len(own) - 1 : -len(own)] in "/:":
-            if not looking:
-                return
             if account.harmless == own:
                 repeated(node, value[: -len(own)])
                 return
         else:
             trace(value.partition("?")[0])
-        if looking:
-            within(node, value)
+        within(node, value)
 
     def entry(full: str, url: str, own: str) -> None:
         number = run.number

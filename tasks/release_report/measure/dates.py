@@ -82,7 +82,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
     run: Run, days: Days, lookup: Lookup, bounds: Bounds, *, today: str
 ) -> Callable[[Node, str], None]:
     """What takes in a date at a leaf."""
-    touch, texting = run.touch, lookup.text
+    touch, texting, collecting = run.touch, lookup.text, lookup.collecting is not None
     known = 0
     noted = days.noted
     if noted is not None:
@@ -99,7 +99,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             child.spelled[day] = found
         return found
 
-    def take(child: Node, value: str) -> None:
+    def take(child: Node, value: str) -> None:  # noqa: C901
         run.changing = True
         number = run.number
         day = value[:10]
@@ -110,15 +110,19 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
         size = len(value)
         if cell.run != number:
             touch(cell)
+        if ordinal and run.patient >= 0:
+            add_owner(run.patient)
+            add_place(child.place)
+            add_day(ordinal)
+        if child.looked_up and size >= 10 and value[4:10] != _NEW_YEAR:
+            texting(child, value)
+        if collecting:
+            return
         cell = child.precise.get(size)
         if cell is None:
             cell = child.precise[size] = child.precision.setdefault(_PRECISION.get(size, "time"), Cell())
         if cell.run != number:
             touch(cell)
-        if ordinal and run.patient >= 0:
-            add_owner(run.patient)
-            add_place(child.place)
-            add_day(ordinal)
         if child.clinical:
             if day > days.highest:
                 if day > today:
@@ -128,8 +132,6 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
                     days.highest = day
             if day < days.birth and not days.birth.startswith(day):
                 touch(child.before)
-        elif child.looked_up and size >= 10 and value[4:10] != _NEW_YEAR:
-            texting(child, value)
 
     def new_month(month: str, dates: dict[str, Cell]) -> Cell | None:
         """The cell of a month, or of a year; ``None`` when it is none."""

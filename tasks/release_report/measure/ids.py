@@ -32,15 +32,15 @@ class OwnIds:
         looks = {look: self._looks.of(look) for look in ("uuid", "hashed", "sequential", "other")}
         touch, lookup = run.touch, self._lookup
         digest, table, mask, hits = lookup.hash, lookup.table, lookup.mask, lookup.id_hits
-        add_id = lookup.collecting.ids.hashes.append if lookup.collecting is not None else None
+        if lookup.collecting is not None:
+            add_id = lookup.collecting.ids.hashes.append
+            return lambda _, own: add_id(digest(own))
         add_key, add_owner = self.keys.hashes.append, self.keys.more[0].append
 
         def take(kind: str, own: str) -> None:
             add_key(digest(f"{kind}/{own}"))
             add_owner(run.owner)
             bare = digest(own)
-            if add_id is not None:
-                add_id(bare)
             if table[bare & mask] and table[(bare >> 32) & mask]:
                 hits.hashes.append(bare)
                 hits.more[0].append(0)

@@ -18,7 +18,8 @@ class Targets:
     """What references refer to.
 
     ``take`` is for a reference at a leaf; they are ``pending`` until ``resolve``, which knows keys and URLs of the same
-    line. Others wait on disk for the ``result``, when all keys are known, and the ``urls`` of entries.
+    line. Others wait on disk for the ``result``, when all keys are known, and the ``urls`` of entries. Those of
+    ``import/`` are not counted.
     """
 
     def __init__(self, run: Run, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
@@ -40,9 +41,11 @@ class Targets:
     def _taking(self) -> Callable[[Node, str], None]:
         run, pending, recorded, search = self._run, self.pending, self.recorded, self._lookup.search
         within, looking = self._lookup.within, self._lookup.looking is not None
+        collecting = self._lookup.collecting is not None
 
         def take(child: Node, value: str) -> None:
-            (recorded if run.number < 0 else pending).append(value)
+            if not collecting:
+                (recorded if run.number < 0 else pending).append(value)
             if "?" in value:
                 search(child, value)
             if looking:

@@ -134,10 +134,14 @@ class Slot:
 
 
 class Trie:
-    """All paths. ``enter`` are the functions that take in objects, by what they are, ``do`` those for texts."""
+    """All paths. ``enter`` are the functions that take in objects, by what they are, ``do`` those for texts.
 
-    def __init__(self, bounds: Bounds) -> None:
+    Where only what is ``compared`` with other files is counted, no numbers are, nor values that are one a patient.
+    """
+
+    def __init__(self, bounds: Bounds, *, compared: bool) -> None:
         self.bounds = bounds
+        self._compared = compared
         self.roots: dict[str, Node] = {}
         self.nodes: list[Node] = []
         self.do: dict[int, Callable[[Node, str], None]] = {}
@@ -275,7 +279,7 @@ class Trie:
             child.codes = CodeTable(child.path, self.bounds)
         elif own == "Reference":
             child.named = kinds.refers_to(node.type, key)
-        elif own in kinds.QUANTITIES and not _is_beside(node.above):
+        elif own in kinds.QUANTITIES and not self._compared and not _is_beside(node.above):
             if len(node.above) > 1:
                 node.measures = [*(node.measures or []), (key, child)]
             else:
@@ -345,7 +349,7 @@ class Trie:
         else:
             child.act = NUMBER if child.twin is not None else TEXT
             child.looked_up = True
-            child.one = OneEach(self.bounds)
+            child.one = None if self._compared else OneEach(self.bounds)
             child.cut = child.kind not in kinds.LEFT and around != "SampledData"
         child.loose = child.act == CODED or (child.act == TEXT and own in kinds.TEXTS)
         child.do = self.do.get(child.act)
