@@ -138,7 +138,7 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
     count = len(shown.stops)
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
-        "report-stops", f"the release report says stop ({count}), and report.on_stop is fail: nothing was sent",
+        "report-stops", f"the release report has stops ({count}), and report.on_stop is fail: nothing was sent",
         context="\n  ".join([*shown.stop_lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
         hint=f"mend the rules or the data and run the step that made them again{again}, or put a wait before, where a "
         "person decides",

@@ -21,15 +21,15 @@ from tasks.shared.errors import shown as quoted
 from tasks.shared.report import Approval, Shown
 
 WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
-ANOTHER_REPORT = "the decision is for another release report than the one that is there"
-OTHER_SETTINGS = "where the data go, or how the release report is configured, changed after it was made"
-TWO_PEOPLE = "report.reviewers asks two different people to release"
-GONE = "the release report is gone, or not as it was made"
+ANOTHER_REPORT = "the decision was for another release report"
+OTHER_SETTINGS = "the destination or the settings of the release report changed after it was made"
+TWO_PEOPLE = "report.reviewers requires two different people to release"
+GONE = "the release report is missing or was edited"
 OTHER_FILES = "the first of two decisions was for other files"
-OTHER_THAN_SEEN = "the files are not those that the release report was made of"
-OLDER = "corrected files are there and will be read, and the release report is older than they are"
+OTHER_THAN_SEEN = "the release report was made from other files"
+OLDER = "the corrected files are newer than the release report"
 NOT_MADE = "the release report could not be made"
-NO_REASON = "the release report says stop, and the decision gives no reason"
+NO_REASON = "the release report has stops, and the decision gives no reason"
 
 _NOT_SHOWN: Final = {"enabled", "copy_to", "link"}
 """Settings of ``report`` that change nothing in a report."""
@@ -98,10 +98,10 @@ def objection(decision: Approval, first: Approval | None, config: PipelineConfig
         return f"not acceptable ({len(decision.refused)}): {one_line(', '.join(decision.refused))}"
     if open_ := decision.unexplained:
         stops = len(open_)
-        what = "is missing" if decision.report == "" else f"says stop ({stops})"
+        what = "is missing" if decision.report == "" else f"has stops ({stops})"
         return f"the release report {what}, and no reason is given"
     if config.report.reviewers > 1 and first is not None and first.same_person(decision):
-        return f"{one_line(first.by)} has released it already, and a second, different person must"
+        return f"{one_line(first.by)} has already released it, and the second decision needs a different person"
     return None
 
 

@@ -35,11 +35,11 @@ _WORTH_A_WORD = 256_000_000
 NEXT = "the next step"
 """The reader of released data that a further step processes before they are sent."""
 
-INSIDE = "the data do not leave with this decision, so it needs no reason"
+INSIDE = "this decision sends no data, so it needs no reason"
 """Where what the release report says stop to may be what that step is for."""
 
-OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
-OTHER_FILES = "the files are not those that it was for"
+OF_AN_EARLIER_VERSION = "the decision does not name its files"
+OTHER_FILES = "the decision was for other files"
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> b
 
 def wait_lines(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
-    lines = ["  it waits again, for a decision on what is there now:"] if waiting.again else []
+    lines = ["  the job waits again for a decision on the current files:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
     lines += [f"  {line}" for line in (*waiting.refused, *waiting.questions)]
     if waiting.reads:

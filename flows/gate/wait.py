@@ -236,7 +236,7 @@ class CurrentWait:
 
     def _void(self, why: tuple[str, ...], **labels: StepReport) -> None:
         position = self.position
-        logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
+        logger.warning("step %d wait: the approval is void, and the job waits again: %s", position, "; ".join(why))
         # The answer of the form with it: it was for what that form was about.
         self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "review", "form")), **labels)
         self.again = without_file_names(why)

@@ -17,7 +17,7 @@ from playwright.sync_api import Locator, Page, Response, Route, WebSocket, expec
 JOB = "The page of the job"
 """What the title of the job's page begins with; the other artifact is the short form of the release report."""
 
-REASON = "Reason, if the release report says stop"
+REASON = "Reason, if the release report has stops"
 """The last field of the form of a wait."""
 
 PATIENCE = 90_000

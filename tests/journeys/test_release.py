@@ -410,7 +410,7 @@ def test_a_report_that_somebody_touched_is_not_believed_and_made_again(
     else:
         gate.answer(decision="release", by="Anna", despite=WHY)
         again = gate.go_on()
-    assert "the release report is gone, or not as it was made" in again.out
+    assert "the release report is missing or was edited" in again.out
     gate.waits()
     assert gate.status()["approvals"] == []
     report = files.read(gate.directory, 2)

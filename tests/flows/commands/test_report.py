@@ -92,7 +92,7 @@ def test_a_report_that_somebody_edited_is_not_believed(
     assert run(["job", "report", config, reports.JOB, *more]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "error[report-differs]: the release report is gone, or not as it was made" in said.err
+    assert "error[report-differs]: the release report is missing or was edited" in said.err
 
 
 def test_a_page_that_another_version_rendered_is_believed_by_its_json(

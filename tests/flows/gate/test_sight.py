@@ -118,7 +118,7 @@ def test_what_changed_after_the_decision_closes_the_gate_again_and_the_log_names
     MEDDLING[what](waits)
     assert not waits.again()
     assert (waits.labels["approval__3"], waits.labels["form__3"]) == (None, None)
-    assert f"the approval counts no more, the job waits again: {what}" in caplog.text
+    assert f"the approval is void, and the job waits again: {what}" in caplog.text
     waiting = waits.park()
     assert waiting.again == (withheld(what),)
     assert f"    {withheld(what)}" in wait_lines(waiting)
@@ -304,12 +304,12 @@ def test_an_answer_in_the_ui_covers_only_the_files_that_the_form_showed(
     ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
     once_more = sluice("pipeline", "continue", "config.yaml", name)
     assert once_more.code == 0, once_more.err
-    assert "it waits again, for a decision on what is there now:" in once_more.out
+    assert "the job waits again for a decision on the current files:" in once_more.out
     assert "added: import_wait/…" in once_more.out
     assert sluice.status(name)["state"] == "waiting"
     assert "approved by" not in sluice("pipeline", "status", "config.yaml", name).out
     assert (
-        "the approval counts no more, the job waits again: added: import_wait/fixed.ndjson"
+        "the approval is void, and the job waits again: added: import_wait/fixed.ndjson"
         in (directory / "job.log").read_text()
     )
     assert fhir.total() == 0

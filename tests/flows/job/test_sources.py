@@ -119,7 +119,7 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
     ]
     assert to_be_read(waiting) == (job / folder, (files[0],))
     page = wait_description(waiting, BEHIND)
-    assert f"**What leaves**: `send` reads these files in `{job / folder}`" in page
+    assert f"**To be sent**: `send` reads these files in `{job / folder}`" in page
     assert f"`{files[0]}`" in page
     assert f"**Look at** the files in `{job / 'csv'}`" in page
 

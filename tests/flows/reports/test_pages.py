@@ -146,16 +146,16 @@ def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next
     assert "waits at step 2 of 3" in text
     assert f"`{WAITING.looked_at}`" in text
     assert f"`{WAITING.directory}`" in text
-    assert "*release*, the job goes on with `send`; *reject*, it ends as cancelled" in text
+    assert "*release*: the job goes on with `send`; *reject*: the job is cancelled" in text
 
 
 def test_the_form_of_a_wait_names_who_reads_what_leaves_as_the_record_does() -> None:
     waiting = WAITING.model_copy(update={"reads": WAITING.directory, "leaves": True, "reader": "archive"})
-    assert "**What leaves**: `archive` reads the corrected files" in wait_description(waiting, RECORD.step_names)
+    assert "**To be sent**: `archive` reads the corrected files" in wait_description(waiting, RECORD.step_names)
 
 
 def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> None:
-    assert "*release*, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
+    assert "*release*: the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
 
 
 def test_the_table_of_a_step_has_its_name_counts_and_details_in_words(prefect: FakePrefect) -> None:

@@ -20,7 +20,7 @@ WHERE = "/srv/jobs/x/report/step-3/release-report.html"
 def test_the_first_words_are_the_answer() -> None:
     assert headline(reports.rich()) == "Do not release. 3 reasons to stop."
     assert headline(reports.rich(language="de")) == "Nicht freigeben. 3 Gründe für einen Stopp."
-    assert headline(reports.clean()).startswith("Nothing found that speaks against release.")
+    assert headline(reports.clean()).startswith("No reason against release was found.")
 
 
 def test_what_left_without_a_decision_is_said_so_with_what_to_do_now() -> None:
@@ -28,15 +28,15 @@ def test_what_left_without_a_decision_is_said_so_with_what_to_do_now() -> None:
     assert headline(sent) == "Sent without a decision, despite 3 reasons to stop."
     head, _, why, *_ = short(sent, where=WHERE).splitlines()
     assert head == "## Sent without a decision, despite 3 reasons to stop"
-    assert why.startswith("The data have left.")
-    assert headline(reports.clean(step=None, sent="undecided")).startswith("Sent without a decision. What was not")
+    assert why.startswith("The data were sent.")
+    assert headline(reports.clean(step=None, sent="undecided")).startswith("Sent without a decision. The report lists")
 
 
 def test_a_terminal_gets_tiles_stops_and_looks_and_no_note() -> None:
     said = lines(reports.rich())
     assert said[1] == (
         "67 patients; 3 files, 34.5 MB, 48,211 resources; Destination: "
-        "https://fhir.research.example/fhir (not encrypted on the way)"
+        "https://fhir.research.example/fhir (unencrypted connection)"
     )
     assert said[2].startswith("  STOP: ")
     assert f" {reports.MAIDEN} " in said[2]

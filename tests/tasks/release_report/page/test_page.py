@@ -124,7 +124,7 @@ class TestTheAnswer:
     def test_without_a_stop_nobody_is_told_to_refuse(self) -> None:
         text = text_of(reports.clean())
         assert "Do not release" not in text
-        assert "No reason to stop and nothing to look at was found." in text
+        assert "No reason to stop and nothing to review was found." in text
         assert "What was not checked" in text
         looks = tuple(one for one in reports.rich().findings if one.level == "look")
         assert "Look first, then decide" in text_of(reports.rich(findings=looks, tiles=reports.tiles(67, looks)))
@@ -153,7 +153,7 @@ class TestTheAnswer:
     @pytest.mark.parametrize(
         ("language", "answer", "left", "would"),
         [
-            ("en", "Sent without a decision, despite 3 reasons to stop", "in what left", "in what would leave"),
+            ("en", "Sent without a decision, despite 3 reasons to stop", "in the sent data", "in the data to be sent"),
             (
                 "de",
                 "Ohne Entscheidung gesendet, trotz 3 Gründen für einen Stopp",
@@ -176,10 +176,10 @@ class TestTheAnswer:
     def test_what_was_sent_is_said_as_sent_with_a_decision_and_without_stops(self) -> None:
         clean = html(reports.clean(step=None, sent="undecided"))
         assert "<h1>Sent without a decision</h1>" in clean
-        assert "Nobody decided before the data left." in Read(clean).text
+        assert "Nobody decided before the data were sent." in Read(clean).text
         released = html(reports.decided(step=None, sent="decided"))
         assert "<h1>Released despite reasons to stop</h1>" in released
-        assert "in what left" in Read(released).text
+        assert "in the sent data" in Read(released).text
         assert "would leave" not in Read(released).text
 
     @pytest.mark.parametrize(

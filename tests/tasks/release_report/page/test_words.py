@@ -159,6 +159,6 @@ def test_a_sentence_names_its_place_once() -> None:
     assert joined(words.finding(finding), str, str).count("Patient.x") == 1
     assert "(name)" in joined(words.finding(finding), str, str)
     warned = ReportFinding(level="look", code="warnings", section=15, values={"warnings": 1234})
-    assert joined(words.finding(warned), str, str) == "The steps gave warnings (1,234); section 15 has them."
-    assert words.value("@original-left") == "original values left"
+    assert joined(words.finding(warned), str, str) == "The steps gave warnings (1,234), listed in section 15."
+    assert words.value("@original-left") == "remaining original values"
     assert words.value("@nobody knows this") == "@nobody knows this"

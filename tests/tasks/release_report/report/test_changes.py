@@ -208,7 +208,7 @@ def test_one_path_as_in_the_hospital_among_shifted_ones_is_a_stop(
         page = html(report).replace("<wbr>", "")
         assert "Dates are shifted" not in page
         assert path in page
-        assert not [line for line in page.splitlines() if path in line and "shift" in line]
+        assert not [line for line in page.splitlines() if path in line and "are shifted" in line]
 
 
 def put(resources: list[Json], path: str, value: Any) -> bool:

@@ -159,7 +159,7 @@ def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language:
         said, shown = last(settings=ReportConfig(on_stop=on_stop))
         assert said == ("nobody-asked",)
         assert list(shown) == ["on_stop"]
-        holds = "not hold the data back" if language == "en" else "hält die Daten nicht zurück"
+        holds = "sent all the same" if language == "en" else "hält die Daten nicht zurück"
         assert (holds in shown["on_stop"]) is (on_stop == "tell")
 
 

@@ -448,7 +448,7 @@ def test_a_query_that_no_extraction_applied_is_said_where_it_stands(tmp_path: Pa
             assert "consent-no-extraction" in section_of(found, number).said
             assert "consent-not-checked" not in section_of(found, number).said
     shown = html(copies.in_house)
-    assert "The query, not applied by this job" in shown
+    assert "Query (not applied by this job)" in shown
     assert "extraction server did not check" not in shown
     assert "Die Abfrage, von diesem Auftrag nicht angewandt" in html(
         copies.in_house.model_copy(update={"language": "de"})
