@@ -113,12 +113,12 @@ def sqlite(home: Path) -> Database:
     """The embedded server's file. Only pages in use count: a file does not shrink by itself."""
     names = ", ".join(f"'{name}'" for name in EVENTS)
 
-    def ask(query: str) -> str:
+    def run_query(query: str) -> str:
         with contextlib.closing(sqlite3.connect(home / ".prefect/prefect.db", timeout=60)) as connection:
             return str(connection.execute(query).fetchone()[0])
 
     return Database(
-        "SQLite", {}, ask,
+        "SQLite", {}, run_query,
         "select (p.page_count - f.freelist_count) * s.page_size"
         " from pragma_page_count p, pragma_freelist_count f, pragma_page_size s",
         "select sum(pgsize) from dbstat where name in"
@@ -132,14 +132,14 @@ def postgresql() -> Iterator[Database]:
     with postgres_running() as made:
         psql = (str(shutil.which("psql")), "-h", str(made.place), "-U", "prefect", "-d", "postgres", "-Atc")
 
-        def ask(query: str) -> str:
+        def run_query(query: str) -> str:
             ran = subprocess.run([*psql, query], check=True, stdout=subprocess.PIPE, text=True, timeout=120)
             return ran.stdout.strip()
 
         names = ", ".join(f"'{name}'" for name in EVENTS)
         yield Database(
             "PostgreSQL", {"PREFECT_API_DATABASE_CONNECTION_URL": made.url},
-            ask, "select pg_database_size('postgres')",
+            run_query, "select pg_database_size('postgres')",
             f"select coalesce(sum(pg_total_relation_size(oid)), 0) from pg_class where relname in ({names})",
         )  # fmt: skip
 
@@ -294,7 +294,7 @@ def finished(site: BenchSite, count: int) -> None:
     """Put ``count`` finished jobs into the database: copies of a real one's record."""
     with httpx.Client(base_url=site.api, headers=dict(site.address.headers), trust_env=False, timeout=60) as client:
 
-        def ask(method: str, path: str, body: object) -> Any:
+        def run_query(method: str, path: str, body: object) -> Any:
             for _ in range(30):
                 answer = client.request(method, path, json=body)
                 if answer.status_code != 503:
@@ -303,17 +303,17 @@ def finished(site: BenchSite, count: int) -> None:
             answer.raise_for_status()
             return answer.json() if answer.content else None
 
-        (real,) = ask("POST", "/flow_runs/filter", {"limit": 1, "sort": "END_TIME_DESC"})
-        known = ask("POST", "/flow_runs/count", {})
+        (real,) = run_query("POST", "/flow_runs/filter", {"limit": 1, "sort": "END_TIME_DESC"})
+        known = run_query("POST", "/flow_runs/count", {})
         for number in range(count - known):
             body = {
                 "flow_id": real["flow_id"], "name": f"finished {number}", "parameters": real["parameters"],
                 "state": {"type": "COMPLETED", "name": "Completed"},
             }  # fmt: skip
-            run = ask("POST", "/flow_runs/", body)["id"]
+            run = run_query("POST", "/flow_runs/", body)["id"]
             labels = real["labels"] | {"job.directory": str(site.place / "jobs" / run)}
-            ask("PATCH", f"/flow_runs/{run}/labels", {k: v for k, v in labels.items() if k.startswith("job.")})
-            ask("POST", "/artifacts/", {"flow_run_id": run, "type": "markdown", "data": "x" * 3000})
+            run_query("PATCH", f"/flow_runs/{run}/labels", {k: v for k, v in labels.items() if k.startswith("job.")})
+            run_query("POST", "/artifacts/", {"flow_run_id": run, "type": "markdown", "data": "x" * 3000})
             for name in FILES:
                 file = site.place / "jobs" / run / name
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -179,10 +179,10 @@ def test_signed_out_nobody_sees_it(context: BrowserContext, parked: WaitingJob, 
     answer = ui.page.goto(parked.address)
     assert answer is not None
     assert answer.status == 401
-    assert "Do not release" not in ui.see("You are not signed in", "signed-out")
+    assert "Do not release" not in ui.wait_for_text("You are not signed in", "signed-out")
     ui.page.evaluate("localStorage.setItem('prefect-password', btoa('anna:another'))")
     ui.page.reload()
-    ui.see("You are not signed in", "wrong")
+    ui.wait_for_text("You are not signed in", "wrong")
     ui.page.get_by_role("link", name="the Prefect UI").click()
     ui.page.wait_for_url("**/login**")
 
@@ -199,7 +199,7 @@ def test_signed_in_other_files_and_jobs_are_not_there(
     ]  # fmt: skip
     for number, path in enumerate(paths):
         ui.page.goto(f"{parked.root}/sluice/report/{path}")
-        ui.see("There is no such release report", f"none-{number}")
+        ui.wait_for_text("There is no such release report", f"none-{number}")
 
 
 def test_a_page_of_another_origin_in_the_same_browser_reads_nothing(

@@ -43,7 +43,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
 
     ui.open_deployment(site.deployment)
     ui.page.locator("li.p-tab#description").click()
-    ui.see("Moves FHIR data through the steps that a configuration enables", "deployment")
+    ui.wait_for_text("Moves FHIR data through the steps that a configuration enables", "deployment")
     job = ui.custom_run(config=config, input=site.directory / "data")
 
     ui.see_state("Suspended")
@@ -130,7 +130,7 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Brows
     reference = site.commands.status(job, config)["error"]["reference"]
     ui.open_page(job, until=reference)
     ui.open_run(job, "details")
-    ui.see(reference, "failed")
+    ui.wait_for_text(reference, "failed")
     logs = ui.logs(job, until=f"the job is failed: {reference} in step send; continue with: ")
     assert "Traceback" not in logs
     ui.open_run(job)
@@ -160,7 +160,7 @@ def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, si
     assert [field.input_value() for field in form.locator("textarea").all()] == ["", "", ""]
     submit = form.get_by_role("button", name="Submit")
     submit.click()
-    said = ui.see("'decision' is a required property", "nothing-decided")
+    said = ui.wait_for_text("'decision' is a required property", "nothing-decided")
     assert "'by' is a required property" in said
     ui.choose("release")
     submit.click()
@@ -169,7 +169,7 @@ def test_the_wait_form_has_no_preset_and_requires_a_choice_and_a_name(ui: Ui, si
     assert resumed == [], "the form itself says what is missing"
     ui.parameter("Name").locator("textarea").fill("  ")
     submit.click()
-    ui.see("Validation failed for field 'by'", "nobody-decided")  # that it is blank is the server's to find
+    ui.wait_for_text("Validation failed for field 'by'", "nobody-decided")  # that it is blank is the server's to find
     assert site.commands.status(job, config)["state"] == "waiting"
     assert site.posts() == before
 
@@ -242,7 +242,7 @@ def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Browser
     assert "Traceback" not in logs
     assert "Engine execution" not in logs
     ui.page.goto(f"{ui.root}/runs")
-    ui.see("The third try", "runs")
+    ui.wait_for_text("The third try", "runs")
 
 
 def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the_ui(ui: Ui, site: BrowserSite) -> None:
@@ -270,9 +270,9 @@ def test_a_configuration_that_is_not_there_is_said_on_the_page_of_the_run(ui: Ui
     begun(ui, site, site.directory / "missing.yaml")
     ui.see_state("Failed")
     ui.page.locator("li.p-tab#details").click()
-    ui.see("config-not-found", "missing")
+    ui.wait_for_text("config-not-found", "missing")
     ui.page.get_by_text("See More").click()
-    ui.see("missing.yaml", "missing")
+    ui.wait_for_text("missing.yaml", "missing")
 
 
 HOSTILE = (

@@ -33,7 +33,7 @@ def test_the_link_opens_the_ui_signed_in_and_leaves_no_secret_in_the_address(
 ) -> None:
     ui = tab(browser, prefect_api, tmp_path)
     ui.sign_in(link(prefect_api))
-    ui.see("Dashboard", "signed-in")
+    ui.wait_for_text("Dashboard", "signed-in")
     secret = base64.b64encode(os.environ["PREFECT_API_AUTH_STRING"].encode()).decode()
     assert secret not in ui.page.url
     assert ui.page.evaluate("localStorage.getItem('prefect-password')") == secret
@@ -63,7 +63,7 @@ def test_a_link_with_another_secret_says_so_and_signs_nobody_in(
 ) -> None:
     ui = tab(browser, prefect_api, tmp_path)
     ui.page.goto(sign_in_link(ui.root, "sluice:" + "x" * 43))
-    ui.see("does not open the server", "refused")
+    ui.wait_for_text("does not open the server", "refused")
     assert ui.page.evaluate("localStorage.getItem('prefect-password')") is None
 
 

@@ -60,7 +60,7 @@ class Ui:
         self.page.screenshot(path=self.pictures / f"{picture}.png", animations="disabled")
         return text
 
-    def see(self, text: str, picture: str) -> str:
+    def wait_for_text(self, text: str, picture: str) -> str:
         """Wait until the page shows ``text``; everything that it shows then."""
         self.page.get_by_text(text).first.wait_for()
         return self.read(picture)
@@ -153,13 +153,13 @@ class Ui:
         self.open_run(run, "artifacts")
         self.page.locator(".artifact-card", has_text=JOB).first.click()
         self.page.get_by_text("Show raw data").wait_for()
-        return self.see(until, "page")
+        return self.wait_for_text(until, "page")
 
     def logs(self, run: str, *, until: str) -> str:
         """The Logs tab of a run, when it shows ``until``."""
         self.open_run(run, "logs")
         self.page.get_by_text(until).first.scroll_into_view_if_needed()
-        return self.see(until, "logs")
+        return self.wait_for_text(until, "logs")
 
     def tables(self) -> list[list[list[str]]]:
         """The tables of the page, row by row; the first row is the header."""

@@ -30,11 +30,11 @@ def example(*, without: tuple[str, ...] = ()) -> str:
     return "\n".join(line for line in lines if not any(re.match(rf"\s*{name}:", line) for name in without))
 
 
-def leaves(tree: Any, prefix: str = "") -> set[str]:
+def leaf_paths(tree: Any, prefix: str = "") -> set[str]:
     found: set[str] = set()
     for name, value in tree.items():
         path = f"{prefix}{name}"
-        found |= leaves(value, f"{path}.") if path in blocks() and value is not None else {path}
+        found |= leaf_paths(value, f"{path}.") if path in blocks() and value is not None else {path}
     return found
 
 
@@ -117,7 +117,7 @@ class TestExample:
 
     def test_it_holds_every_key_and_the_keys_of_a_rule(self) -> None:
         tree = yaml.safe_load(example())
-        assert leaves(tree) == {info.key for info in describe_keys()}
+        assert leaf_paths(tree) == {info.key for info in describe_keys()}
         (rule,) = tree["services"]["crtdl_preprocessing"]["enrichments"]
         assert set(rule) == {"group_reference", "create_if_not_exists", "attributes_to_add"}
         assert set(rule["attributes_to_add"][0]) == {"attribute_ref", "must_have", "linked_groups"}

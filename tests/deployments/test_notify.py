@@ -87,12 +87,12 @@ def sent(kind: str, name: str, event: Any, labels: dict[str, Any], *, announced:
     action: Any = SimpleNamespace(id=uuid4())
     context = {"event": event, "flow_run": call.instantiate_object(FlowRunResponse, data, action, resource)}
 
-    async def given(*_: Any) -> dict[str, Any]:
+    async def fixed_context(*_: Any) -> dict[str, Any]:
         return context
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CallWebhook, "_template_context", given)
-        patched.setattr(SendNotification, "_template_context", given)
+        patched.setattr(CallWebhook, "_template_context", fixed_context)
+        patched.setattr(SendNotification, "_template_context", fixed_context)
         subject, body = asyncio.run(mail.render(action))
         (text,) = asyncio.run(call._render([CALL], action))
     made: dict[str, Any] = json.loads(text)

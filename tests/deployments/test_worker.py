@@ -53,14 +53,14 @@ def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
     looks: list[str] = []
     ending = threading.Event()
 
-    def look(self: Sweep, unfinished: str) -> Iterator[Noticed]:
+    def sweep_once(self: Sweep, unfinished: str) -> Iterator[Noticed]:
         looks.append(unfinished)
         if len(looks) == 1:
             raise PermissionError("somebody else's")
         ending.set()
         yield Noticed("j", "was interrupted, and goes on")
 
-    monkeypatch.setattr(Sweep, "run_once", look)
+    monkeypatch.setattr(Sweep, "run_once", sweep_once)
     monkeypatch.setattr("deployments.worker.EVERY", 0.01)
     sweep(ApiAddress("http://127.0.0.1:1/api"), "continue", ending)
     assert len(looks) == 2

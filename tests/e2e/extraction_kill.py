@@ -109,7 +109,7 @@ class Extractor(Sandboxed):
     def submissions(self) -> list[dict[str, Any]]:
         return [request for request in self.requests() if request["path"] == "/fhir/$extract-data"]
 
-    def asked(self) -> Counter[str]:
+    def requested_files(self) -> Counter[str]:
         """How often each result file was asked for, by GET or HEAD."""
         return Counter(_name(request) for request in self.requests() if "/output/" in request["path"])
 
@@ -188,7 +188,7 @@ class ExtractionTrial(CampaignTrial):
     def kill(self, child: subprocess.Popen[bytes]) -> bool:
         """``kill -9``; whether it still ran. A file that is complete was asked for as often as it ever will be."""
         killed = super().kill(child)
-        asked = self.server.asked()
+        asked = self.server.requested_files()
         for name in self.complete_files():
             assert self.asked.setdefault(name, asked[name]) == asked[name], f"{name} was asked for again"
         return killed
@@ -206,7 +206,7 @@ class ExtractionTrial(CampaignTrial):
             f"{self.server.fetched().total()} downloads begun, {len(self.complete_files())} files complete"
         )
 
-    def kept(self) -> list[str]:
+    def state_files(self) -> list[str]:
         """What is in the job directory besides the data, by name."""
         assert self.job is not None
         inside = (path.relative_to(self.job) for path in self.job.rglob("*") if path.is_file())
@@ -216,7 +216,7 @@ class ExtractionTrial(CampaignTrial):
 def check(trial: ExtractionTrial, status: dict[str, Any], hospital: NdjsonHospital, kept: list[str] | None) -> None:
     """Everything that must hold after the job is complete."""
     server = trial.server
-    asked, fetched = server.asked(), server.fetched()
+    asked, fetched = server.requested_files(), server.fetched()
     assert [request["status"] for request in server.submissions()] == [202]
     assert server.tasks() == [status["extraction"]["job_id"]]
     assert {name: asked[name] for name in trial.asked} == trial.asked, "a complete file was asked for again"
@@ -226,7 +226,7 @@ def check(trial: ExtractionTrial, status: dict[str, Any], hospital: NdjsonHospit
     assert trial.job is not None
     imported = contents(trial.job / "import")
     assert imported == server.files(status["extraction"]["job_id"])
-    assert kept is None or trial.kept() == kept
+    assert kept is None or trial.state_files() == kept
     (step,) = status["steps"]
     assert (status["state"], step["state"]) == ("completed", "completed")
     # The counts are those of all files, also of those that an earlier process has fetched.

@@ -107,7 +107,7 @@ class WorkerProcess:
         return bool(descendants(self.process.pid))
 
     @property
-    def taken(self) -> int:
+    def submitted_runs(self) -> int:
         """How many runs it has taken up. Both may reach for one; the server gives it to the first."""
         return self.log.read_bytes().count(b"submitted")
 

@@ -44,7 +44,7 @@ def forms() -> Iterator[bytes]:
         yield base64.b64encode(text.encode()).rstrip(b"=")
 
 
-def echo(seen: SeenRequest, known: Sequence[str] = ()) -> Reply:
+def echo(seen: SeenRequest, gateway_texts: Sequence[str] = ()) -> Reply:
     """The request itself, as JSON, and what is ``known`` otherwise; tokens for whoever asks."""
     if "openid-configuration" in seen.target:
         return Reply(404)
@@ -60,21 +60,21 @@ def echo(seen: SeenRequest, known: Sequence[str] = ()) -> Reply:
         "resourceType": "OperationOutcome", "issue": [issue], "method": seen.method, "target": seen.target,
         "headers": seen.headers, "upper": {name.upper(): value for name, value in seen.headers.items()},
         "body": seen.body.decode("utf-8", "replace"),
-        "decoded": known,
+        "decoded": gateway_texts,
     }  # fmt: skip
     headers = {"Content-Type": "application/fhir+json", "X-Echo": " ".join(seen.headers.values())}
     return Reply(400, json.dumps(said).encode(), headers)
 
 
 @pytest.fixture
-def known() -> list[str]:
+def gateway_texts() -> list[str]:
     """What the gateway in front of the service decodes and knows, beside what it sees."""
     return []
 
 
 @pytest.fixture
-def server(known: list[str]) -> Iterator[Loopback]:
-    with loopback(lambda seen: honest(seen) or echo(seen, known)) as running:
+def server(gateway_texts: list[str]) -> Iterator[Loopback]:
+    with loopback(lambda seen: honest(seen) or echo(seen, gateway_texts)) as running:
         yield running
 
 
@@ -137,7 +137,7 @@ def slow(step: str) -> object:
 
 @pytest.mark.parametrize("step", ["pseudonymizer", "send", *map(slow, ("validation", "transfer", "s3", "extractor"))])
 def test_what_a_job_keeps_of_an_echo_holds_no_credential(
-    sluice_alone: Commands, tmp_path: Path, server: Loopback, known: list[str], step: str
+    sluice_alone: Commands, tmp_path: Path, server: Loopback, gateway_texts: list[str], step: str
 ) -> None:
     name = "send" if step in ("transfer", "s3") else step
     document = {
@@ -158,10 +158,13 @@ def test_what_a_job_keeps_of_an_echo_holds_no_credential(
     secrets = dict(zip(("PASSWORD", "CLIENT_SECRET", "API_KEY"), SECRETS, strict=False)) | {"S3_SECRET": S3_SECRET}
     secrets["S3_KEY"] = S3_KEY
     text = (tmp_path / "config.yaml").read_text()
-    known += [secret for name, secret in secrets.items() if f"${{{name}}}" in text]
-    known += [pair for pair in PAIRS if any(secret in pair for secret in known)] + [PROXY_PASSWORD, PAIRS[2]]
-    known += [S3_KEY] if step == "s3" else []
-    known += [TOKEN] if step == "send" else [RULE_KEY] if step == "pseudonymizer" else []
+    gateway_texts += [secret for name, secret in secrets.items() if f"${{{name}}}" in text]
+    gateway_texts += [pair for pair in PAIRS if any(secret in pair for secret in gateway_texts)] + [
+        PROXY_PASSWORD,
+        PAIRS[2],
+    ]
+    gateway_texts += [S3_KEY] if step == "s3" else []
+    gateway_texts += [TOKEN] if step == "send" else [RULE_KEY] if step == "pseudonymizer" else []
     proxy = server.url.replace("//", f"//jo:{quote(PROXY_PASSWORD, safe='')}@")
     proxies = {"HTTP_PROXY": proxy, "NO_PROXY": "127.0.0.1"}
     ran = sluice_alone("pipeline", "start", "config.yaml", *inputs, env=secrets | proxies)

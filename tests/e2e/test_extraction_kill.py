@@ -68,7 +68,7 @@ def test_kill_9_at_thirty_random_moments_of_an_extraction(tmp_path: Path, migrat
         began, status = _to_its_end(job)
         span = time.monotonic() - began
         check(job, status, hospital, None)
-        kept = job.kept()
+        kept = job.state_files()
     print(
         f"seed {SEED}; undisturbed: {span:.1f} s from the beginning of the step, {status['steps'][0]['bytes_in']} bytes"
     )

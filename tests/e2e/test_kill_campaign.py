@@ -98,7 +98,7 @@ class CampaignTrial:
 
     def words(self) -> list[str]:
         """The command that goes on from here: start, or continue."""
-        words = ["start", "config.yaml"] if (name := self.known()) is None else ["continue", "config.yaml", name]
+        words = ["start", "config.yaml"] if (name := self.job_id()) is None else ["continue", "config.yaml", name]
         if "step 2 wait: waiting" in self.log and "step 2 wait is complete" not in self.log:
             words += ["--approve", "--despite", "made up"] if self.state() == "waiting" else []
         return words
@@ -132,7 +132,7 @@ class CampaignTrial:
         assert "error[job-busy]" in second.err
         return self.finish(child)
 
-    def known(self) -> str | None:
+    def job_id(self) -> str | None:
         """The job's id: from its directory, or, when it was killed before it had one, from the list."""
         if self.job is not None:
             return self.job.name

@@ -39,9 +39,9 @@ class Receiver:
         self.calls: list[dict[str, Any]] = []
         self.texts: list[str] = []
         self._status = 204
-        self._server = Loopback(self._take)
+        self._server = Loopback(self._record_call)
 
-    def _take(self, seen: SeenRequest) -> Reply:
+    def _record_call(self, seen: SeenRequest) -> Reply:
         assert seen.headers["content-type"] == "application/json"
         self.texts.append(f"{seen.headers}{seen.body.decode()}")
         self.calls.append(json.loads(seen.body))
@@ -49,7 +49,7 @@ class Receiver:
 
     def start(self, *, status: int = 204) -> None:
         self._status = status
-        self._server = Loopback(self._take, port=self._server.port)
+        self._server = Loopback(self._record_call, port=self._server.port)
 
     def stop(self) -> None:
         self._server.close()

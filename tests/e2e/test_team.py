@@ -53,10 +53,10 @@ class StateWatch:
         self.said: list[str] = []
         self._over = threading.Event()
         self._begun = time.monotonic()
-        self._thread = threading.Thread(target=self._look, args=(team, jobs), daemon=True)
+        self._thread = threading.Thread(target=self._watch_states, args=(team, jobs), daemon=True)
         self._thread.start()
 
-    def _look(self, team: TeamSite, jobs: list[str]) -> None:
+    def _watch_states(self, team: TeamSite, jobs: list[str]) -> None:
         last = ""
         while not self._over.wait(3):
             try:
@@ -77,10 +77,10 @@ def undisturbed(team: TeamSite) -> Counter[str]:
     team.configure(0.0)
     forget(team)
     team.completed(team.start(1), within=180)
-    return asked(team)
+    return counted_requests(team)
 
 
-def asked(team: TeamSite) -> Counter[str]:
+def counted_requests(team: TeamSite) -> Counter[str]:
     return team.service("fhir").counted() + team.service("pseudonymizer").counted()
 
 
@@ -122,7 +122,7 @@ def lived_through(
     watch.end()
     states = team.states(jobs)
     expected = Counter({what: count * JOBS for what, count in one.items()})
-    doubled = asked(team) - expected
+    doubled = counted_requests(team) - expected
     print(
         f"\n{name}: {states['Completed']} of {JOBS} complete {seconds:.0f} s after, next job began "
         f"{'before' if next_job is None else f'{next_job:.0f} s after'}, doubled requests {doubled.total()}"

@@ -140,7 +140,7 @@ class WorkerKillTrial:
     def completes(self) -> float:
         """Wait for the end at the other machine; the seconds since the death."""
         self.reaches(lambda: self.state() == "COMPLETED")
-        assert self.living.taken >= 1
+        assert self.living.submitted_runs >= 1
         for path, before in self.finished.items():
             assert facts(path) == before, f"{path.name} was made again"
         assert [path for path in self.directory.rglob("*") if path.name.endswith((".part", ".partial", ".tmp"))] == []
@@ -153,7 +153,7 @@ class WorkerKillTrial:
             assert self.log.count(f"{step} is complete") == 1, step
             assert self.log.count(f"{step} begins") == (2 if name == killed else 1), step
 
-    def tell(self, repeated: object) -> None:
+    def print_result(self, repeated: object) -> None:
         """One line for the table of the campaign."""
         seconds = time.monotonic() - self.died
         print(
@@ -213,7 +213,7 @@ class HeldServices:
 
     def struck(self, service: str) -> int:
         """How many requests it holds, or has slowed."""
-        (rule,) = self[service].ask("GET", "faults").json()
+        (rule,) = self[service].call_sandbox("GET", "faults").json()
         return int(rule["struck"])
 
     def slow(self, service: str, seconds: float) -> None:
@@ -224,7 +224,7 @@ class HeldServices:
         for name in self.urls:
             self[name].faults()
 
-    def asked(self, name: str) -> Counter[str]:
+    def count_effects(self, name: str) -> Counter[str]:
         """What took effect there or was held, by method and path; of a transaction to a FHIR server, its entries."""
         return self[name].counted(entries=name in ("fhir", "reference"))
 
@@ -234,7 +234,7 @@ class HeldServices:
 
     def held(self, server: str) -> list[bytes]:
         """All resources of a FHIR server, without the time of a transfer."""
-        lines = self[server].ask("GET", "resources").content.splitlines()
+        lines = self[server].call_sandbox("GET", "resources").content.splitlines()
         documents = [(json.loads(line), line) for line in lines]
         return sorted(
             json.dumps(document | {"date": None}).encode() if document["resourceType"] == "DocumentReference" else line
@@ -359,7 +359,7 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
     with machines(sluice, prefect, where) as trial:
         whole = reference()
         name = "reference" if middle.service == "fhir" else middle.service
-        expected = services.asked(name)
+        expected = services.count_effects(name)
         services.forget()
         skip = middle.skip + 2 * middle.made_up
         services.hold(middle.service, skip=skip, at=middle.at, method=middle.method, path=middle.path)
@@ -372,10 +372,10 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
         services.release()
         trial.go_on()
         trial.completes()
-    repeated = services.asked(middle.service) - expected
-    trial.tell(dict(repeated))
+    repeated = services.count_effects(middle.service) - expected
+    trial.print_result(dict(repeated))
     assert repeated.total() <= may_be_repeated
-    assert expected - services.asked(middle.service) == Counter()
+    assert expected - services.count_effects(middle.service) == Counter()
     trial.begun(middle.steps, middle.step)
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")
@@ -397,7 +397,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_a_directory(
         trial.name += f", {len(trial.finished)} of 1501 files imported"
         trial.go_on()
         trial.completes()
-    trial.tell("")
+    trial.print_result("")
     trial.begun(steps, "local_import")
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")
@@ -440,7 +440,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_urls(
             trial.go_on()
             trial.completes()
     repeated = fetched - once
-    trial.tell(dict(repeated))
+    trial.print_result(dict(repeated))
     assert not {path.name.removesuffix(".zst") for path in trial.finished} & set(repeated)
     assert max(repeated.values()) == 1
     trial.begun(steps, "http_import")
@@ -477,7 +477,7 @@ def test_a_machine_dies_in_the_middle_of_an_upload_to_a_bucket(
             trial.completes()
         again = store.objects(prefix=trial.job)
         repeated = Counter({key: count - 1 for key, count in put(between, trial.job).items() if count > 1})
-        trial.tell(dict(repeated))
+        trial.print_result(dict(repeated))
         assert not repeated.keys() & there.keys()
         assert {key.partition("/")[2]: (one.size, one.sha256) for key, one in again.items()} == {
             key.partition("/")[2]: (one.size, one.sha256) for key, one in objects.items()
@@ -542,7 +542,7 @@ def test_a_machine_dies_when_its_submission_was_taken_and_not_answered(
         hospital.release()
         trial.go_on()
         trial.completes()
-    trial.tell("")
+    trial.print_result("")
     assert set(ends_with_one_extraction(trial, server, hospital).values()) == {1}
 
 
@@ -565,7 +565,7 @@ def test_a_machine_dies_while_the_extraction_runs_and_is_held_back_by_a_person(
         resumed = sluice("extraction", "resume", "config.yaml", extraction, env=trial.living.environment)
         assert resumed.code == 0, resumed.err
         trial.completes()
-    trial.tell("")
+    trial.print_result("")
     assert trial.record().extraction.job_id == extraction
     assert set(ends_with_one_extraction(trial, server, hospital).values()) == {1}
 
@@ -589,7 +589,7 @@ def test_a_machine_dies_while_result_files_are_fetched(
         trial.go_on()
         trial.completes()
     fetched = ends_with_one_extraction(trial, server, hospital)
-    trial.tell(f"{fetched.total() - FILES} downloads that were under way")
+    trial.print_result(f"{fetched.total() - FILES} downloads that were under way")
     assert {fetched[name] for name in complete} == {1}
     assert fetched.total() == FILES + under_way
 
@@ -618,18 +618,18 @@ def parked(sluice: Commands, prefect: PrefectApi, services: HeldServices, name: 
     reference = undisturbed(sluice)
     with machines(sluice, prefect, f"wait, {name}") as trial:
         whole = reference()
-        expected = services.asked("reference")
+        expected = services.count_effects("reference")
         trial.start()
         trial.reaches(lambda: trial.state() == "PAUSED")
         wait_until(lambda: not any(worker.runs for worker in trial.workers), 60)
         trial.finished = {path: facts(path) for path in outputs(trial.directory)}
         yield trial
         trial.completes()
-    trial.tell("")
+    trial.print_result("")
     assert trial.log.count("step 1 local_import begins") == 1
     assert trial.log.count("step 2 wait is complete") == 1
     assert trial.log.count("step 3 send begins") == 1
-    assert services.asked("fhir") == expected
+    assert services.count_effects("fhir") == expected
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")
     assert trial.record().approvals[2].approved
@@ -639,7 +639,7 @@ def parked(sluice: Commands, prefect: PrefectApi, services: HeldServices, name: 
 
 def parker(trial: WorkerKillTrial) -> WorkerProcess:
     """The machine whose run parked itself."""
-    (found,) = (worker for worker in trial.workers if worker.taken)
+    (found,) = (worker for worker in trial.workers if worker.submitted_runs)
     return found
 
 
@@ -734,7 +734,7 @@ def test_a_machine_that_wakes_up_after_its_lease_ends_by_itself_and_harms_nothin
         trial.completes()
         wait_until(lambda: b"error[job-lease-lost]" in asleep.log.read_bytes(), 60)
         assert trial.shown() == "completed"
-    trial.tell("")
+    trial.print_result("")
     trial.begun(steps, "send")
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")

@@ -81,7 +81,9 @@ READERS: dict[str, Callable[[Path, str], StepReport]] = {
 }  # fmt: skip
 
 
-def _said(written: StepReport, read: StepReport, *, tables: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def _comparable_figures(
+    written: StepReport, read: StepReport, *, tables: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What one step says of its output, and the other of its input, as far as both count it."""
     names = [("files", "files"), ("bytes_out", "bytes_in")]
     if not tables:
@@ -101,17 +103,17 @@ def test_what_one_step_wrote_is_what_the_next_one_read(tmp_path: Path, compressi
     assert (imported.files, imported.resources_out) == (5, count)
     assert imported.bytes_in == sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
     made = _pseudonymize(directory, compression)
-    wrote, found = _said(imported, made)
+    wrote, found = _comparable_figures(imported, made)
     assert wrote == found
     assert set(found) == {"files", "bytes_in", "lines_in", "resources_in"}
     for source, step in (("import", imported), ("pseudonymized", made)):
         for reader in READERS.values():
             read = reader(directory, source)
-            wrote, found = _said(step, read)
+            wrote, found = _comparable_figures(step, read)
             assert wrote == found
             assert "bytes_in" in found
     tables = _flatten(directory, "pseudonymized")
     for reader in (_transfer, _upload):
-        wrote, found = _said(tables, reader(directory, "csv"), tables=True)
+        wrote, found = _comparable_figures(tables, reader(directory, "csv"), tables=True)
         assert wrote == found
         assert set(found) == {"files", "bytes_in"}

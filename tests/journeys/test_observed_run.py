@@ -24,7 +24,7 @@ PERSON = "Canaryperson"
 PASSWORD = "canary-password-7f3a"
 
 
-def told(directory: Path) -> list[dict[str, Any]]:
+def checked_events(directory: Path) -> list[dict[str, Any]]:
     """The events of a job, every one checked against the schema."""
     schema = Draft202012Validator(events.schema())
     lines = [json.loads(line) for line in (directory / "events.ndjson").read_text(encoding="utf-8").splitlines()]
@@ -75,7 +75,7 @@ def test_an_import_a_wait_a_failure_and_a_send_that_repeats_a_request(
     done = sluice("pipeline", "continue", "config.yaml", started.job, env=env)
     assert done.code == 0, done.err
 
-    lines = told(job)
+    lines = checked_events(job)
     assert course(lines) == [
         "1 job created", "1 job started", "1 local_import step running", "1 local_import step completed",
         "1 wait step running", "1 wait step waiting", "1 wait wait asked", "1 wait job waiting",
@@ -130,7 +130,7 @@ def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
     child.send_signal(signal.SIGKILL)
     out, _ = child.communicate()
     job = tmp_path / "jobs" / out.split()[1]
-    killed = told(job)
+    killed = checked_events(job)
     assert course(killed)[:3] == ["1 job created", "1 job started", "1 extractor step running"]
     (extraction,) = server.tasks
     assert [line["extraction"] for line in killed if line["event"] == "kickoff"] == [extraction]
@@ -142,7 +142,7 @@ def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
     still_running = False
     done = sluice("pipeline", "continue", "config.yaml", job.name)
     assert done.code == 0, done.err
-    lines = told(job)
+    lines = checked_events(job)
     assert lines[: len(killed)] == killed
     assert [line["event"] for line in lines].count("kickoff") == 1
     assert course(lines)[len(killed)] == "2 job resumed"
@@ -166,7 +166,7 @@ def test_a_job_that_is_rejected_while_nobody_runs_it(sluice: Commands, project: 
     comment = f"{PERSON} has two ids"
     ran = sluice("pipeline", "continue", "config.yaml", job.name, "--reject", "--comment", comment)
     assert ran.code == 0, ran.err
-    lines = told(job)
+    lines = checked_events(job)
     assert course(lines)[-3:] == ["1 wait job waiting", "1 wait wait decided", "1 wait job cancelled"]
     assert (lines[-2]["approved"], lines[-1]["error"]) == (False, "rejected")
     document = summed_up(job)

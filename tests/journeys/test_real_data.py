@@ -69,7 +69,7 @@ def test_core_ndjson_is_loaded_first_and_alone(sluice, tmp_path, manners):
         write_config(tmp_path, served.url)
         ran = sluice("pipeline", "start", "config.yaml")
         assert ran.code == 0, ran.err
-        log = Sandboxed(served.url).ask("GET", "requests").json()
+        log = Sandboxed(served.url).call_sandbox("GET", "requests").json()
         assert len(Sandboxed(served.url).resources()) == 250 + 3 * 240
     posts = [request for request in log["requests"] if request["method"] == "POST"]
     of_core = [post for post in posts if "Medication" in post["types"]]
@@ -113,7 +113,7 @@ def test_the_synthea_sample_loads_completely(sluice, tmp_path, sample, manners, 
         ran = sluice("pipeline", "start", "config.yaml", "--json", timeout=800)
         assert ran.code == 0, ran.err
         stored = Sandboxed(served.url).resources()
-        log = Sandboxed(served.url).ask("GET", "requests").json()
+        log = Sandboxed(served.url).call_sandbox("GET", "requests").json()
     assert stored.keys() == expected.keys()
     assert [name for name, line in expected.items() if stored[name] != line] == []
     assert log["max_entries"] <= 100

@@ -52,7 +52,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Full:
     return fill
 
 
-def left(gate: ReleaseGate) -> list[str]:
+def leftover_files(gate: ReleaseGate) -> list[str]:
     """What a report that failed left in the job's directory, beside what it measured."""
     found = (path for path in (gate.directory / "report").rglob("*") if path.is_file())
     return [path.name for path in found if path.parent != gate.directory / MEASURED]
@@ -70,14 +70,14 @@ def test_a_full_disk_neither_loses_nor_releases_a_job_and_the_report_follows(
     assert said in started.out
     assert said in gate.text()
     assert "**The release report is missing**: no space is left on the device" in gate.form()
-    assert left(gate) == []
+    assert leftover_files(gate) == []
     assert not (gate.directory / ".report").exists()
     assert said in gate.go_on("--approve").out  # it is made again first, and fails again
     gate.answer(decision="release", by="Anna")
     gate.go_on()
     gate.waits()
     assert "no reason is given" in gate.form()
-    assert left(gate) == []
+    assert leftover_files(gate) == []
 
     full("")
     gate.answer(decision="release", by="Anna")  # made anew, and looked at first
@@ -95,7 +95,7 @@ def test_a_full_disk_takes_the_report_of_other_files_with_it(gate: ReleaseGate, 
     gate.go_on("--approve", "--despite", WHY)
     gate.waits()
     assert "missing: no space" in gate.text()
-    assert left(gate) == ["files.csv"]  # of before: nothing reads it
+    assert leftover_files(gate) == ["files.csv"]  # of before: nothing reads it
     assert gate.status()["report"] is None
 
 

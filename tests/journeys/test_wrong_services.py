@@ -163,7 +163,7 @@ def test_a_token_endpoint_on_another_host_is_named_once_on_screen_and_in_the_log
     assert (tmp_path / "jobs" / ran.job / "job.log").read_text().count(words) == 1
 
 
-def asked(url: str) -> list[tuple[str, str]]:
+def take_requests(url: str) -> list[tuple[str, str]]:
     """Method and path of what the service at ``url`` was asked since the last time."""
     service = Sandboxed(url)
     seen = service.requests()
@@ -200,9 +200,11 @@ def test_a_step_finds_them_itself_where_no_preflight_ran(
     config = configured(tmp_path, urls | {"send": urls["pseudonymizer"], "pseudonymizer": urls["send"]}, steps)
     monkeypatch.setattr("flows.job.preflight.preflight", lambda *_, **__: [])
     for url in urls.values():
-        asked(url)
+        take_requests(url)
     ran = sluice(*command[:2], config, job, *command[2:])
     assert (ran.code, ran.err.count("error[wrong-service]")) == (2, 1), ran.err
     assert "asked with a made-up resource" in ran.err
-    assert asked(urls["send"]) == [("POST", "/fhir/$de-identify")]  # the made-up resource, and nothing behind it
-    assert asked(urls["pseudonymizer"]) == []
+    assert take_requests(urls["send"]) == [
+        ("POST", "/fhir/$de-identify")
+    ]  # the made-up resource, and nothing behind it
+    assert take_requests(urls["pseudonymizer"]) == []

@@ -13,7 +13,7 @@ from tests.peers.transfer import TransferJob
 from tests.peers.validation import CANARY
 
 
-def asks(method: str, part: str = "") -> Callable[[SeenRequest], bool]:
+def is_request(method: str, part: str = "") -> Callable[[SeenRequest], bool]:
     """Whether a request is one of this method, for an address with this part."""
     return lambda seen: seen.method == method and part in seen.target
 

@@ -86,7 +86,7 @@ def manifest(*urls: str, **more: Any) -> httpx.Response:
     return httpx.Response(200, json={"requiresAccessToken": False, "output": outputs, "error": []} | more)
 
 
-def asked(document: Any, *patients: str, job_id: str = JOB) -> list[dict[str, Any]]:
+def job_extensions(document: Any, *patients: str, job_id: str = JOB) -> list[dict[str, Any]]:
     """The extensions of a manifest whose job was asked this."""
     return _extension(job_id, {"crtdl": document, "patient": list(patients)})
 
@@ -128,13 +128,13 @@ class MockExtraction:
         path = request.url.path
         if path.endswith("/fhir/$extract-data"):
             if self.submit is not None:
-                return given(self.submit, request)
+                return make_response(self.submit, request)
             location = self.locations[min(len(self.submissions), len(self.locations)) - 1]
             return httpx.Response(202, headers={"Content-Location": location})
         if (result := self.results.get(path.rpartition("/")[2])) is not None and "/__status/" in path:
-            return given(result, request)
+            return make_response(result, request)
         if "/__status/" in path or "/fhir/result/" in path:
-            return given(self.polls.pop(0) if len(self.polls) > 1 else self.polls[0], request)
+            return make_response(self.polls.pop(0) if len(self.polls) > 1 else self.polls[0], request)
         if "/fhir/Task" in path:
             return self._task(path.partition("/fhir/Task")[2].strip("/"))
         special = self.file(request)
@@ -169,7 +169,7 @@ class MockExtraction:
         return [str(r.url) for r in found if part in str(r.url) and "/fhir/Task" not in str(r.url)]
 
 
-def given(answer: Answer, request: httpx.Request) -> httpx.Response:
+def make_response(answer: Answer, request: httpx.Request) -> httpx.Response:
     if isinstance(answer, Exception):
         raise answer
     if isinstance(answer, httpx.Response):
@@ -273,7 +273,7 @@ class PatientExtraction:
     )
     polls: int = 2
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    job_extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
     polled: dict[str, int] = field(default_factory=dict)
     override: Callable[[SeenRequest], Reply | Raw | None] = lambda _: None
     url: str = ""
@@ -301,7 +301,7 @@ class PatientExtraction:
 
     def _submit(self, body: bytes = b"") -> Reply:
         job_id = str(uuid.uuid4())
-        self.asked[job_id] = _asked(body) if body else {}
+        self.asked[job_id] = _submitted_query(body) if body else {}
         self.tasks[job_id] = task(job_id)
         return Reply(202, headers={"Content-Location": f"/fhir/__status/{job_id}"})
 
@@ -337,7 +337,7 @@ class PatientExtraction:
         return sum(seen.method == method and part in seen.target for seen in self.seen)
 
 
-def _asked(body: bytes) -> dict[str, Any]:
+def _submitted_query(body: bytes) -> dict[str, Any]:
     """What a submission asks, as the manifest's job extension tells it."""
     parameters = json.loads(body)["parameter"]
     crtdl = next(one["valueBase64Binary"] for one in parameters if one["name"] == "crtdl")

@@ -156,7 +156,7 @@ def _sections() -> tuple[ReportSection, ...]:
     return tuple(_SECTION[name](n, name) for n, name in enumerate(SECTIONS, start=2))
 
 
-def _leaving(n: int, name: str) -> ReportSection:
+def _sent(n: int, name: str) -> ReportSection:
     rows = tuple(
         (one.name, one.bytes * 9000, one.content * 9000, one.lines, one.resources, one.sha256) for one in files()
     )
@@ -351,7 +351,7 @@ def _plain(n: int, name: str) -> ReportSection:
 _SECTION: Final = dict(
     zip(
         SECTIONS,
-        (_leaving, _query, _flow, _consent, _types, _identifying, _apart, _completeness, _content, _time, _references,
+        (_sent, _query, _flow, _consent, _types, _identifying, _apart, _completeness, _content, _time, _references,
          _validation, _unchecked, _warnings, _compared, _plain, _plain),
         strict=True,
     )

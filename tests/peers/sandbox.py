@@ -23,18 +23,18 @@ class Sandboxed:
 
     url: str
 
-    def ask(self, method: str, what: str, **options: Any) -> httpx.Response:
+    def call_sandbox(self, method: str, what: str, **options: Any) -> httpx.Response:
         """Use an endpoint of the sandbox's own."""
         with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
             return client.request(method, f"{self.url}/_sandbox/{what}", **options).raise_for_status()
 
     def faults(self, *rules: dict[str, Any]) -> None:
         """Inject faults; without any, none."""
-        self.ask("PUT", "faults", json=list(rules))
+        self.call_sandbox("PUT", "faults", json=list(rules))
 
     def requests(self) -> list[dict[str, Any]]:
         """What it was asked so far, without payloads."""
-        found: list[dict[str, Any]] = self.ask("GET", "requests").json()["requests"]
+        found: list[dict[str, Any]] = self.call_sandbox("GET", "requests").json()["requests"]
         return found
 
     def counted(self, *, entries: bool = True) -> Counter[str]:
@@ -47,7 +47,7 @@ class Sandboxed:
 
     def forget(self) -> None:
         """Of what it was asked so far nothing is remembered."""
-        self.ask("DELETE", "requests")
+        self.call_sandbox("DELETE", "requests")
 
     def posts(self) -> list[dict[str, Any]]:
         """Of it the POST requests: the transactions of a FHIR server."""
@@ -56,7 +56,7 @@ class Sandboxed:
     def resources(self) -> dict[str, bytes]:
         """What a FHIR server holds, byte for byte, by ``Type/id``."""
         found = {}
-        for line in self.ask("GET", "resources").content.splitlines():
+        for line in self.call_sandbox("GET", "resources").content.splitlines():
             document = json.loads(line)
             found[f"{document['resourceType']}/{document['id']}"] = line
         return found

@@ -145,14 +145,14 @@ class StepScene:
                 assert CANARY.encode() not in path.read_bytes(), path
         return caught.value
 
-    def kept(self) -> list[Path]:
-        return sorted(self.job.directory.glob(self.kind.keeps)) if self.kind.keeps else []
+    def kept_answers(self) -> list[Path]:
+        return sorted(self.job.directory.glob(self.kind.check_kept_answer)) if self.kind.check_kept_answer else []
 
-    def keeps(self, error: SluiceError, body: bytes) -> None:
+    def check_kept_answer(self, error: SluiceError, body: bytes) -> None:
         """The answer lies in a private file, which the hint names."""
-        if not self.kind.keeps:
+        if not self.kind.check_kept_answer:
             return
-        (kept,) = self.kept()
+        (kept,) = self.kept_answers()
         assert kept.read_bytes() == body
         assert kept.stat().st_mode & 0o777 == 0o600
         assert str(kept.relative_to(self.job.directory)) in (error.hint or "")
@@ -163,7 +163,7 @@ class StepScene:
         before = len(self.service.requests)
         self.run()
         asked = len(self.service.requests) - before
-        assert self.kept() == []
+        assert self.kept_answers() == []
         made = self.kind.made(self.job, self.service)
         given = {path.name: path.read_bytes() for path in self.job.input.iterdir()}
         shutil.rmtree(self.job.directory)

@@ -167,7 +167,7 @@ class Loopback:
                         self._drip(sock, drip, reader, length)
                         return
                     seen = replace(head, body=reader.read(length))
-                    if len(seen.body) < length or not self._give(sock, seen, self.handle(seen)):
+                    if len(seen.body) < length or not self._send_answer(sock, seen, self.handle(seen)):
                         return
         except (OSError, ValueError):  # the client went away, or we reset the connection
             return
@@ -184,7 +184,7 @@ class Loopback:
             else:
                 sock.sendall(drip.again)
 
-    def _give(self, sock: socket.socket, seen: SeenRequest, answer: Reply | Raw) -> bool:
+    def _send_answer(self, sock: socket.socket, seen: SeenRequest, answer: Reply | Raw) -> bool:
         """Send it; whether the connection can be used again."""
         if isinstance(answer, Raw):
             for piece in [answer.data] if isinstance(answer.data, bytes) else answer.data:

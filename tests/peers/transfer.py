@@ -199,6 +199,6 @@ class TransferJob(job.StepJob):
         return run(context, compare(context), bounds=bounds, sleep=self.slept.append, now=lambda: now)
 
     @property
-    def left(self) -> set[str]:
+    def state_files(self) -> set[str]:
         """Names of what lies in ``send/``, kept answers apart."""
         return {path.name for path in (self.directory / "send").iterdir()} - {"failed"}

@@ -71,7 +71,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.real", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(one.name for one in COMPONENTS))
     parser.add_argument("--record", action="store_true", help="keep what was found in tests/real/tried.json")
-    parser.add_argument("--directory", type=Path, default=get.kept(), help="where get.py keeps them (%(default)s)")
+    parser.add_argument(
+        "--directory", type=Path, default=get.default_directory(), help="where get.py keeps them (%(default)s)"
+    )
     parser.add_argument("--campaign", action="store_true", help="the long tests, too")
     parser.add_argument(
         "-k", metavar="EXPRESSION", default="", help="some tests only, as pytest's -k; the page says so"

@@ -63,7 +63,7 @@ def _module(name: str) -> Callable[[Path], str]:
     return version
 
 
-def _says(*options: str, pattern: str = r"(\d+(?:\.\d+)+)") -> Callable[[Path], str]:
+def _printed_version(*options: str, pattern: str = r"(\d+(?:\.\d+)+)") -> Callable[[Path], str]:
     """The version that a command prints of itself."""
 
     def version(command: Path) -> str:
@@ -98,7 +98,7 @@ def _minio(place: Path) -> str:
 
 
 def _postgres(place: Path) -> str:
-    return _says("--version")(place / "bin/postgres" if place.is_dir() else place)
+    return _printed_version("--version")(place / "bin/postgres" if place.is_dir() else place)
 
 
 def _torch(_: Path) -> str:
@@ -131,8 +131,8 @@ COMPONENTS: tuple[Component, ...] = (
     ),
     Component("keycloak", "Keycloak", "OIDC provider", "SLUICE_REAL_KEYCLOAK", _keycloak),
     Component("oidc", "oidc-provider", "OIDC provider", "SLUICE_REAL_OIDC", _oidc),
-    Component("nginx", "nginx", "reverse proxy, web server", "SLUICE_REAL_NGINX", _says("-v"), "nginx"),
-    Component("squid", "squid", "forward proxy with a password", "SLUICE_REAL_SQUID", _says("-v"), "squid"),
+    Component("nginx", "nginx", "reverse proxy, web server", "SLUICE_REAL_NGINX", _printed_version("-v"), "nginx"),
+    Component("squid", "squid", "forward proxy with a password", "SLUICE_REAL_SQUID", _printed_version("-v"), "squid"),
     Component(
         "postgresql", "PostgreSQL", "database of the Prefect server", "SLUICE_REAL_POSTGRESQL", _postgres, "postgres"
     ),

@@ -354,12 +354,12 @@ def is_there(program: Program, place: Path) -> bool:
 def fetch(program: Program, place: Path) -> None:
     """Fetch a program, unless it is there. Raises ``FetchError``."""
     if is_there(program, place):
-        tell(f"{program.name}: there")
+        report(f"{program.name}: there")
         return
     for command in program.needs:
         if shutil.which(command) is None:
             raise FetchError(f"it needs {command}, which is not on the PATH")
-    tell(f"{program.name}: being fetched …")
+    report(f"{program.name}: being fetched …")
     began = time.monotonic()
     target, part = place / program.name, place / f".{program.name}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -372,7 +372,7 @@ def fetch(program: Program, place: Path) -> None:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     size = sum(path.lstat().st_size for path in target.rglob("*") if path.is_file())
-    tell(f"{program.name}: {size / 1e6:,.0f} MB in {time.monotonic() - began:.0f} s")
+    report(f"{program.name}: {size / 1e6:,.0f} MB in {time.monotonic() - began:.0f} s")
 
 
 def variables(place: Path) -> dict[str, Path]:
@@ -380,12 +380,12 @@ def variables(place: Path) -> dict[str, Path]:
     return {program.variable: place / program.name / program.holds for program in PROGRAMS if is_there(program, place)}
 
 
-def kept() -> Path:
+def default_directory() -> Path:
     """Where programs are kept unless somebody says otherwise."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-real"
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -394,7 +394,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=", ".join(program.name for program in PROGRAMS) + ", or all"
     )
-    parser.add_argument("--directory", type=Path, default=kept(), help="where they are kept (%(default)s)")
+    parser.add_argument("--directory", type=Path, default=default_directory(), help="where they are kept (%(default)s)")
     given = parser.parse_args()
     unknown = set(given.names) - {program.name for program in PROGRAMS} - {"all"}
     if unknown:
@@ -417,10 +417,10 @@ def main() -> int:
                 fetch(program, place)
             except (FetchError, OSError, tarfile.TarError, zipfile.BadZipFile) as problem:
                 failed += 1
-                tell(f"{program.name}: not fetched: {problem}")
+                report(f"{program.name}: not fetched: {problem}")
     if not given.names:
         for program in PROGRAMS:
-            tell(f"{program.name:10} {'there  ' if is_there(program, place) else 'missing'} {program.about}")
+            report(f"{program.name:10} {'there  ' if is_there(program, place) else 'missing'} {program.about}")
     for variable, path in variables(place).items():
         print(f"export {variable}='{path}'")
     return 1 if failed else 0

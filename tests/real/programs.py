@@ -67,7 +67,7 @@ class Running:
         self.process = process
         self._log = log
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Everything on its standard output and error."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
@@ -83,9 +83,9 @@ class Running:
         deadline = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None:
-                pytest.fail(f"{self.name} ended with {self.process.returncode}:\n{self.said()[-3000:]}")
+                pytest.fail(f"{self.name} ended with {self.process.returncode}:\n{self.output()[-3000:]}")
             if time.monotonic() > deadline:
-                pytest.fail(f"{self.name} was not ready after {seconds} s:\n{self.said()[-3000:]}")
+                pytest.fail(f"{self.name} was not ready after {seconds} s:\n{self.output()[-3000:]}")
             time.sleep(0.02)
 
 

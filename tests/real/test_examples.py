@@ -50,7 +50,7 @@ def examples() -> dict[str, list[bytes]]:
     return found
 
 
-def give(made: StepJob, *, answers: bool = False) -> None:
+def write_examples(made: StepJob, *, answers: bool = False) -> None:
     """The examples as the input of a job, a file for each type."""
     for kind, lines in examples().items():
         left_out = set() if answers or kind != "Bundle" else ANSWERS
@@ -61,7 +61,7 @@ def give(made: StepJob, *, answers: bool = False) -> None:
 
 def test_pseudonyms_of_all_examples_are_believed_and_nothing_that_identifies_stays(tmp_path: Path) -> None:
     made = pseudonymization.PseudonymizerJob(tmp_path)
-    give(made, answers=True)
+    write_examples(made, answers=True)
     with serve_in_thread(pseudonymization_service(PseudonymizationOptions())) as served:
         result = made.run(served.url)
     assert result.resources_in == result.resources_out
@@ -72,7 +72,7 @@ def test_pseudonyms_of_all_examples_are_believed_and_nothing_that_identifies_sta
 
 def test_what_the_validator_says_of_all_examples_is_a_result(validator: str, tmp_path: Path, figure: Measure) -> None:
     made = validation.ValidationJob(tmp_path)
-    give(made, answers=True)
+    write_examples(made, answers=True)
     result = figure("validator", "HL7's examples of R4, each line alone", lambda: made.validate(validator))
     assert result.resources_in is not None
     assert result.resources_in > 2000
@@ -84,7 +84,7 @@ def test_what_the_validator_says_of_all_examples_is_a_result(validator: str, tmp
 def test_each_example_has_its_row(pathling: str, tmp_path: Path, figure: Measure) -> None:
     kinds = [kind for kind in examples() if kind not in NO_INPUT]
     made = flattening.FlatteningJob(tmp_path, [view(kind, kind, paths(id="id")) for kind in kinds])
-    give(made)
+    write_examples(made)
     result = figure("pathling", "HL7's examples of R4, a view for each type", lambda: made.run(pathling))
     groups = {row["group"]: row for row in result.details["groups"]}
     assert groups.keys() == set(kinds)

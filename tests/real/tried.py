@@ -105,25 +105,25 @@ def _page(tried: Mapping[str, Tried]) -> Iterator[str]:
     for component in COMPONENTS:
         yield _row(component, tried.get(component.name))
     yield "\n## What was run\n\n| Component | Tests | What they try |\n|---|---|---|\n"
-    for component, one in _known(tried):
+    for component, one in _tried_components(tried):
         for module, about in sorted(one.modules.items()):
             yield f"| {component.title} | `{module}` | {_cell(about).replace('``', '`')} |\n"
     yield "\n## Figures\n\nOne run each, with whatever else the machine had to do: an order of magnitude, no bench.\n\n"
     yield "| Component | What | Resources in | Out | Findings | Files | kB | Seconds |\n" + "|---" * 8 + "|\n"
-    for component, one in _known(tried):
+    for component, one in _tried_components(tried):
         for figure in one.figures:
             kilobytes = None if figure.bytes_in is None else round(figure.bytes_in / 1000)
             counts = (figure.resources_in, figure.resources_out, figure.findings, figure.files, kilobytes)
             cells = " | ".join("–" if count is None else f"{count:,}" for count in counts)
             yield f"| {component.title} | {_cell(figure.what)} | {cells} | {figure.seconds:.1f} |\n"
     yield "\n## Known differences\n\nEach was shown by a test of that run.\n\n"
-    for component, one in _known(tried):
+    for component, one in _tried_components(tried):
         for difference in one.differs:
             yield f"- **{component.title}** {difference}.\n"
     yield _UNTRIED
 
 
-def _known(tried: Mapping[str, Tried]) -> Iterator[tuple[Component, Tried]]:
+def _tried_components(tried: Mapping[str, Tried]) -> Iterator[tuple[Component, Tried]]:
     for component in COMPONENTS:
         if component.name in tried:
             yield component, tried[component.name]

@@ -56,7 +56,7 @@ def test_a_transient_status_that_stays_fails_the_step_with_exit_code_3(scene: St
     assert len(scene.tries()) == 3
     assert scene.job.slept == [0.1, 0.2]
     assert scene.kind.place in (error.context or "")
-    scene.keeps(error, OUTCOME)
+    scene.check_kept_answer(error, OUTCOME)
     scene.then_succeeds()
 
 
@@ -71,7 +71,7 @@ def test_any_other_status_is_terminal_at_once(scene: StepScene, status: int) -> 
     assert scene.job.slept == []
     assert scene.kind.place in (error.context or "")
     if status not in scene.kind.unkept:
-        scene.keeps(error, body)
+        scene.check_kept_answer(error, body)
     scene.then_succeeds()
 
 

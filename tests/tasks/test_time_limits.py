@@ -20,7 +20,7 @@ from tasks.extractor.client import ExtractionClient
 from tasks.shared.errors import SluiceError
 from tasks.validation.validation import ValidationBounds
 from tests.peers import asking, fhir, flattening, pseudonymization, validation
-from tests.peers.asking import asks
+from tests.peers.asking import is_request
 from tests.peers.client import client
 from tests.peers.s3 import scripted
 from tests.peers.server import Drip, Loopback, Reply, SeenRequest
@@ -95,14 +95,16 @@ ASKED = {
         leaves=(PACKED,),
     ),
     "direct load": Asking(fhir.FakeFhir, partial(asking.load, timeout=SHORT)),
-    "transfer: search": Asking(Endpoint, TRANSFER, asks("GET"), leaves=NO_BODY),
-    "transfer: look": Asking(Endpoint, TRANSFER, asks("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
-    "transfer: upload": Asking(Endpoint, TRANSFER, asks("PUT", "Binary"), leaves=UNREAD),
-    "transfer: commit": Asking(Endpoint, TRANSFER, asks("PUT", "DocumentReference"), leaves=UNREAD),
-    "S3: upload": Asking(scripted, UPLOAD, asks("PUT")),
-    "S3: look": Asking(scripted, UPLOAD, asks("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
-    "extraction: poll": Asking(_issuer, _poll, asks("GET"), leaves=NO_BODY),
-    "OAuth: discovery": Asking(_issuer, _token, asks("GET"), leaves=NO_BODY),
+    "transfer: search": Asking(Endpoint, TRANSFER, is_request("GET"), leaves=NO_BODY),
+    "transfer: look": Asking(
+        Endpoint, TRANSFER, is_request("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")
+    ),
+    "transfer: upload": Asking(Endpoint, TRANSFER, is_request("PUT", "Binary"), leaves=UNREAD),
+    "transfer: commit": Asking(Endpoint, TRANSFER, is_request("PUT", "DocumentReference"), leaves=UNREAD),
+    "S3: upload": Asking(scripted, UPLOAD, is_request("PUT")),
+    "S3: look": Asking(scripted, UPLOAD, is_request("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
+    "extraction: poll": Asking(_issuer, _poll, is_request("GET"), leaves=NO_BODY),
+    "OAuth: discovery": Asking(_issuer, _token, is_request("GET"), leaves=NO_BODY),
     "OAuth: token": Asking(_issuer, _token),
 }
 
@@ -130,6 +132,6 @@ def test_a_service_that_drips_runs_into_the_limit_of_a_silent_one(asked: Asking,
 
 def test_what_is_not_read_is_not_waited_for(tmp_path: Path) -> None:
     with Endpoint() as server:
-        server.drips = lambda seen: DRIPS["the body"] if asks("PUT", "Binary")(seen) else None
+        server.drips = lambda seen: DRIPS["the body"] if is_request("PUT", "Binary")(seen) else None
         TRANSFER(tmp_path, server.url)
     assert server.moments == ["search", "look", "look again", "search again", "commit", "search again"]

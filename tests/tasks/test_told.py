@@ -27,7 +27,7 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.prefect_task import proved
 from tests.peers import asking, fhir, flattening, job, pseudonymization, validation
-from tests.peers.asking import asks
+from tests.peers.asking import is_request
 from tests.peers.s3 import scripted
 from tests.peers.server import Loopback, Reply, SeenRequest
 from tests.peers.transfer import Endpoint
@@ -91,11 +91,11 @@ STEPS = {
         lambda seen: b'"resource":"Patient"' in seen.body,
     ),
     "direct load": ToldStep("send", fhir.FakeFhir, partial(asking.load, auth=AUTH), "a.ndjson:1"),
-    "transfer: search": ToldStep("send", Endpoint, TRANSFER, "/fhir/DocumentReference", asks("GET")),
+    "transfer: search": ToldStep("send", Endpoint, TRANSFER, "/fhir/DocumentReference", is_request("GET")),
     "transfer: upload": ToldStep(
-        "send", Endpoint, TRANSFER, "/fhir/Binary/", asks("PUT", "Binary"), takes=tuple(KINDS)[2:]
+        "send", Endpoint, TRANSFER, "/fhir/Binary/", is_request("PUT", "Binary"), takes=tuple(KINDS)[2:]
     ),  # what it is answered with is not read: what is there then is looked at
-    "S3": ToldStep("send", scripted, asking.upload, "a.ndjson", asks("PUT")),
+    "S3": ToldStep("send", scripted, asking.upload, "a.ndjson", is_request("PUT")),
 }  # fmt: skip
 
 

@@ -151,7 +151,7 @@ class ContainerSite:
         stays = {(name, "running", "healthy") for name in ("database", "server", "worker")}
         return states == {*stays, ("deploy", "exited", 0)}
 
-    def ask(self, method: str, path: str, body: object = None, *, login: str | None = None) -> httpx.Response:
+    def call_prefect(self, method: str, path: str, body: object = None, *, login: str | None = None) -> httpx.Response:
         """A call from the machine itself, as a browser makes it; ``""`` for no login."""
         said = self.login if login is None else login
         headers = {"Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"} if said else {}
@@ -168,7 +168,7 @@ class ContainerSite:
         wanted = {"waiting": "PAUSED", "completed": "COMPLETED"}[state]
 
         def there() -> bool:
-            found = self.ask("GET", f"/api/flow_runs/{job}").json()["state_type"]
+            found = self.call_prefect("GET", f"/api/flow_runs/{job}").json()["state_type"]
             assert found not in {"FAILED", "CANCELLED"}, self.job_log(job)
             time.sleep(0.2)
             return bool(found == wanted)

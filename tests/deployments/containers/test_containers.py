@@ -192,21 +192,21 @@ def only_the_server_is_reached_on_loopback_by_who_has_the_login(site: ContainerS
     ]
     assert published == [("server", "127.0.0.1", site.port)]
     for login in ("", "sluice:wrong"):
-        assert site.ask("POST", "/api/deployments/filter", {}, login=login).status_code == 401
-    deployed = site.ask("POST", "/api/deployments/filter", {}).json()
+        assert site.call_prefect("POST", "/api/deployments/filter", {}, login=login).status_code == 401
+    deployed = site.call_prefect("POST", "/api/deployments/filter", {}).json()
     assert sorted(one["name"] for one in deployed) == ["nightly", "sluice"]
-    page = site.ask("GET", "/", login="")
+    page = site.call_prefect("GET", "/", login="")
     assert page.status_code == 200
     assert "<script" in page.text, "the pages are served though the root is read-only"
-    settings = site.ask("GET", "/ui-settings", login="").json()
+    settings = site.call_prefect("GET", "/ui-settings", login="").json()
     assert (settings["available_uis"], settings["auth"]) == (["v1"], "BASIC")
 
 
 def from_the_form(site: ContainerSite) -> str:
     """Start a run as the form in the UI does; its id."""
-    deployment = site.ask("GET", "/api/deployments/name/pipeline/sluice").json()["id"]
+    deployment = site.call_prefect("GET", "/api/deployments/name/pipeline/sluice").json()["id"]
     body = {"parameters": {"config": CONFIG}, "state": {"type": "SCHEDULED"}}
-    answer = site.ask("POST", f"/api/deployments/{deployment}/create_flow_run", body)
+    answer = site.call_prefect("POST", f"/api/deployments/{deployment}/create_flow_run", body)
     assert answer.status_code == 201, answer.status_code
     return str(answer.json()["id"])
 
@@ -273,6 +273,6 @@ def everything_is_private_and_quiet(site: ContainerSite, jobs: list[str]) -> Non
     logs += "".join(site.job_log(job) for job in jobs)
     assert not re.search(r"read-only file|errno 30|permission denied|traceback", logs, re.IGNORECASE)
     for path in ("flow_runs", "logs", "artifacts"):
-        logs += site.ask("POST", f"/api/{path}/filter", {"limit": 200}).text
+        logs += site.call_prefect("POST", f"/api/{path}/filter", {"limit": 200}).text
     found = [secret for secret in (*CANARIES, LOADER_PASSWORD, site.login, site.database) if secret in logs]
     assert found == []

@@ -62,11 +62,11 @@ def test_a_deployment_is_served_and_takes_what_is_detached(place: ExamplePlace) 
         with place.running(serve, "serving pipeline/sluice"):
             tries: list[Ran] = []
 
-            def taken() -> bool:
+            def is_accepted() -> bool:
                 tries.append(place.ran(start))
                 return "error[no-deployment]" not in tries[-1].err  # served, and a moment later known to the API
 
-            wait_until(taken, 60)
+            wait_until(is_accepted, 60)
             assert tries[-1].code == 0, tries[-1].err
             approve(place)
     finally:

@@ -33,11 +33,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path.write_text(f"jobs_dir: {tmp_path}/jobs\n{STEPS}")
     job = tmp_path / "jobs" / reports.JOB
     files.write(job, reports.rich(), reports.rich(recipient=True, k=11), reports.files())
-    known(monkeypatch, job, {"3": shown_of(reports.rich())})
+    record_reports(monkeypatch, job, {"3": shown_of(reports.rich())})
     return str(path)
 
 
-def known(monkeypatch: pytest.MonkeyPatch, job: Path, shown: dict[str, Shown]) -> None:
+def record_reports(monkeypatch: pytest.MonkeyPatch, job: Path, shown: dict[str, Shown]) -> None:
     recorded(monkeypatch, "flows.commands.report", job, shown)
 
 
@@ -68,11 +68,11 @@ def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
         files.write(job, report, None, ())
     assert run(["job", "report", config, reports.JOB, "--check"]) == 5  # of files that the record does not know
     by_step = {"3": shown_of(reports.rich()), "5": shown_of(later)}
-    known(monkeypatch, job, by_step)
+    record_reports(monkeypatch, job, by_step)
     assert run(["job", "report", config, reports.JOB, "--check"]) == 0
-    known(monkeypatch, job, by_step | {"end": shown_of(reports.rich())})
+    record_reports(monkeypatch, job, by_step | {"end": shown_of(reports.rich())})
     assert run(["job", "report", config, reports.JOB, "--check"]) == 1
-    known(monkeypatch, job, by_step | {"end": shown_of(last)})
+    record_reports(monkeypatch, job, by_step | {"end": shown_of(last)})
     assert run(["job", "report", config, reports.JOB, "--check"]) == 0
     (job / "import/a.ndjson").write_text("[]\n")
     assert run(["job", "report", config, reports.JOB, "--check"]) == 1
@@ -106,7 +106,7 @@ def test_a_page_that_another_version_rendered_is_believed_by_its_json(
     job = tmp_path / "jobs" / reports.JOB
     files.write(job, report, None, ())
     files.page(job, 3).write_text("<html>as it was rendered then</html>")
-    known(monkeypatch, job, {"3": shown_of(report)})
+    record_reports(monkeypatch, job, {"3": shown_of(report)})
     assert run(["job", "report", config, reports.JOB]) == 0
 
 
@@ -114,7 +114,7 @@ def test_a_report_that_could_not_be_made_is_said_with_why(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {"3": shown_of(reports.rich()), "end": Shown(missing="no space left (report/)")}
-    known(monkeypatch, tmp_path / "jobs" / reports.JOB, shown)
+    record_reports(monkeypatch, tmp_path / "jobs" / reports.JOB, shown)
     assert run(["job", "report", config, reports.JOB, "--check"]) == 2
     assert "error[no-report]: the release report is missing\n  no space left (report/)" in capsys.readouterr().err
 
@@ -184,7 +184,7 @@ def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
     path.write_text("{}")
     assert run(["job", "report", config, reports.JOB]) == 1
     assert "error[report-damaged]" in capsys.readouterr().err
-    known(monkeypatch, tmp_path / "jobs" / reports.JOB, {})
+    record_reports(monkeypatch, tmp_path / "jobs" / reports.JOB, {})
     assert run(["job", "report", config, reports.JOB]) == 2
     assert "error[no-report]" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from flows.engine.importing import uncollected
 from tests.conftest import ROOT
 
 
-def said(code: str, home: Path, **environ: str) -> list[str]:
+def printed_lines(code: str, home: Path, **environ: str) -> list[str]:
     """What a process of its own prints: here others have imported Prefect."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     ran = subprocess.run(
@@ -29,7 +29,7 @@ def test_a_command_that_runs_a_job_imports_nothing_that_it_has_no_use_for(tmp_pa
         "print(*sorted({'prefect.server', 'fastapi', 'sqlalchemy', 'docket', 'boto3', 'botocore', 'authlib',"
         "  'cryptography', 'playwright', 'pyarrow', 'coolname.data'} & sys.modules.keys()))"
     )
-    assert said(code, tmp_path) == []
+    assert printed_lines(code, tmp_path) == []
 
 
 def test_garbage_is_looked_for_again_when_everything_is_imported_and_not_in_that(
@@ -48,5 +48,5 @@ def test_garbage_is_looked_for_again_when_everything_is_imported_and_not_in_that
 @pytest.mark.e2e
 def test_the_server_compiles_no_checks_of_types_into_a_library(tmp_path: Path) -> None:
     code = "import key_value.aio; print(key_value.aio.strategy.name)"
-    assert said(code, tmp_path) == ["O1"]
-    assert said(code, tmp_path, PY_KEY_VALUE_DISABLE_BEARTYPE="true") == ["O0"]
+    assert printed_lines(code, tmp_path) == ["O1"]
+    assert printed_lines(code, tmp_path, PY_KEY_VALUE_DISABLE_BEARTYPE="true") == ["O0"]

@@ -29,33 +29,33 @@ def failing(status: int) -> httpx.HTTPStatusError:
     return httpx.HTTPStatusError("", request=REQUEST, response=httpx.Response(status, request=REQUEST))
 
 
-def looked(answers: list[Exception | None]) -> int:
+def count_polls(answers: list[Exception | None]) -> int:
     """How many looks a loop had until the first answer that ended it."""
     looks = 0
 
-    async def look() -> None:
+    async def poll() -> None:
         nonlocal looks
         looks += 1
         answer = answers[looks - 1]
         if answer is not None:
             raise answer
 
-    async def looking() -> None:
+    async def run_loop() -> None:
         options: dict[str, Any] = {"backoff": 4, "printer": lambda *_: None}
-        await loop(look, 0.0, **options)
+        await loop(poll, 0.0, **options)
 
     with pytest.raises(type(answers[-1])):
-        asyncio.run(looking())
+        asyncio.run(run_loop())
     return looks
 
 
 def test_a_prefect_worker_loop_never_counts_polls_that_the_server_did_not_answer() -> None:
     away: list[Exception | None] = [httpx.ConnectError(""), httpx.ReadTimeout(""), failing(503), failing(429)]
-    assert looked([*away * 10, None, *away * 10, EnoughError()]) == 82
+    assert count_polls([*away * 10, None, *away * 10, EnoughError()]) == 82
 
 
 def test_what_is_no_outage_ends_it() -> None:
-    assert looked([None, failing(401)]) == 2
+    assert count_polls([None, failing(401)]) == 2
 
 
 def test_a_run_whose_last_process_still_ends_waits_for_the_next_poll(
@@ -67,7 +67,7 @@ def test_a_run_whose_last_process_still_ends_waits_for_the_next_poll(
         submitted.extend(entry.flow_run.id for entry in found)
         return []
 
-    async def looks() -> None:
+    async def poll_twice() -> None:
         worker = Worker.__new__(Worker)
         worker._limiter = anyio.CapacityLimiter(2)
         worker._limiter.acquire_on_behalf_of_nowait("resumed")
@@ -79,7 +79,7 @@ def test_a_run_whose_last_process_still_ends_waits_for_the_next_poll(
         await worker._submit_scheduled_flow_runs(found[:1])
 
     monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
-    asyncio.run(looks())
+    asyncio.run(poll_twice())
     assert submitted == ["new", "resumed"]
 
 

@@ -179,12 +179,12 @@ def a_worker_takes_up_a_run(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = worker()
     monkeypatch.setattr(BaseWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))
 
-    async def takes() -> None:
+    async def submit_run() -> None:
         async with anyio.create_task_group() as found._runs_task_group:
             run: Any = SimpleNamespace(flow_run=SimpleNamespace(id=uuid4()))
             await ProcessWorker._submit_scheduled_flow_runs(found, [run])
 
-    asyncio.run(takes())
+    asyncio.run(submit_run())
 
 
 def a_worker_is_told_of_a_cancel(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def a_worker_is_told_of_a_cancel(_: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("prefect.workers.base.FlowRunCancellingObserver", Observer)
 
-    async def told() -> None:
+    async def cancel_run() -> None:
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as found._exit_stack, anyio.create_task_group() as found._runs_task_group:
@@ -212,7 +212,7 @@ def a_worker_is_told_of_a_cancel(_: Path, monkeypatch: pytest.MonkeyPatch) -> No
             observer.cancel(uuid4())
 
     with temporary_settings({PREFECT_WORKER_ENABLE_CANCELLATION: True}):
-        asyncio.run(told())
+        asyncio.run(cancel_run())
 
 
 PROOFS: dict[str, Proof | str] = {

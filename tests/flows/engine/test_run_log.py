@@ -27,7 +27,7 @@ def test_a_run_whose_lines_nobody_reads_any_more_goes_on() -> None:
 
 
 @pytest.fixture
-def said() -> Callable[[str, str], bool]:
+def is_shown() -> Callable[[str, str], bool]:
     """Whether a line of Prefect's engine is shown."""
 
     def shown(name: str, text: str) -> bool:
@@ -39,20 +39,20 @@ def said() -> Callable[[str, str], bool]:
 
 @pytest.mark.parametrize("state", ["Paused(type=PAUSED)", "Failed('…')", "Crashed('…')", "Stopped('…', type=CRASHED)"])
 def test_how_prefect_says_that_a_step_has_not_finished_is_no_error_of_ours(
-    said: Callable[[str, str], bool], state: str
+    is_shown: Callable[[str, str], bool], state: str
 ) -> None:
     with shown_in_ui("job-1"):
-        assert not said("prefect.task_runs", f"Finished in state {state}")
-        assert said("prefect.task_runs", "Finished in state Completed()")
+        assert not is_shown("prefect.task_runs", f"Finished in state {state}")
+        assert is_shown("prefect.task_runs", "Finished in state Completed()")
 
 
 @pytest.mark.parametrize(
     "text", ["Finished in state Paused(type=PAUSED)", "Crash detected! Execution was aborted by a termination signal."]
 )
 def test_prefects_line_on_the_end_of_a_run_is_dropped_after_our_own(
-    said: Callable[[str, str], bool], text: str
+    is_shown: Callable[[str, str], bool], text: str
 ) -> None:
     with shown_in_ui("job-1"):
-        assert said("prefect.flow_runs", text)
+        assert is_shown("prefect.flow_runs", text)
         nothing_after("job-1")
-        assert not said("prefect.flow_runs", text)
+        assert not is_shown("prefect.flow_runs", text)

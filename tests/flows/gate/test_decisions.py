@@ -31,7 +31,7 @@ BY, COMMENT = "Anna \x1b[31mData", "looked\x07 at it\nall"
 """What a person, or somebody who wants to fool the next one, may write."""
 
 
-def known(api: str, job: str) -> dict[str, Any]:
+def run_state(api: str, job: str) -> dict[str, Any]:
     """Everything of a run that a command could have changed."""
     found = ask_prefect("GET", f"{api}/flow_runs/{job}")
     return {key: found[key] for key in ("labels", "parameters", "state_id", "name", "run_count")}
@@ -55,17 +55,17 @@ def test_without_a_terminal_a_decision_is_required_and_shown_with_name_and_reaso
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
-    before = known(prefect_api, job)
+    before = run_state(prefect_api, job)
     undecided = sluice("pipeline", "continue", "config.yaml", job, "--comment", "?", "--set", "retry.max_attempts=1")
     assert undecided.code == 0, undecided.err
     assert "nothing is decided" in undecided.out
     assert "waits at step 2" in undecided.out
     assert str(project / "jobs" / job / "import") in undecided.out
     assert "--approve or --reject" in undecided.out
-    assert known(prefect_api, job) == before
+    assert run_state(prefect_api, job) == before
     status = json.loads(sluice("pipeline", "continue", "config.yaml", job, "--json").out)
     assert (status["state"], status["approvals"]) == ("waiting", [])
-    assert known(prefect_api, job) == before
+    assert run_state(prefect_api, job) == before
     assert fhir.total() == 0
 
     done = sluice("pipeline", "continue", "config.yaml", job, "--approve", "--by", BY, "--comment", COMMENT)

@@ -43,10 +43,10 @@ class Waits:
         self.corrections.mkdir()
         self.sources = Sources(STEPS, job.config)
         self.sources.wrote(Source(self.input, 1))
-        self.look()
+        self.look_at_wait()
         self.park()
 
-    def look(self) -> None:
+    def look_at_wait(self) -> None:
         self.wait = CurrentWait(self.job, 3, self.sources)
         self.wait.read_files()
 
@@ -56,11 +56,11 @@ class Waits:
         return waiting
 
     @property
-    def seen(self) -> str:
+    def digest_seen(self) -> str:
         return self.job.record().seen[3]
 
     def approve(self) -> None:
-        self.look()
+        self.look_at_wait()
         assert self.wait.sight is not None
         self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.save_seen(self.wait.there)))
 
@@ -148,7 +148,7 @@ def test_several_files_of_few_patients_are_counted_and_our_own_names_stay() -> N
 def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:
     waits.approve()
     (waits.input / "a.ndjson").write_bytes(LINE * 2)
-    waits.look()
+    waits.look_at_wait()
     assert waits.wait.sight is not None
     waits.wait.sight.save_seen(waits.wait.there)
     assert not waits.again()
@@ -164,7 +164,7 @@ def test_a_rejection_needs_no_files(waits: Waits) -> None:
 def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_complete(waits: Waits) -> None:
     waits.approve()
     (waits.corrections / "a.ndjson").write_bytes(LINE)
-    waits.look()  # as at a wait before
+    waits.look_at_wait()  # as at a wait before
     for position in (3, 4):
         waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
     assert waits.again()
@@ -182,9 +182,9 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
     waits.job.steps[1] = done
     waiting = waits.park()
     record = JobRecord(
-        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen={3: waits.seen}
+        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen={3: waits.digest_seen}
     )  # fmt: skip
-    assert digest_at_decision(waits.job.directory.path, record, waiting) == waits.seen
+    assert digest_at_decision(waits.job.directory.path, record, waiting) == waits.digest_seen
     MEDDLING[what](waits)
     with pytest.raises(DataError) as caught:
         digest_at_decision(waits.job.directory.path, record, waiting)
@@ -286,7 +286,7 @@ def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(wai
 
 def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -> None:
     (waits.corrections / "fixed.ndjson").write_bytes(LINE)
-    waits.look()
+    waits.look_at_wait()
     waiting = waits.park()
     assert waiting.files == ("1 file, 44 B",)
     assert f"  send will read the corrected files in {waits.corrections}" in wait_lines(waiting)

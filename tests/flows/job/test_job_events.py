@@ -99,7 +99,7 @@ def context(job: RunningJob, position: int) -> StepContext:
     return job.context(position, declared(job.step_names[position - 1]), None)
 
 
-def told(job: RunningJob) -> list[Event]:
+def later_events(job: RunningJob) -> list[Event]:
     """The events of the job, without those of its beginning."""
     return [entry.event for entry in read_events(job.directory.path)][2:]
 
@@ -115,10 +115,10 @@ def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, 
     pass_gate(job, 2, GateError("validation-findings", "x") if findings else None)
     if findings:
         end = JobEvent(state="failed", error="validation-findings")
-        assert told(job) == [Gate(state="closed", findings=5, resources=5), end]
+        assert later_events(job) == [Gate(state="closed", findings=5, resources=5), end]
         assert document(job).state == "failed"
     else:
-        assert told(job) == [Gate(state="open", findings=0, resources=0)]
+        assert later_events(job) == [Gate(state="open", findings=0, resources=0)]
 
 
 def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(job: RunningJob) -> None:
@@ -126,7 +126,7 @@ def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(jo
     with pytest.raises(Ended) as end:
         current_wait(job).decide()
     assert end.value.state.is_cancelled()
-    assert told(job) == [
+    assert later_events(job) == [
         Wait(state="decided", approved=False),
         StepEvent(state="stopped", error="rejected"),
         JobEvent(state="cancelled", error="rejected"),
@@ -152,7 +152,7 @@ def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job:
     labels.away = False
     current_wait(job).record(waiting, "form-key")
     assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
-    assert told(job)[-2:] == [Wait(state="asked"), JobEvent(state="waiting")]
+    assert later_events(job)[-2:] == [Wait(state="asked"), JobEvent(state="waiting")]
 
 
 def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob) -> None:
@@ -162,20 +162,20 @@ def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob
         current_wait(job).record(waiting, "form-key")
     assert caught.value.context is not None
     assert "import_wait" in caught.value.context
-    assert Wait(state="asked") not in told(job)
+    assert Wait(state="asked") not in later_events(job)
 
 
 def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:
     job.writer.approve(3, Approval(approved=True))
     job.steps[3] = StepReport(position=3, name="wait", state="completed")
     current_wait(job).decide()
-    assert told(job) == []
+    assert later_events(job) == []
 
 
 @pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGTERM", "stopped")])
 def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
     stopped(job, 4, Stopped(reason))
-    assert told(job) == [StepEvent(state="stopped"), JobEvent(state=state, reason=reason)]
+    assert later_events(job) == [StepEvent(state="stopped"), JobEvent(state=state, reason=reason)]
     assert document(job).state == state
     assert [entry.head.position for entry in read_events(job.directory.path)][2:] == [4, 4]
 
@@ -183,7 +183,7 @@ def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
 @pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGINT", "stopped")])
 def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob, reason: str, state: Any) -> None:
     end_without_waiting(job, reason)
-    assert told(job) == [JobEvent(state=state, reason=reason)]
+    assert later_events(job) == [JobEvent(state=state, reason=reason)]
     assert document(job).state == state
 
 
@@ -191,7 +191,7 @@ def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJo
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         record_failure(job, 4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
-    assert told(job) == [
+    assert later_events(job) == [
         StepEvent(state="failed", error="lines-differ"),
         JobEvent(state="failed", error="lines-differ"),
     ]
@@ -203,7 +203,7 @@ def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJo
 
 def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> None:
     record_failure(job, None, NetworkError("connect-failed", "x"))
-    assert told(job) == [JobEvent(state="failed", error="connect-failed")]
+    assert later_events(job) == [JobEvent(state="failed", error="connect-failed")]
     error = document(job).error
     assert error is not None
     assert error.step is None
@@ -214,7 +214,7 @@ def test_a_step_is_reported_complete_before_it_is_recorded_as_complete(job: Runn
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         finish_step(job, context(job, 4), StepReport(files=2, resources_out=7), expected=7)
-    assert [type(event) for event in told(job)] == [StepEvent, Export]
+    assert [type(event) for event in later_events(job)] == [StepEvent, Export]
 
 
 def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
 def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
     job.steps[4] = job.steps[4].model_copy(update={"state": "completed"})
     stopped(job, 4, Stopped("SIGTERM"))
-    assert told(job) == [JobEvent(state="stopped", reason="SIGTERM")]
+    assert later_events(job) == [JobEvent(state="stopped", reason="SIGTERM")]
     assert document(job).steps[3].state == "completed"
 
 

@@ -128,7 +128,7 @@ class Records:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("" if name == ".lock" else "x")
 
-    def known(self, job: str) -> bool:
+    def is_known(self, job: str) -> bool:
         with PrefectApi(address_of(self.api)) as api:
             return api.read_run(job) is not None
 
@@ -174,8 +174,8 @@ def test_what_has_ended_goes_and_what_runs_waits_or_is_scheduled_stays(
         fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does
         assert records.prune(capsys, dry_run=True) == ended
         assert records.prune(capsys) == ended
-    assert not any(records.known(job) or records.directory(job).exists() for job in ended)
-    assert all(records.known(job) for job in stays | {running})
+    assert not any(records.is_known(job) or records.directory(job).exists() for job in ended)
+    assert all(records.is_known(job) for job in stays | {running})
     assert {path.name for path in (records.place / "jobs").iterdir()} >= {running}
 
 
@@ -239,7 +239,7 @@ def test_a_jobs_directory_that_is_not_mounted_costs_no_records(
         with pytest.raises(SluiceError) as refused:
             records.prune(capsys, dry_run=dry_run)
         assert refused.value.reference == "jobs-dir-empty"
-    assert records.known(job)
+    assert records.is_known(job)
     (records.place / "jobs").rmdir()
     (records.place / "elsewhere").rename(records.place / "jobs")
     assert records.prune(capsys) == {job}
@@ -282,13 +282,13 @@ def test_jobs_of_a_dead_machine_are_awaited_together_before_the_others_are_locke
     together, order = threading.Barrier(3), []
 
     @contextlib.contextmanager
-    def taken(_: object, directory: JobDirectory) -> Iterator[None]:
+    def hold_recorded(_: object, directory: JobDirectory) -> Iterator[None]:
         if directory.path.name in dead:
             together.wait(10)
         order.append(directory.path.name)
         yield
 
-    monkeypatch.setattr("flows.job.prune.held", taken)
+    monkeypatch.setattr("flows.job.prune.held", hold_recorded)
     session = mock.Mock(jobs_dir=tmp_path)
     session.api.runs.side_effect = lambda ids: []
     session.api.read_all.return_value = []
@@ -332,7 +332,7 @@ def test_what_a_prune_left_that_was_killed_the_next_one_removes(
         ask_prefect("DELETE", f"{records.api}/flow_runs/{job}")
     assert records.prune(capsys) == (set() if left == "the lock and no record" else {job})
     assert not directory.exists()
-    assert not records.known(job)
+    assert not records.is_known(job)
     found = ask_prefect("POST", f"{records.api}/v2/concurrency_limits/filter", {"limit": 200})
     assert f"job-{job}" not in {limit["name"] for limit in found}
 
@@ -354,7 +354,7 @@ def test_what_cannot_be_removed_is_said_the_others_go_and_its_record_stays(
     assert [row["id"] for row in json.loads(told.out)] == [goes]
     assert "error[job-delete]" in told.err
     assert stuck in told.err
-    assert records.known(stuck)
+    assert records.is_known(stuck)
     monkeypatch.setattr(shutil, "rmtree", removed)
     assert records.prune(capsys) == {stuck}
 
@@ -425,9 +425,9 @@ def test_a_prune_that_is_killed_leaves_the_record_until_the_data_is_gone(
         child.communicate()
         there = records.directory(job).exists() and any(data.iterdir() if data.exists() else ())
         moments += there
-        assert records.known(job) or not there
+        assert records.is_known(job) or not there
         records.prune(capsys)
-        assert not records.known(job)
+        assert not records.is_known(job)
         assert not records.directory(job).exists()
     print(f"killed in the middle {moments} times of 12")
     assert moments >= 3

@@ -151,7 +151,7 @@ class PathlingHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/fhir/metadata":
-            self.say(200, json.dumps(STATEMENT).encode(), JSON)
+            self.send_answer(200, json.dumps(STATEMENT).encode(), JSON)
         else:
             self.fail(f"there is no route defined for '{self.path}'!")
 
@@ -167,9 +167,9 @@ class PathlingHandler(BaseHTTPRequestHandler):
             except Exception:
                 self.fail(traceback.format_exc())
             else:
-                self.say(200, answer)
+                self.send_answer(200, answer)
 
-    def say(self, status: int, body: bytes, kind: str | None = None) -> None:
+    def send_answer(self, status: int, body: bytes, kind: str | None = None) -> None:
         self.send_response(status)
         if kind is not None:
             self.send_header("Content-Type", kind)
@@ -179,7 +179,7 @@ class PathlingHandler(BaseHTTPRequestHandler):
 
     def fail(self, text: str) -> None:
         issue = {"severity": "error", "code": "processing", "diagnostics": text}
-        self.say(500, json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode(), JSON)
+        self.send_answer(500, json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode(), JSON)
 
     def log_message(self, *_: Any) -> None:
         """Nothing: what is read here are the tests' own requests."""

@@ -14,9 +14,9 @@ from tests.peers.extraction import (
     ExtractorJob,
     MockExtraction,
     RecordingStore,
-    asked,
     configuration,
     crtdl,
+    job_extensions,
     manifest,
     task,
 )
@@ -57,7 +57,7 @@ def test_it_goes_on_and_submits_nothing_anew(
     tmp_path: Path, state: dict[str, bytes], handle: Handle | None, fetched: list[str]
 ) -> None:
     server = MockExtraction(
-        files={CORE: BUNDLE, BATCH: BUNDLE * 2}, polls=[manifest(CORE, BATCH, extension=asked(crtdl()))]
+        files={CORE: BUNDLE, BATCH: BUNDLE * 2}, polls=[manifest(CORE, BATCH, extension=job_extensions(crtdl()))]
     )
     server.tasks[JOB] = task()
     job = ExtractorJob(tmp_path / "job", server, configuration(compression=False), RecordingStore(handle))

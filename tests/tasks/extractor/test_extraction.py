@@ -243,7 +243,7 @@ class TestFreshExtraction:
 class TestCredentials:
     AUTH = {"username": "u", "password": "hidden", "api_key": "key"}  # noqa: RUF012
 
-    def seen(self, tmp_path: Path, url: str, **more: Any) -> dict[str, bool]:
+    def credentials_sent(self, tmp_path: Path, url: str, **more: Any) -> dict[str, bool]:
         run = job(tmp_path, manifest(url, **more), {url: BUNDLE}, auth=self.AUTH)
         run.run()
         files = [request for request in run.server.seen if request.url.path.endswith("x.ndjson")]
@@ -263,7 +263,7 @@ class TestCredentials:
     def test_they_go_to_the_host_of_base_url_and_where_the_manifest_requires_a_token(
         self, tmp_path: Path, url: str, token: bool, sent: bool
     ) -> None:
-        assert set(self.seen(tmp_path, url, requiresAccessToken=token).values()) == {sent}
+        assert set(self.credentials_sent(tmp_path, url, requiresAccessToken=token).values()) == {sent}
 
     def test_they_never_cross_a_redirect_to_another_host(self, tmp_path: Path) -> None:
         target = "https://files.example/x.ndjson"

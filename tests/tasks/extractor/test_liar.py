@@ -195,22 +195,22 @@ def more(**entry: Any) -> Callable[[Told], Any]:
 def about(**changes: Any) -> Callable[[Told], Any]:
     """The manifest with something else in its job extension."""
 
-    def tell(told: Told) -> Any:
+    def change_document(told: Told) -> Any:
         (extension,) = told.document["extension"]
         return told.document | {"extension": [extension | {"valueObject": extension["valueObject"] | changes}]}
 
-    return tell
+    return change_document
 
 
 def counted(patients: int, but: str = "") -> Callable[[Told], Any]:
     """The manifest with the server's count of patients, but one file left out."""
 
-    def tell(told: Told) -> Any:
+    def change_document(told: Told) -> Any:
         summary = {"url": "x/torch-job-diagnostics-summary", "valueObject": {"Num-Final-Patients": patients}}
         outputs = [output for output in told.outputs if not output["url"].endswith(but or "nothing")]
         return told.document | {"output": outputs, "extension": [*told.document["extension"], summary]}
 
-    return tell
+    return change_document
 
 
 RESULTS: dict[str, Lie] = {
@@ -743,7 +743,7 @@ def extract(tmp_path: Path, liar: Liar) -> Any:
         return run(context(tmp_path, liar.server.url), client=service_client, clock=clock, sleep=clock.sleep)
 
 
-def told(tmp_path: Path, lie: Lie, liar: Liar) -> SluiceError | None:
+def error_of_lie(tmp_path: Path, lie: Lie, liar: Liar) -> SluiceError | None:
     """The error that a lie ends in, with nothing of it in the data or on the screen; ``None`` for one that does not."""
     if lie.reference is None:
         done = extract(tmp_path, liar)
@@ -766,7 +766,7 @@ def told(tmp_path: Path, lie: Lie, liar: Liar) -> SluiceError | None:
 def test_a_lie_about_the_submission(name: str, tmp_path: Path) -> None:
     lie = SUBMISSIONS[name]
     liar = Liar(lie, lambda seen: seen.target.endswith("$extract-data"))
-    error = told(tmp_path, lie, liar)
+    error = error_of_lie(tmp_path, lie, liar)
     assert error is None or not (tmp_path / "import").exists()
     assert liar.server.count("POST", "$extract-data") == 1
     if "200" in name and error is not None:  # the others have no body
@@ -780,7 +780,7 @@ def test_a_lie_about_the_submission(name: str, tmp_path: Path) -> None:
 def test_a_lie_about_the_status(name: str, tmp_path: Path) -> None:
     lie = STATUSES[name]
     assert (
-        told(tmp_path, lie, Liar(lie, lambda seen: "/__status/" in seen.target)) is None
+        error_of_lie(tmp_path, lie, Liar(lie, lambda seen: "/__status/" in seen.target)) is None
         or not (tmp_path / "import").exists()
     )
 
@@ -796,7 +796,7 @@ def test_a_lie_about_the_result(name: str, tmp_path: Path) -> None:
             polls.append(seen)
         return "/__status/" in seen.target and len(polls) > 1
 
-    error = told(tmp_path, lie, Liar(lie, complete))
+    error = error_of_lie(tmp_path, lie, Liar(lie, complete))
     if error is not None and lie.reference in (RESULT, "result-url") and name != "nothing":
         (kept,) = (tmp_path / "extraction" / "failed").iterdir()
         assert kept.stat().st_mode & 0o777 == 0o600
@@ -813,7 +813,7 @@ def of_b1(seen: SeenRequest) -> bool:
 @pytest.mark.parametrize("name", FILES)
 def test_a_lie_about_a_file(name: str, tmp_path: Path) -> None:
     lie = FILES[name]
-    if told(tmp_path, lie, Liar(lie, of_b1)) is not None:
+    if error_of_lie(tmp_path, lie, Liar(lie, of_b1)) is not None:
         assert not list((tmp_path / "import").glob("b1*"))
         assert not list((tmp_path / "extraction").glob("failed/*"))  # the body of a download is not kept
 
@@ -829,7 +829,7 @@ def broken(lie: Lie) -> Lie:
 @pytest.mark.parametrize("name", PARTS)
 def test_a_lie_about_the_rest_of_a_file(name: str, tmp_path: Path) -> None:
     lie = broken(PARTS[name])
-    told(tmp_path, lie, Liar(lie, of_b1))
+    error_of_lie(tmp_path, lie, Liar(lie, of_b1))
     assert not list((tmp_path / "import").glob("b1*"))
 
 
@@ -853,7 +853,7 @@ def test_a_lie_beside_the_data(name: str, tmp_path: Path) -> None:
         return reply
 
     liar.server._status = status  # type: ignore[method-assign]
-    told(tmp_path, lie, liar)
+    error_of_lie(tmp_path, lie, liar)
     assert {path.name for path in (tmp_path / "import").iterdir()} == set(liar.honest)
 
 

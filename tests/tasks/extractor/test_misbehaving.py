@@ -50,13 +50,13 @@ def manifest() -> bytes:
     return json.dumps({"output": [{"type": "NDJSON Bundle", "url": "/out/b1.ndjson"}], "error": []}).encode()
 
 
-def asking(tmp_path: Path, config: PipelineConfig) -> StepContext:
+def extraction_context(tmp_path: Path, config: PipelineConfig) -> StepContext:
     (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
     return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=RecordingStore())
 
 
 def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepReport, bytes]:
-    context = asking(tmp_path, configuration(url, **extractor))
+    context = extraction_context(tmp_path, configuration(url, **extractor))
     clock = SimulatedClock()
     result = run(context, client=service_client, clock=clock, sleep=clock.sleep)
     return result, (tmp_path / "import" / "b1.ndjson").read_bytes()
@@ -139,7 +139,7 @@ def test_three_gigabytes_need_no_more_memory_than_little(tmp_path: Path) -> None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     config = configuration(f"http://127.0.0.1:{listener.getsockname()[1]}", compression=True, file_ready_retries=0)
     try:
-        result = run(asking(tmp_path, config), sleep=lambda _: None)
+        result = run(extraction_context(tmp_path, config), sleep=lambda _: None)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

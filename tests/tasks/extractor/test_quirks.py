@@ -17,14 +17,14 @@ from tests.peers.server import Raw, Reply
 from tests.tasks.extractor.test_liar import BROKEN, FILE, Liar, Told, about, extract, first, of_b1, with_
 
 
-def said(path: str, tell: Callable[[Told], Any], **reply: Any) -> Liar:
+def with_quirk(path: str, tell: Callable[[Told], Any], **reply: Any) -> Liar:
     """A server with this quirk in its answers to requests whose path has this in it."""
     return Liar(Lie(tell, None, **reply), lambda seen: path in seen.target)
 
 
 def complete(tell: Callable[[Told], Any], **reply: Any) -> Liar:
     """A server whose manifest has this quirk."""
-    return said("/__status/", lambda told: tell(told) if told.honest.status == 200 else told.honest, **reply)
+    return with_quirk("/__status/", lambda told: tell(told) if told.honest.status == 200 else told.honest, **reply)
 
 
 def file(tell: Callable[[Told], Any], **headers: str) -> Liar:
@@ -44,13 +44,13 @@ def located(told: Told, *, absolute: bool = True, **more: str) -> dict[str, str]
 
 KICK_OFF = "$extract-data"
 QUIRKS: dict[str, Callable[[], Liar]] = {
-    "kick-off with 200": lambda: said(KICK_OFF, lambda told: Reply(200, headers=located(told))),
-    "kick-off with 201 and a body": lambda: said(KICK_OFF, lambda told: Reply(201, b"{}", located(told))),
-    "a relative Content-Location": lambda: said(
+    "kick-off with 200": lambda: with_quirk(KICK_OFF, lambda told: Reply(200, headers=located(told))),
+    "kick-off with 201 and a body": lambda: with_quirk(KICK_OFF, lambda told: Reply(201, b"{}", located(told))),
+    "a relative Content-Location": lambda: with_quirk(
         KICK_OFF, lambda told: Reply(202, headers=located(told, absolute=False))
     ),
     "a job id in capitals": lambda: complete(lambda told: about(id=told.job.upper())(told)),
-    "202 without a body": lambda: said(
+    "202 without a body": lambda: with_quirk(
         "/__status/", lambda told: Reply(202) if told.honest.status == 202 else told.honest
     ),
     "the kick-off URL in request": lambda: complete(with_(request="https://torch.example/fhir/$extract-data")),
@@ -71,8 +71,8 @@ QUIRKS: dict[str, Callable[[], Liar]] = {
         lambda told: told.document | {"output": [
             output | {"url": told.url + output["url"]} for output in told.outputs]}
     ),
-    "HEAD without a length": lambda: said("/b1.ndjson", head),
-    "HEAD that is refused": lambda: said(
+    "HEAD without a length": lambda: with_quirk("/b1.ndjson", head),
+    "HEAD that is refused": lambda: with_quirk(
         "/b1.ndjson", lambda told: Reply(405) if told.seen.method == "HEAD" else told.honest
     ),
     "NDJSON as octets": lambda: file(lambda _: FILE, **{"Content-Type": "application/octet-stream"}),

@@ -28,9 +28,9 @@ from tests.peers.extraction import (
     ExtractorJob,
     MockExtraction,
     RecordingStore,
-    asked,
     crtdl,
-    given,
+    job_extensions,
+    make_response,
     manifest,
     running,
     task,
@@ -52,7 +52,7 @@ def job(tmp_path: Path) -> ExtractorJob:
         parameters = json.loads(server.submissions[-1].content)["parameter"] if server.submissions else []
         patients = [parameter["valueString"] for parameter in parameters if parameter["name"] == "patient"]
         job_id = request.url.path.rpartition("/")[2]
-        return manifest(FILE, extension=asked(crtdl(), *patients, job_id=job_id))
+        return manifest(FILE, extension=job_extensions(crtdl(), *patients, job_id=job_id))
 
     server.polls = [result]
     return ExtractorJob(tmp_path / "job", server)
@@ -146,7 +146,7 @@ def test_a_new_job_from_another_time_is_not_ours(job: ExtractorJob) -> None:
 
 
 def somebody_elses(**changes: Any) -> httpx.Response:
-    return manifest(FOREIGN, extension=asked(crtdl(**changes), job_id=OTHER_JOB))
+    return manifest(FOREIGN, extension=job_extensions(crtdl(**changes), job_id=OTHER_JOB))
 
 
 OTHER_COHORT = {"cohortDefinition": {"version": "2", "inclusionCriteria": []}}
@@ -261,7 +261,7 @@ class TestTrial:
         job.patients.write_text("p1\n")
         died_in_submission(job, created=False)
         job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
-        job.server.results[OTHER_JOB] = manifest(FOREIGN, extension=asked(crtdl(), "p2", job_id=OTHER_JOB))
+        job.server.results[OTHER_JOB] = manifest(FOREIGN, extension=job_extensions(crtdl(), "p2", job_id=OTHER_JOB))
         job.run()
         assert len(job.server.submissions) == 2
 
@@ -405,7 +405,7 @@ class TestFailures:
         def issuer(request: httpx.Request) -> httpx.Response:
             if request.url.host != "issuer.example":
                 return rest(request)
-            return given(answer if request.method == "POST" else httpx.Response(404), request)
+            return make_response(answer if request.method == "POST" else httpx.Response(404), request)
 
         job.server._answer = issuer  # type: ignore[method-assign]
         assert fails(job, SluiceError).reference == reference

@@ -61,11 +61,11 @@ def test_three_failures_in_a_row_cancel_a_request_and_an_answer_resets_the_count
     answers = ["fails", "fails", "alive", "fails", "fails", "fails"]
     cancelled: list[int] = []
 
-    def ask() -> None:
+    def check() -> None:
         if answers.pop(0) == "fails":
             raise NetworkError("connect-failed", "no")
 
-    with Watchdog(ask, interval=3600) as watchdog, watchdog.watch(lambda: cancelled.append(1)) as watched:
+    with Watchdog(check, interval=3600) as watchdog, watchdog.watch(lambda: cancelled.append(1)) as watched:
         for _ in range(5):
             watchdog.check_service()
             assert not cancelled
@@ -77,20 +77,20 @@ def test_three_failures_in_a_row_cancel_a_request_and_an_answer_resets_the_count
 
 
 def test_a_refusal_is_a_sign_of_life() -> None:
-    def ask() -> None:
+    def check() -> None:
         raise ServiceError("service-not-found", "404", status=404)
 
-    with Watchdog(ask, interval=3600) as watchdog, watchdog.watch(pytest.fail):
+    with Watchdog(check, interval=3600) as watchdog, watchdog.watch(pytest.fail):
         for _ in range(5):
             watchdog.check_service()
 
 
 def test_a_request_that_began_later_has_its_own_count() -> None:
-    def ask() -> None:
+    def check() -> None:
         raise NetworkError("connect-failed", "no")
 
     cancelled: list[str] = []
-    with Watchdog(ask, interval=3600) as dog, dog.watch(lambda: cancelled.append("first")):
+    with Watchdog(check, interval=3600) as dog, dog.watch(lambda: cancelled.append("first")):
         dog.check_service()
         dog.check_service()
         with dog.watch(lambda: cancelled.append("second")):

@@ -21,7 +21,7 @@ from tests.peers.server import Reply, loopback
 Change = Callable[[dict[str, Any]], Any]
 
 
-def ask(url: str, rules: Path | None = None, **more: Any) -> list[Any]:
+def probe_service(url: str, rules: Path | None = None, **more: Any) -> list[Any]:
     settings = {"url": url, "anonymization_config": rules and str(rules)} | more
     config = job.configuration({"pseudonymizer": settings}, attempts=1 if more else 3)
     return job.probed(declared_service(config), config, sleep=lambda _: None)
@@ -48,7 +48,7 @@ def answering(change: Change) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize("with_rules", [False, True])
 def test_a_probe_that_is_pseudonymized_passes_and_sends_only_made_up_data(rules: Path, *, with_rules: bool) -> None:
     with FakePseudonymizer(pseudonyms) as service:
-        assert ask(service.url, rules if with_rules else None) == []
+        assert probe_service(service.url, rules if with_rules else None) == []
     assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]
     assert [request.config for request in service.requests] == [RULES if with_rules else None]
     assert [json.loads(request.resource) for request in service.probes] == [PATIENT] * with_rules
@@ -56,7 +56,7 @@ def test_a_probe_that_is_pseudonymized_passes_and_sends_only_made_up_data(rules:
 
 def test_the_sandbox_service_passes(tmp_path: Path) -> None:
     with serve_in_thread(pseudonymization_service(PseudonymizationOptions())) as served:
-        assert ask(served.url) == []
+        assert probe_service(served.url) == []
 
 
 def remove_first(document: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def remove_first(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("with_rules", [False, True])
 def test_a_service_that_changes_nothing_is_another_one(rules: Path, *, with_rules: bool) -> None:
     with FakePseudonymizer(identity) as service:
-        (found,) = ask(service.url, rules if with_rules else None)
+        (found,) = probe_service(service.url, rules if with_rules else None)
     assert isinstance(found, SluiceError)
     assert (found.reference, found.transient) == ("wrong-service", False)
     assert "did not pseudonymize" in found.message
@@ -78,13 +78,13 @@ def test_rules_that_remove_may_take_a_type_away(tmp_path: Path) -> None:
     removing = tmp_path / "removing.yaml"
     removing.write_bytes(b"fhirPathRules:\n  - {path: nodesByType('Patient'), method: remove}\n")
     with FakePseudonymizer(answering(remove_first)) as service:
-        assert ask(service.url, removing) == []
+        assert probe_service(service.url, removing) == []
 
 
 def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
     with FakePseudonymizer(pseudonyms) as service:
         service.reads_config = False
-        (found,) = ask(service.url, rules)
+        (found,) = probe_service(service.url, rules)
     assert (found.reference, found.exit_code) == ("pseudonymizer-too-old", 2)
     assert "2.34.0" in found.message
     assert service.requests == []
@@ -95,7 +95,7 @@ def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(r
         return Reply(400, b'{"which":"rule"}') if request.config else None
 
     with FakePseudonymizer(pseudonyms, refuses) as service:
-        (found,) = ask(service.url, rules)
+        (found,) = probe_service(service.url, rules)
     assert (found.reference, found.exit_code, found.status) == ("rules-refused", 2, 400)
     assert found.answer.body == b'{"which":"rule"}'
     assert [request.config for request in service.requests] == [RULES, None]
@@ -103,7 +103,7 @@ def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(r
 
 def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(rules: Path) -> None:
     with FakePseudonymizer(script=lambda *_: Reply(400)) as service:
-        (found,) = ask(service.url, rules)
+        (found,) = probe_service(service.url, rules)
     assert (found.reference, found.exit_code) == ("wrong-service", 2)
     assert len(service.requests) == 2
 
@@ -115,7 +115,7 @@ def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(
 def test_a_refusal_is_terminal(status: int, reference: str) -> None:
     reply = Reply(status, headers={"Location": "http://127.0.0.1:1/"} if status == 307 else {})
     with FakePseudonymizer(script=lambda *_: reply) as service:
-        (found,) = ask(service.url)
+        (found,) = probe_service(service.url)
     assert (found.reference, found.transient) == (reference, False)
 
 
@@ -123,7 +123,7 @@ def test_a_refusal_is_terminal(status: int, reference: str) -> None:
 def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status: int) -> None:
     with loopback([Reply(status, b"{}")]) as issuer, FakePseudonymizer(pseudonyms) as service:
         auth = {"oauth_issuer_uri": issuer.url, "oauth_client_id": "c", "oauth_client_secret": "s"}
-        (found,) = ask(service.url, auth=auth)
+        (found,) = probe_service(service.url, auth=auth)
     assert found.reference.startswith("oauth-") or found.operation == "obtain token"
     assert found.reference != "wrong-service"
     assert service.seen == []
@@ -131,5 +131,5 @@ def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status:
 
 def test_rules_that_cannot_be_read_are_a_finding_of_their_own(tmp_path: Path) -> None:
     with FakePseudonymizer(pseudonyms) as service:
-        assert ask(service.url, tmp_path / "missing.yaml") == []
+        assert probe_service(service.url, tmp_path / "missing.yaml") == []
     assert service.seen == []

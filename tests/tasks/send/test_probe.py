@@ -23,28 +23,28 @@ def statement(*rest: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"resourceType": "CapabilityStatement", "fhirVersion": "4.0.1", "rest": list(rest), **more}
 
 
-def ask(url: str, mode: str = "direct_resource_load") -> list[Any]:
+def probe_service(url: str, mode: str = "direct_resource_load") -> list[Any]:
     config = job.configuration({"send": {"send_as": mode, "url": url}})
     return job.probed(declared_service(config), config)
 
 
-def asked(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:
+def probe_with_metadata(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     with loopback([Reply(status, body, JSON)]) as server:
-        found = ask(server.url, mode)
+        found = probe_service(server.url, mode)
     assert [(seen.method, seen.target, seen.body) for seen in server.seen] == [("GET", "/fhir/metadata", b"")]
     return found
 
 
 @pytest.mark.parametrize("mode", ["direct_resource_load", "transfer_load"])
 def test_a_fhir_server_is_believed(mode: str) -> None:
-    assert asked(statement(SERVER), mode) == []
+    assert probe_with_metadata(statement(SERVER), mode) == []
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
 def test_the_sandbox_server_passes(manners: str, tmp_path: Any) -> None:
     with serve_in_thread(fhir_service(FhirOptions(state=tmp_path, manners=manners))) as served:
-        assert ask(served.url) == []
+        assert probe_service(served.url) == []
 
 
 OTHERS: dict[str, Any] = {
@@ -72,25 +72,25 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("mode", ["direct_resource_load", "transfer_load"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_another_service_gets_nothing(name: str, mode: str) -> None:
-    (found,) = asked(OTHERS[name], mode)
+    (found,) = probe_with_metadata(OTHERS[name], mode)
     assert (found.reference, found.transient) == ("wrong-service", False)
 
 
 def test_a_server_that_says_it_takes_no_transactions_is_none_for_a_direct_load() -> None:
     reading = statement(SERVER | {"interaction": [{"code": "batch"}]})
-    (found,) = asked(reading)
+    (found,) = probe_with_metadata(reading)
     assert "no transactions" in found.message
-    assert asked(reading, "transfer_load") == []
+    assert probe_with_metadata(reading, "transfer_load") == []
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
-    (found,) = asked(b"", status=status)
+    (found,) = probe_with_metadata(b"", status=status)
     assert isinstance(found, Doubt)
 
 
 def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
-    (found,) = asked(statement({"resource": [{"type": "Patient"}]}))
+    (found,) = probe_with_metadata(statement({"resource": [{"type": "Patient"}]}))
     assert isinstance(found, Doubt)
 
 

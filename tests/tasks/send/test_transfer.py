@@ -235,7 +235,7 @@ def test_afterwards_the_job_directory_holds_only_the_journal_readable_by_its_own
     job.fill()
     with serving() as store:
         job.send(store.url)
-    assert job.left == {"transfer.json"}
+    assert job.state_files == {"transfer.json"}
     assert stat.S_IMODE((job.directory / "send" / "transfer.json").stat().st_mode) == 0o600
     assert stat.S_IMODE((job.directory / "send").stat().st_mode) == 0o700
 

@@ -64,10 +64,10 @@ def test_when_the_attempts_are_used_up_the_step_fails_transiently_and_goes_on_la
             job.send(store.url)
         assert caught.value.exit_code == 3
         assert job.slept == [7.0, 7.0]
-        assert "transfer.zip" in job.left
+        assert "transfer.zip" in job.state_files
         job.send(store.url)
         assert store.receive().files == files
-    assert job.left == {"transfer.json"}
+    assert job.state_files == {"transfer.json"}
 
 
 @pytest.mark.parametrize("status", TERMINAL)
@@ -173,7 +173,7 @@ def test_a_search_answered_without_result_ends_the_step_before_anything_is_creat
         assert store.writes() == []
     assert caught.value.reference == "transfer-answer"
     assert CANARY not in caught.value.render()
-    assert job.left == set()
+    assert job.state_files == set()
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -183,7 +183,7 @@ def test_a_wrong_url_or_wrong_credentials_are_found_before_the_zip_is_made(job: 
         store.faults(fault("status", "*/DocumentReference", "GET", status=status))
         with pytest.raises(ServiceError):
             job.send(store.url)
-    assert job.left == set()
+    assert job.state_files == set()
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 410, 501])

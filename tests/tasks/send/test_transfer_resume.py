@@ -112,7 +112,7 @@ def test_kill_9_at_a_request_and_the_same_target_afterwards(tmp_path: Path, mome
         assert store.counts() == {"Binary": 1, "DocumentReference": 1}
         assert (("PUT", "Binary") in store.writes()) == uploaded_again
     assert result.details["already_there"] != uploaded_again
-    assert job.left == {"transfer.json"}
+    assert job.state_files == {"transfer.json"}
 
 
 @pytest.mark.parametrize("at", ["survey", "pack", "journal"])
@@ -126,7 +126,7 @@ def test_kill_9_while_the_zip_is_made_leaves_nothing_that_counts(tmp_path: Path,
     with serving() as store:
         job.send(store.url)
         assert store.receive().files == files
-    assert job.left == {"transfer.json"}
+    assert job.state_files == {"transfer.json"}
 
 
 def test_the_zip_is_not_made_again_when_only_the_upload_failed(tmp_path: Path) -> None:
@@ -221,6 +221,6 @@ def test_kill_9_at_30_random_moments_and_the_same_target_afterwards(tmp_path: Pa
             wait_until(lambda store=store: store.http.get("/_sandbox/requests").json()["in_flight"] == 0)
             job.send(store.url, bounds=TransferBounds(raw_above=0))
             assert [*store.state(), store.receive().archive] == expected, f"round {round_number}"
-        assert job.left == {"transfer.json"}
+        assert job.state_files == {"transfer.json"}
     print(f"{kills} kills in 30 rounds, undisturbed {whole:.1f} s")
     assert kills >= 30

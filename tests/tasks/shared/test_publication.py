@@ -55,7 +55,7 @@ def all_but(k: int) -> Count:
     return Count(word="all_but_fewer", number=k)
 
 
-def told(worlds: Iterable[tuple[Hashable, tuple[int, ...]]], k: int) -> Iterator[tuple[Hashable, int]]:
+def revealed_numbers(worlds: Iterable[tuple[Hashable, tuple[int, ...]]], k: int) -> Iterator[tuple[Hashable, int]]:
     """What a reader can tell: for each way a world looks, the numbers of 1 to k - 1 that all such worlds agree on."""
     alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
     for looks, numbers in worlds:
@@ -78,7 +78,7 @@ def test_r3_a_number_and_its_complement_are_bands(number: int, of: int | None, s
 @pytest.mark.parametrize("k", [3, 4, 5, 6, 7, 11, 12])
 def test_r3_neither_a_count_nor_its_complement_is_told(k: int) -> None:
     for total in range(k, 40):
-        assert not list(told(((count(n, k, of=total), (n, total - n)) for n in range(total + 1)), k))
+        assert not list(revealed_numbers(((count(n, k, of=total), (n, total - n)) for n in range(total + 1)), k))
     by_word: defaultdict[Count, list[int]] = defaultdict(list)
     for n in range(1, 60):
         by_word[count(n, k)].append(n)
@@ -113,7 +113,7 @@ def test_r4_no_cell_and_no_sum_of_cells_is_told_to_one_who_knows_all_categories(
 ) -> None:
     for total in range(k, most):
         worlds = ((looks_of(world, k), sums_of(world)) for world in worlds_of(total, categories))
-        assert not list(told(worlds, k))
+        assert not list(revealed_numbers(worlds, k))
 
 
 def test_r4_small_cells_are_put_together_until_they_are_k() -> None:
@@ -154,7 +154,7 @@ def test_r6_a_figure_around_all_patients_differs_by_none_or_by_k() -> None:
                 for cohort in range(total, total + 2 * k)
                 for asked in range(cohort, cohort + 2 * k)
             )
-            assert not list(told(worlds, k))
+            assert not list(revealed_numbers(worlds, k))
 
 
 def test_r6_all_patients_are_exact_in_house_only() -> None:
@@ -190,12 +190,12 @@ def test_r6_no_count_and_no_related_figure_reveals_the_rounded_number_of_patient
 def test_r6_nor_do_cells_that_add_up_to_it(k: int, categories: int, most: int) -> None:
     """About 35 patients, about 25 and about 11 of whom have something each, would be 34."""
 
-    def looks(world: tuple[int, ...]) -> Hashable:
+    def appearance(world: tuple[int, ...]) -> Hashable:
         said = cells({str(place): number for place, number in enumerate(world)}, k, rounded=True)
         return count(sum(world), k), tuple(sorted((name, str(one)) for name, one in said.shown.items())), said.other
 
     totals = [total for total in range(k, most) if enough(total, k, rounded=True)]
-    worlds = ((looks(world), total) for total in totals for world in worlds_of(total, categories))
+    worlds = ((appearance(world), total) for total in totals for world in worlds_of(total, categories))
     assert all(len(found) > 1 for _, found in totals_by_looks(worlds))
     assert not cells({"a": 23, "b": 11}, 11, rounded=True).shown
     assert cells({"a": 33, "b": 17}, 11, rounded=True).shown == {"a": about(35), "b": about(15)}
@@ -318,7 +318,7 @@ def test_r1_resources_tell_neither_few_patients_of_a_type_nor_few_without_it(
 ) -> None:
     """18 patients, 14 of whom have one Condition, and 32 resources: rounding alone would tell the 4 who have none."""
     for total in totals:
-        assert not list(told(worlds_of_types(total, total + 6, types, k), k))
+        assert not list(revealed_numbers(worlds_of_types(total, total + 6, types, k), k))
 
 
 def worlds_of_steps(total: int, imported: int, k: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -332,7 +332,7 @@ def worlds_of_steps(total: int, imported: int, k: int) -> Iterator[tuple[str, tu
 
 @pytest.mark.parametrize(("k", "total", "imported"), [(3, 7, 10), (5, 11, 16)])
 def test_r1_nor_do_resources_and_patients_of_the_step_before(k: int, total: int, imported: int) -> None:
-    assert not list(told(worlds_of_steps(total, imported, k), k))
+    assert not list(revealed_numbers(worlds_of_steps(total, imported, k), k))
 
 
 def test_r6_the_recipients_copy_rounds_resources_and_joins_small_types() -> None:

@@ -29,7 +29,7 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     assert [thread.name for thread in threading.enumerate() if thread not in before] == []
 
 
-def keep(results: Iterable[int], kept: list[int]) -> None:
+def append_results(results: Iterable[int], kept: list[int]) -> None:
     """Append the results one by one: those before an error are kept."""
     for result in results:
         kept.append(result)
@@ -100,14 +100,14 @@ def test_an_item_that_waits_for_its_turn_keeps_no_other_one_waiting() -> None:
 def test_everything_that_is_told_is_taken_in_the_thread_that_submits_in_its_order() -> None:
     taken: list[tuple[int, int]] = []
 
-    def take(told: int) -> None:
+    def record_message(told: int) -> None:
         taken.append((told, threading.get_ident()))
 
     def work(item: int, tell: Tell) -> None:
         for number in range(item):
             tell(10 * item + number)
 
-    submit(workers(work, take=take), range(4), frozenset("a"))
+    submit(workers(work, take=record_message), range(4), frozenset("a"))
     assert taken == [(told, threading.get_ident()) for told in (10, 20, 21, 30, 31, 32)]
 
 
@@ -397,7 +397,7 @@ def test_the_results_before_an_error_are_yielded() -> None:
         return item
 
     with pytest.raises(DataError):
-        keep(in_order(range(100), work, threads=3, stop=Stop()), results)
+        append_results(in_order(range(100), work, threads=3, stop=Stop()), results)
     assert results == [0, 1]
 
 
@@ -423,7 +423,7 @@ def test_an_error_while_reading_is_raised_after_the_results_of_what_was_read() -
 
     results: list[int] = []
     with pytest.raises(DataError) as caught:
-        keep(in_order(source(), abs, threads=3, stop=Stop()), results)
+        append_results(in_order(source(), abs, threads=3, stop=Stop()), results)
     assert caught.value.reference == "zst-truncated"
     assert results == [0, 1, 2, 3, 4]
 

@@ -16,7 +16,7 @@ from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
 
 
-def ask(url: str) -> list[Any]:
+def probe_service(url: str) -> list[Any]:
     config = job.configuration({"validation": {"url": url}})
     return job.probed(declared_service(config), config)
 
@@ -29,7 +29,7 @@ def outcome(*severities: str) -> bytes:
 @pytest.mark.parametrize("path", ["", "/validateResource", "/fhir/Patient/$validate"])
 def test_a_probe_with_findings_passes_and_sends_only_made_up_data(path: str) -> None:
     with loopback([Reply(200, outcome("warning", "error"), JSON)]) as server:
-        assert ask(server.url + path) == []
+        assert probe_service(server.url + path) == []
     (seen,) = server.seen
     assert (seen.method, seen.target) == ("POST", path or "/validateResource")
     assert [entry["resource"] for entry in json.loads(seen.body)["entry"]] == [WRONG]
@@ -37,7 +37,7 @@ def test_a_probe_with_findings_passes_and_sends_only_made_up_data(path: str) -> 
 
 def test_the_sandbox_service_passes() -> None:
     with serve_in_thread(validation_service(ValidationOptions(serial=True))) as served:
-        assert ask(served.url) == []
+        assert probe_service(served.url) == []
 
 
 @pytest.mark.parametrize(("status", "body", "words"), [
@@ -47,6 +47,6 @@ def test_the_sandbox_service_passes() -> None:
 ])  # fmt: skip
 def test_a_service_that_answers_something_else_is_another_one(status: int, body: bytes, words: str) -> None:
     with loopback([Reply(status, body, JSON)]) as server:
-        (found,) = ask(server.url)
+        (found,) = probe_service(server.url)
     assert (found.reference, found.transient) == ("wrong-service", False)
     assert words in found.message

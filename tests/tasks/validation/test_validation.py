@@ -143,12 +143,12 @@ def test_the_summary_maps_an_issue_to_file_line_and_resource(job: ValidationJob)
 def test_no_cell_of_the_summary_is_a_formula(job: ValidationJob, begins: str) -> None:
     formula = f"{begins}1+cmd|' /C calc'!A0"
 
-    def asks(_number: int, _body: bytes) -> Reply:
+    def answer_with_formula(_number: int, _body: bytes) -> Reply:
         coding = {"coding": [{"system": "http://s.example", "code": formula}], "text": f"  {formula}"}
         return Reply(200, outcome(issue(code=formula, entry=0, details=coding, diagnostics=f" \t{formula}")))
 
     job.write(f"{begins}a.ndjson", patient("p1", meta={"profile": [f"{begins}profile"]}))
-    with serving(asks) as server:
+    with serving(answer_with_formula) as server:
         job.validate(server.url)
     (row,) = job.summary()
     assert (row["file"], row["profile"]) == (f"'{begins}a.ndjson", f"'{begins}profile")

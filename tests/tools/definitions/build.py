@@ -84,7 +84,7 @@ def assemble(published: Json, structures: list[Structure]) -> tuple[Json, Json, 
     definitions: dict[str, Json] = {name: _bare(body) for name, body in published["definitions"].items()}
     collected = _Collector(definitions)
     for structure in sorted(structures, key=lambda each: each.name):
-        collected.take(structure)
+        collected.add_structure(structure)
     kept, dropped = collected.trimmed()
     types = sorted(each.name for each in structures if each.is_resource and not each.is_abstract)
     kept["ResourceList"] = {"oneOf": [{"$ref": _REFERENCE + name} for name in types]}
@@ -102,7 +102,7 @@ class _Collector:
         self.types: dict[str, Json] = {}
         self.invariants: dict[str, Json] = {}
 
-    def take(self, structure: Structure) -> None:
+    def add_structure(self, structure: Structure) -> None:
         """Add the elements of one type. Raises ``SourceError``."""
         if structure.name not in self._definitions:
             if structure.is_abstract:

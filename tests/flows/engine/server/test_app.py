@@ -32,13 +32,13 @@ def test_a_task_run_is_made_of_its_events_and_they_are_not_kept_beside_it(prefec
     others = [event("prefect.task-run.told", {"prefect.resource.id": f"{other}.{n}"}) for n in range(1, ENOUGH)]
     ask_prefect("POST", f"{prefect_api}/events", [made_of, *others])
 
-    def kept(**resource: list[str]) -> int:
+    def count_events(**resource: list[str]) -> int:
         found = ask_prefect("POST", f"{prefect_api}/events/filter", {"filter": {"resource": resource}})
         return int(found["total"])
 
-    wait_until(lambda: kept(id_prefix=[other]) == len(others))
+    wait_until(lambda: count_events(id_prefix=[other]) == len(others))
     body = {"task_runs": {"id": {"any_": [run.removeprefix("prefect.task-run.")]}}}
     wait_until(lambda: bool(ask_prefect("POST", f"{prefect_api}/task_runs/filter", body)))
     (made,) = ask_prefect("POST", f"{prefect_api}/task_runs/filter", body)
     assert (made["name"], made["state_name"]) == ("a step", "Completed")
-    assert kept(id=[run]) == 0
+    assert count_events(id=[run]) == 0

@@ -38,13 +38,13 @@ def key(prefect_api: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
 
 
-def asked(method: str, url: str, **more: object) -> httpx.Response:
+def call_api(method: str, url: str, **more: object) -> httpx.Response:
     return httpx.request(method, url, trust_env=False, timeout=60, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_every_request_below_api_needs_the_secret(prefect_api: str, key: dict[str, str]) -> None:
-    paths = asked("GET", f"{prefect_api}/openapi.json", headers=key).json()["paths"]
+    paths = call_api("GET", f"{prefect_api}/openapi.json", headers=key).json()["paths"]
     assert len(paths) > 100
     open_ones = []
     with httpx.Client(trust_env=False, timeout=60) as client:
@@ -58,14 +58,14 @@ def test_every_request_below_api_needs_the_secret(prefect_api: str, key: dict[st
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/docs", "/%61pi/health", "/api/../api/health", "/api//health"])
 def test_no_spelling_of_a_path_goes_round_it(prefect_api: str, path: str) -> None:
-    assert asked("GET", prefect_api.removesuffix("/api") + path).status_code in {401, 404}
+    assert call_api("GET", prefect_api.removesuffix("/api") + path).status_code in {401, 404}
 
 
 @pytest.mark.parametrize(
     "credentials", ["Basic c2x1aWNlOndyb25n", "Basic", "Bearer x", "", "Basic \N{LATIN SMALL LETTER E WITH ACUTE}"]
 )
 def test_another_secret_is_none(prefect_api: str, credentials: str) -> None:
-    answer = asked("GET", f"{prefect_api}/health", headers={"Authorization": credentials.encode("latin-1")})
+    answer = call_api("GET", f"{prefect_api}/health", headers={"Authorization": credentials.encode("latin-1")})
     assert answer.status_code == 401
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_was_bound_to_this_machine_by_somebody_else_gets_nothing(
     prefect_api: str, key: dict[str, str], host: str, path: str
 ) -> None:
     named = host.format(port=urlsplit(prefect_api).port)
-    answer = asked("GET", prefect_api.removesuffix("/api") + path, headers=key | {"Host": named})
+    answer = call_api("GET", prefect_api.removesuffix("/api") + path, headers=key | {"Host": named})
     assert answer.status_code == 421
     assert "DOCTYPE" not in answer.text
 
@@ -83,7 +83,7 @@ def test_a_name_that_was_bound_to_this_machine_by_somebody_else_gets_nothing(
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1", "http://127.0.0.1:1"])
 def test_a_page_of_another_origin_reads_and_changes_nothing(prefect_api: str, key: dict[str, str], origin: str) -> None:
     for method, path in (("POST", "/flow_runs/filter"), ("GET", "/health"), ("OPTIONS", "/flow_runs/filter")):
-        answer = asked(method, prefect_api + path, headers=key | {"Origin": origin})
+        answer = call_api(method, prefect_api + path, headers=key | {"Origin": origin})
         assert answer.status_code == 403
         assert "access-control-allow-origin" not in answer.headers
 
@@ -92,7 +92,7 @@ def test_its_own_pages_may_ask(prefect_api: str, key: dict[str, str]) -> None:
     for name in ("127.0.0.1", "localhost"):
         own = f"{name}:{urlsplit(prefect_api).port}"
         headers = key | {"Host": own, "Origin": f"http://{own}"}
-        assert asked("POST", f"{prefect_api}/flows/count", headers=headers, json={}).status_code == 200
+        assert call_api("POST", f"{prefect_api}/flows/count", headers=headers, json={}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_body_that_is_not_declared_as_json_is_refused(
 ) -> None:
     headers = key | ({"Content-Type": kind} if kind else {})
     for body in (b'{"confirm": true}', iter([b'{"confirm": true}'])):
-        answer = asked("POST", f"{prefect_api}/admin/database/clear", headers=headers, content=body)
+        answer = call_api("POST", f"{prefect_api}/admin/database/clear", headers=headers, content=body)
         assert answer.status_code == 415
 
 
@@ -111,9 +111,9 @@ def test_a_body_that_is_not_declared_as_json_is_refused(
 def test_a_form_on_any_web_page_cannot_wipe_the_record(sluice: Commands, project: Path, prefect_api: str) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/json"}, {"Origin": "null"}):
-        clear = asked("POST", f"{prefect_api}/admin/database/clear", content=b'{"confirm":true}', headers=headers)
+        clear = call_api("POST", f"{prefect_api}/admin/database/clear", content=b'{"confirm":true}', headers=headers)
         assert clear.status_code in {401, 403, 415}
-        resume = asked("POST", f"{prefect_api}/flow_runs/{job}/resume", content=b"{}", headers=headers)
+        resume = call_api("POST", f"{prefect_api}/flow_runs/{job}/resume", content=b"{}", headers=headers)
         assert resume.status_code in {401, 403, 415}
     assert sluice.status(job)["state"] == "waiting"
 
@@ -171,11 +171,11 @@ def test_the_first_message_with_the_secret_opens_a_websocket(prefect_api: str) -
 def test_no_page_of_somebody_else_may_show_the_ui_inside_itself(prefect_api: str, key: dict[str, str]) -> None:
     root = prefect_api.removesuffix("/api")
     for url in (f"{root}/", f"{root}/sluice/sign-in", f"{prefect_api}/health"):
-        assert asked("GET", url, headers=key).headers["x-frame-options"] == "DENY"
+        assert call_api("GET", url, headers=key).headers["x-frame-options"] == "DENY"
 
 
 def test_the_page_that_signs_in_runs_one_script_and_talks_to_its_own_server_alone(prefect_api: str) -> None:
-    page = asked("GET", prefect_api.removesuffix("/api") + "/sluice/sign-in")
+    page = call_api("GET", prefect_api.removesuffix("/api") + "/sluice/sign-in")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "connect-src 'self'" in policy
@@ -202,7 +202,7 @@ def test_the_secret_is_in_one_private_file_and_nowhere_else(tmp_path: Path, migr
             assert secret.partition(":")[2].encode() not in shown
             assert token.encode() not in shown
         assert secret.partition(":")[2] not in repr(address)
-        settings = asked("GET", f"{address.url}/admin/settings", headers=dict(address.headers)).text
+        settings = call_api("GET", f"{address.url}/admin/settings", headers=dict(address.headers)).text
         assert "auth_string" in settings
         assert secret.partition(":")[2] not in settings
     for path in home.rglob("*"):

@@ -113,7 +113,7 @@ def liar(port: int, home: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def told(process: subprocess.Popen[str]) -> str:
+def received_by(process: subprocess.Popen[str]) -> str:
     """What somebody else was sent."""
     process.kill()
     return process.communicate()[0]
@@ -133,7 +133,7 @@ def test_another_listener_in_the_file_of_a_live_server_gets_no_secret(
             assert ran.code == 3
             assert "error[prefect-server-silent]: " in ran.err
             assert "does not know the secret" in ran.err
-        seen = told(other)
+        seen = received_by(other)
     assert "GET /sluice/proof?nonce=" in seen
     assert "authorization" not in seen.lower()
     assert str(alive.secret).partition(":")[2] not in seen
@@ -179,7 +179,7 @@ def test_a_listener_on_the_port_of_a_dead_server_gets_nothing_and_is_replaced(
         ran = sluice_alone("job", "list", "config.yaml")
         assert (ran.code, ran.out) == (0, "no jobs\n"), ran.err
         assert "had ended without a word" in ran.err
-        assert told(other) == ""
+        assert received_by(other) == ""
     assert (home / "api-secret").read_text() != secret
     assert secret not in ran.err + ran.out
 

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cached(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The database in a cache directory of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = cached_at()
@@ -106,7 +106,7 @@ def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
     assert ready() is not None
 
 
-def test_it_is_put_there_whole_and_private(path: Path, kept: Path) -> None:
+def test_it_is_put_there_whole_and_private(path: Path, cached: Path) -> None:
     umask = os.umask(0o022)
     try:
         assert provide(path)
@@ -114,61 +114,61 @@ def test_it_is_put_there_whole_and_private(path: Path, kept: Path) -> None:
         os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
-    assert path.read_bytes() == kept.read_bytes()
+    assert path.read_bytes() == cached.read_bytes()
     found = ready()
     assert found is not None
     assert database.check_database(path.parent, thoroughly=True) == [found.revision]
 
 
-def with_row(kept: Path) -> None:
-    with closing(sqlite3.connect(kept)) as connection, connection:
+def with_row(cached: Path) -> None:
+    with closing(sqlite3.connect(cached)) as connection, connection:
         connection.execute("INSERT INTO configuration (key, value) VALUES ('k', '{}')")
 
 
-def two_revisions(kept: Path) -> None:
-    with closing(sqlite3.connect(kept)) as connection, connection:
+def two_revisions(cached: Path) -> None:
+    with closing(sqlite3.connect(cached)) as connection, connection:
         connection.execute("INSERT INTO alembic_version VALUES ('other')")
 
 
-def linked(kept: Path) -> None:
-    kept.rename(kept.with_name("elsewhere"))
-    kept.symlink_to(kept.with_name("elsewhere"))
+def linked(cached: Path) -> None:
+    cached.rename(cached.with_name("elsewhere"))
+    cached.symlink_to(cached.with_name("elsewhere"))
 
 
 NOT_BELIEVED: dict[str, Spoil] = {
-    "empty": lambda kept: kept.write_bytes(b""),
-    "no database": lambda kept: kept.write_bytes(b"x" * 5000),
-    "cut off": lambda kept: os.truncate(kept, 100_000),
-    "too large": lambda kept: os.truncate(kept, LARGEST + 1),
+    "empty": lambda cached: cached.write_bytes(b""),
+    "no database": lambda cached: cached.write_bytes(b"x" * 5000),
+    "cut off": lambda cached: os.truncate(cached, 100_000),
+    "too large": lambda cached: os.truncate(cached, LARGEST + 1),
     "rows of somebody": with_row,
     "two revisions": two_revisions,
     "a link": linked,
-    "others may write it": lambda kept: kept.chmod(0o666),
-    "others may write beside it": lambda kept: kept.parent.chmod(0o777),
-    "of another version of Prefect": lambda kept: kept.rename(kept.with_name("prefect-3.8.7.db")),
+    "others may write it": lambda cached: cached.chmod(0o666),
+    "others may write beside it": lambda cached: cached.parent.chmod(0o777),
+    "of another version of Prefect": lambda cached: cached.rename(cached.with_name("prefect-3.8.7.db")),
 }
 
 
 @pytest.mark.parametrize("spoil", NOT_BELIEVED.values(), ids=NOT_BELIEVED)
 def test_a_file_in_the_cache_directory_that_is_not_what_it_must_be_is_not_used(
-    path: Path, kept: Path, spoil: Spoil
+    path: Path, cached: Path, spoil: Spoil
 ) -> None:
     assert ready() is not None
-    spoil(kept)
+    spoil(cached)
     assert ready() is None
     assert not provide(path)
     assert list(path.parent.iterdir()) == []
     assert not database.prepare_database(path.parent)
 
 
-def test_a_cache_directory_of_another_user_is_not_used(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_directory_of_another_user_is_not_used(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     assert ready() is None
 
 
 @pytest.mark.parametrize("suffix", BESIDE)
-def test_where_a_database_is_or_was_nothing_is_done(path: Path, kept: Path, suffix: str) -> None:
+def test_where_a_database_is_or_was_nothing_is_done(path: Path, cached: Path, suffix: str) -> None:
     """SQLite takes a log that was left behind for that of the file beside it."""
     there = path.with_name(path.name + suffix)
     there.write_bytes(b"what was there")
@@ -177,7 +177,7 @@ def test_where_a_database_is_or_was_nothing_is_done(path: Path, kept: Path, suff
     assert there.read_bytes() == b"what was there"
 
 
-def test_what_cannot_be_written_leaves_nothing_half(path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_leaves_nothing_half(path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_written_leaves_nothing_half(path: Path, kept: Path, monk
     ("version", "migrated"), [(None, True), ("2095de406cbe", False)], ids=["ready-made", "of an older Prefect"]
 )
 def test_migrations_are_spared_where_the_database_is_as_prefect_wants_it(
-    path: Path, kept: Path, version: str | None, migrated: bool
+    path: Path, cached: Path, version: str | None, migrated: bool
 ) -> None:
     assert database.prepare_database(path.parent)
     if version is not None:
@@ -202,7 +202,7 @@ def test_migrations_are_spared_where_the_database_is_as_prefect_wants_it(
 
 @pytest.mark.parametrize("name", database.ELSEWHERE)
 def test_of_a_database_elsewhere_nothing_is_known(
-    path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    path: Path, cached: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "postgresql+asyncpg")
     assert not database.prepare_database(path.parent)

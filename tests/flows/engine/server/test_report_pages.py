@@ -85,7 +85,7 @@ def url(jobs: Path) -> Iterator[str]:
         yield served.url
 
 
-def asked(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> httpx.Response:
+def send_request(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> httpx.Response:
     return httpx.request(method, url, headers=headers, trust_env=False, timeout=20)
 
 
@@ -93,7 +93,7 @@ def asked(url: str, headers: dict[str, str] | None = None, method: str = "GET") 
 def test_whoever_is_signed_in_gets_the_page_and_nothing_of_it_runs_or_stays(
     url: str, path: str, step: int | None
 ) -> None:
-    page, head = asked(url + path, KEY), asked(url + path, KEY, "HEAD")
+    page, head = send_request(url + path, KEY), send_request(url + path, KEY, "HEAD")
     assert (page.status_code, page.text) == (200, f"{PAGE} {step}")
     assert (head.status_code, head.text) == (200, "")
     for answer in (page, head):
@@ -122,18 +122,18 @@ def are_private(answer: httpx.Response) -> None:
     "path", [REPORT, f"/sluice/report/{JOB.replace('1', '9')}/release-report.html", "/sluice/report/"]
 )
 def test_whoever_is_not_gets_a_page_that_says_nothing_of_any_job(url: str, path: str, credentials: str | None) -> None:
-    answer = asked(url + path, None if credentials is None else {"Authorization": credentials})
+    answer = send_request(url + path, None if credentials is None else {"Authorization": credentials})
     assert answer.status_code == 401
     assert "www-authenticate" not in answer.headers  # a browser would send what it asks for to the API, too
     assert "maiden" not in answer.text
     assert JOB not in answer.text
     assert "You are not signed in" in answer.text
-    assert answer.text == asked(f"{url}/sluice/report/x").text
+    assert answer.text == send_request(f"{url}/sluice/report/x").text
     are_private(answer)
 
 
 def test_the_page_that_opens_a_report_runs_its_own_script_only(url: str) -> None:
-    answer = asked(url + REPORT)
+    answer = send_request(url + REPORT)
     (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert answer.headers["content-security-policy"] == (
@@ -146,7 +146,7 @@ def test_the_page_that_opens_a_report_runs_its_own_script_only(url: str) -> None
 @pytest.mark.parametrize("headers", [KEY, {}], ids=["signed in", "not"])
 def test_a_page_of_another_origin_gets_nothing(url: str, origin: str, headers: dict[str, str]) -> None:
     for method in ("GET", "HEAD", "POST", "OPTIONS"):
-        answer = asked(url + REPORT, headers | {"Origin": origin}, method)
+        answer = send_request(url + REPORT, headers | {"Origin": origin}, method)
         assert answer.status_code in {403, 405}
         assert "DOCTYPE" not in answer.text
         are_private(answer)
@@ -154,12 +154,12 @@ def test_a_page_of_another_origin_gets_nothing(url: str, origin: str, headers: d
 
 def test_the_origin_of_the_ui_is_none_also_where_tls_ends_before_the_server(url: str) -> None:
     for host, origin in ((url.removeprefix("http://"), url), ("ui.example", "https://ui.example")):
-        assert asked(url + REPORT, KEY | {"Host": host, "Origin": origin}).status_code == 200
+        assert send_request(url + REPORT, KEY | {"Host": host, "Origin": origin}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_it_is_only_read(url: str, method: str) -> None:
-    assert asked(url + REPORT, KEY, method).status_code == 405
+    assert send_request(url + REPORT, KEY, method).status_code == 405
 
 
 OTHERS = [
@@ -220,9 +220,9 @@ def test_pages_that_were_copied_for_people_without_a_shell_are_shown_as_well(tmp
     for step in (None, 3):
         write(tmp_path / files.name_of_copy(JOB, step), f"{PAGE} {step}", mode=0o640)
     with serve_in_thread(served_in(tmp_path)) as served:
-        assert asked(served.url + REPORT, KEY).text == f"{PAGE} 3"
-        assert asked(served.url + END, KEY).text == f"{PAGE} None"
-        assert asked(f"{served.url}/sluice/report/{JOB}/step-4/release-report.html", KEY).status_code == 404
+        assert send_request(served.url + REPORT, KEY).text == f"{PAGE} 3"
+        assert send_request(served.url + END, KEY).text == f"{PAGE} None"
+        assert send_request(f"{served.url}/sluice/report/{JOB}/step-4/release-report.html", KEY).status_code == 404
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -232,6 +232,6 @@ def test_what_another_user_put_there_is_not_shown(tmp_path: Path) -> None:
     for path in (tmp_path / JOB, *page.parents[:2], page):
         os.chown(path, 12345, -1)
     with serve_in_thread(served_in(tmp_path)) as served:
-        assert asked(served.url + REPORT, KEY).status_code == 404
+        assert send_request(served.url + REPORT, KEY).status_code == 404
         os.chown(page, 0, -1)
-        assert asked(served.url + REPORT, KEY).status_code == 200
+        assert send_request(served.url + REPORT, KEY).status_code == 200

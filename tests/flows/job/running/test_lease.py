@@ -105,7 +105,7 @@ def of_job(limits: Limits, job: str) -> Json:
     return found
 
 
-def taken(api: ApiAddress, job: str) -> Lease | None:
+def try_lease(api: ApiAddress, job: str) -> Lease | None:
     """The lease, if it can be had, of a holder that never renews."""
     try:
         return Lease(api, job).acquire()
@@ -310,7 +310,7 @@ class TestLease:
 
         def one() -> Lease | None:
             gate.wait()
-            return taken(api, job)
+            return try_lease(api, job)
 
         with ThreadPoolExecutor(6) as pool:
             winners = [lease for lease in pool.map(lambda _: one(), range(6)) if lease]
@@ -367,7 +367,7 @@ class TestLease:
         before = of_job(limits, job)
         lease.hold()
         wait_until(lambda: bool(of_job(limits, job)["updated"] > before["updated"]))
-        assert taken(api, job) is None
+        assert try_lease(api, job) is None
         lease.release()
         assert not lost
 

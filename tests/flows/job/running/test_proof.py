@@ -39,7 +39,7 @@ class World:
                 self._events.remove((second, event))
                 event()
 
-    def look(self) -> Json | None:
+    def read_row(self) -> Json | None:
         self.looks += 1
         if self.away:
             raise NetworkError("prefect-unreachable", "made up")
@@ -47,7 +47,7 @@ class World:
 
     def watched(self, *, patience: float = 900.0) -> Json | None:
         return watch_for_silence(
-            self.row, self.look, self.heartbeat, TIMES, patience=patience, clock=lambda: self.now, sleep=self.sleep
+            self.row, self.read_row, self.heartbeat, TIMES, patience=patience, clock=lambda: self.now, sleep=self.sleep
         )
 
     def set(self, **what: object) -> Callable[[], None]:

@@ -124,7 +124,7 @@ def api(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefectApi]:
 
 
 @pytest.fixture
-def look(runs: Runs, api: PrefectApi) -> Looks:
+def sweeping(runs: Runs, api: PrefectApi) -> Looks:
     return Looks(runs, api)
 
 
@@ -139,22 +139,24 @@ def held(directory: Path) -> Iterator[None]:
 ELSEWHERE = Holder(1, "h", "another machine")
 
 
-def test_a_run_whose_process_died_here_is_interrupted_at_once_with_step_and_command(runs: Runs, look: Looks) -> None:
+def test_a_run_whose_process_died_here_is_interrupted_at_once_with_step_and_command(
+    runs: Runs, sweeping: Looks
+) -> None:
     runs.add("j", "RUNNING")
-    assert look()
+    assert sweeping()
     assert runs.shown("j") == ("CRASHED", "Interrupted")
     first, second = runs.runs["j"]["state"]["message"].split("\n")
     assert first == "interrupted at send: the process that ran it is gone"
     assert second == "continue with: sluice … j"
-    assert look() == []
+    assert sweeping() == []
 
 
-def test_who_puts_it_right_leaves_the_time_of_the_last_sign_of_life(runs: Runs, look: Looks) -> None:
+def test_who_puts_it_right_leaves_the_time_of_the_last_sign_of_life(runs: Runs, sweeping: Looks) -> None:
     directory = runs.add("j", "RUNNING")
     (directory / "job.log").write_text("a line")
     died = LONG_AGO + timedelta(minutes=3)
     os.utime(directory / "job.log", (died.timestamp(),) * 2)
-    assert look()
+    assert sweeping()
     last = last_holder(directory)
     assert last is not None
     assert last.holder is None
@@ -163,43 +165,43 @@ def test_who_puts_it_right_leaves_the_time_of_the_last_sign_of_life(runs: Runs, 
     assert abs(since - died) < timedelta(seconds=1)
 
 
-def test_one_that_was_cancelled_ends_as_cancelled(runs: Runs, look: Looks) -> None:
+def test_one_that_was_cancelled_ends_as_cancelled(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CANCELLING")
-    look()
+    sweeping()
     assert runs.shown("j") == ("CANCELLED", "Cancelled")
 
 
-def test_a_run_that_somebody_holds_is_left_alone(runs: Runs, look: Looks) -> None:
+def test_a_run_that_somebody_holds_is_left_alone(runs: Runs, sweeping: Looks) -> None:
     with ExitStack() as holders:
         for kind in ("RUNNING", "CANCELLING", "PENDING"):
             holders.enter_context(held(runs.add(kind, kind)))
-        assert look() == []
-        assert look(after=WATCHED) == []
+        assert sweeping() == []
+        assert sweeping(after=WATCHED) == []
 
 
-def test_a_run_that_has_just_begun_and_not_taken_its_lock_yet_is_left_alone(runs: Runs, look: Looks) -> None:
+def test_a_run_that_has_just_begun_and_not_taken_its_lock_yet_is_left_alone(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "RUNNING", holder="")
     runs.runs["j"]["state"]["timestamp"] = datetime.now(UTC).isoformat()
-    assert look() == []
-    assert look(after=WATCHED) == []
+    assert sweeping() == []
+    assert sweeping(after=WATCHED) == []
 
 
-def test_a_continued_run_slow_to_lock_is_not_judged_by_its_predecessor(runs: Runs, look: Looks) -> None:
+def test_a_continued_run_slow_to_lock_is_not_judged_by_its_predecessor(runs: Runs, sweeping: Looks) -> None:
     directory = runs.add("j", "RUNNING")
     os.utime(directory / LOCK, (LONG_AGO.timestamp() - 600,) * 2)
-    assert look() == []
+    assert sweeping() == []
     with held(directory):
-        assert look(after=WATCHED) == []
-    assert look(after=1) == []
-    assert look(after=WATCHED)
+        assert sweeping(after=WATCHED) == []
+    assert sweeping(after=1) == []
+    assert sweeping(after=WATCHED)
 
 
 @pytest.mark.parametrize("holder", [ELSEWHERE, ""], ids=["another machine had it", "it was given back"])
-def test_a_run_of_another_machine_is_watched_for_a_whole_lease(runs: Runs, look: Looks, holder: Any) -> None:
+def test_a_run_of_another_machine_is_watched_for_a_whole_lease(runs: Runs, sweeping: Looks, holder: Any) -> None:
     runs.add("j", "RUNNING", holder=holder)
-    assert look() == []
-    assert look(after=WATCHED - 1) == []
-    assert look(after=1)
+    assert sweeping() == []
+    assert sweeping(after=WATCHED - 1) == []
+    assert sweeping(after=1)
     assert runs.shown("j") == ("CRASHED", "Interrupted")
 
 
@@ -207,17 +209,17 @@ LEASED = Holder(1, "h", "another machine", "limit")
 
 
 def test_a_lease_is_watched_by_the_lock_of_a_worker_and_not_by_a_command_that_shows(
-    runs: Runs, look: Looks, api: PrefectApi
+    runs: Runs, sweeping: Looks, api: PrefectApi
 ) -> None:
     runs.add("j", "RUNNING", holder=LEASED)
     notice(api, lambda _: "")
     assert runs.shown("j") == ("RUNNING", "Running")
-    assert look()
+    assert sweeping()
     assert runs.shown("j") == ("CRASHED", "Interrupted")
 
 
 def test_the_leases_of_a_dead_machine_are_watched_together(
-    runs: Runs, look: Looks, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, sweeping: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = threading.Barrier(3)
 
@@ -229,48 +231,48 @@ def test_the_leases_of_a_dead_machine_are_watched_together(
     monkeypatch.setattr("flows.job.running.sweep._nobody_else", watches)
     for name in ("a", "b", "c"):
         runs.add(name, "RUNNING", holder=LEASED)
-    assert len(look()) == 3
+    assert len(sweeping()) == 3
 
 
-def test_a_sign_of_life_in_the_record_begins_the_watch_anew(runs: Runs, look: Looks) -> None:
+def test_a_sign_of_life_in_the_record_begins_the_watch_anew(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "RUNNING", holder=ELSEWHERE)
-    look()
+    sweeping()
     runs.runs["j"]["updated"] = "2"
-    assert look(after=WATCHED) == []
-    assert look(after=WATCHED)
+    assert sweeping(after=WATCHED) == []
+    assert sweeping(after=WATCHED)
 
 
-def test_so_does_a_server_that_was_away_and_a_look_that_was_not_taken(runs: Runs, look: Looks) -> None:
+def test_so_does_a_server_that_was_away_and_a_look_that_was_not_taken(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "RUNNING", holder=ELSEWHERE)
-    look()
+    sweeping()
     runs.away = True
     with pytest.raises(SluiceError):
-        look(after=WATCHED / 2)
+        sweeping(after=WATCHED / 2)
     runs.away = False
-    assert look(after=WATCHED / 2) == []
-    assert look(after=10 * EVERY) == []
-    assert look(after=WATCHED)
+    assert sweeping(after=WATCHED / 2) == []
+    assert sweeping(after=10 * EVERY) == []
+    assert sweeping(after=WATCHED)
 
 
-def test_what_changed_since_the_list_was_read_is_left_alone(runs: Runs, look: Looks) -> None:
+def test_what_changed_since_the_list_was_read_is_left_alone(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "RUNNING")
     runs.meanwhile["j"] = "COMPLETED"
-    assert look() == []
+    assert sweeping() == []
     assert runs.shown("j") == ("COMPLETED", "Meanwhile")
 
 
-def test_a_job_whose_directory_is_not_seen_here_is_not_judged(runs: Runs, look: Looks) -> None:
+def test_a_job_whose_directory_is_not_seen_here_is_not_judged(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "RUNNING", holder=None, labels={"job.directory": str(runs.place / "elsewhere")})
     for _ in range(20):
-        assert look(after=EVERY) == []
+        assert sweeping(after=EVERY) == []
 
 
 @pytest.mark.parametrize("kind", ["PENDING", "RUNNING"])
-def test_a_started_run_without_a_directory_is_watched_for_ten_minutes(runs: Runs, look: Looks, kind: str) -> None:
+def test_a_started_run_without_a_directory_is_watched_for_ten_minutes(runs: Runs, sweeping: Looks, kind: str) -> None:
     runs.add("j", kind, holder=None)
     minutes = int(TAKEN_UP.total_seconds() / EVERY)
-    assert [look(after=EVERY) for _ in range(minutes)] == [[]] * minutes
-    assert look(after=EVERY)
+    assert [sweeping(after=EVERY) for _ in range(minutes)] == [[]] * minutes
+    assert sweeping(after=EVERY)
     assert runs.shown("j") == ("CRASHED", "Interrupted")
 
 
@@ -278,7 +280,7 @@ CUT = {"auto_scheduled": True}
 STOPPED = CUT | {"labels": {"job.stopped_by": "SIGTERM"}}
 
 
-def test_jobs_of_a_schedule_that_were_cut_off_go_on_and_nobody_else_s(runs: Runs, look: Looks) -> None:
+def test_jobs_of_a_schedule_that_were_cut_off_go_on_and_nobody_else_s(runs: Runs, sweeping: Looks) -> None:
     runs.add("died", "CRASHED", "Interrupted", **CUT)
     runs.add("crashed", "CRASHED", "Crashed", **CUT)
     runs.add("stopped with its worker", "CRASHED", "Stopped", **STOPPED)
@@ -289,15 +291,15 @@ def test_jobs_of_a_schedule_that_were_cut_off_go_on_and_nobody_else_s(runs: Runs
     runs.add("not here", "CRASHED", "Interrupted", holder=None, labels={"job.directory": "/elsewhere"}, **CUT)
     runs.add("of another pool", "CRASHED", "Interrupted", work_pool_name="tell-only", **CUT)
     before = {name: runs.shown(name) for name in runs.runs}
-    assert len(look("continue")) == 3
+    assert len(sweeping("continue")) == 3
     changed = {name for name in runs.runs if runs.shown(name) != before[name]}
     assert changed == {"died", "crashed", "stopped with its worker"}
     assert {runs.shown(name) for name in changed} == {("SCHEDULED", "Continuing")}
-    assert look("continue") == []
+    assert sweeping("continue") == []
 
 
 def test_a_job_in_a_directory_that_may_not_be_entered_keeps_no_other_from_its_turn(
-    runs: Runs, look: Looks, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, sweeping: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.add("somebody else's", "CRASHED", "Interrupted", **CUT)
     runs.add("ours", "CRASHED", "Interrupted", **CUT)
@@ -309,29 +311,31 @@ def test_a_job_in_a_directory_that_may_not_be_entered_keeps_no_other_from_its_tu
         return real(path, **more)
 
     monkeypatch.setattr(os, "stat", refused)
-    assert look("continue") == ["job ours: was interrupted, and goes on"]
+    assert sweeping("continue") == ["job ours: was interrupted, and goes on"]
 
 
-def test_a_job_that_ends_its_process_each_time_is_not_continued_for_ever(runs: Runs, look: Looks) -> None:
+def test_a_job_that_ends_its_process_each_time_is_not_continued_for_ever(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CRASHED", "Interrupted", **CUT)
     for _ in range(AT_MOST):
-        assert look("continue") == ["job j: was interrupted, and goes on"]
+        assert sweeping("continue") == ["job j: was interrupted, and goes on"]
         runs.set("j", "CRASHED", "Crashed")
-    assert look("continue") == ["job j: is interrupted at send (it was continued 3 times)\ncontinue with: sluice … j"]
-    assert look("continue") == []
+    assert sweeping("continue") == [
+        "job j: is interrupted at send (it was continued 3 times)\ncontinue with: sluice … j"
+    ]
+    assert sweeping("continue") == []
 
 
-def test_tell_tells_once_and_changes_nothing(runs: Runs, look: Looks) -> None:
+def test_tell_tells_once_and_changes_nothing(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CRASHED", "Stopped", **STOPPED)
-    assert look("tell") == ["job j: is stopped at send\ncontinue with: sluice … j"]
-    assert look("tell") == []
+    assert sweeping("tell") == ["job j: is stopped at send\ncontinue with: sluice … j"]
+    assert sweeping("tell") == []
     assert runs.shown("j") == ("CRASHED", "Stopped")
 
 
-def test_a_job_that_another_process_has_taken_up_meanwhile_is_left_to_it(runs: Runs, look: Looks) -> None:
+def test_a_job_that_another_process_has_taken_up_meanwhile_is_left_to_it(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CRASHED", "Interrupted", **CUT)
     runs.meanwhile["j"] = "RUNNING"
-    assert look("continue") == []
+    assert sweeping("continue") == []
     assert runs.shown("j") == ("RUNNING", "Meanwhile")
 
 
@@ -347,15 +351,15 @@ def test_late_is_a_deployment_s_run_that_does_not_run_an_hour_after_its_time(run
     assert {run["id"] for run in late(api)} == {"late", "told by prefect", "behind another", "continued by nobody"}
 
 
-def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_pool(runs: Runs, look: Looks) -> None:
+def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_pool(runs: Runs, sweeping: Looks) -> None:
     due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
     runs.add("behind", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
     runs.add("of another pool", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due, work_pool_name="p")
     runs.add("half an hour", "SCHEDULED", "AwaitingConcurrencySlot")
     runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
-    assert look() == [], "a command tells nobody"
-    assert look("tell") == ["job behind: does not run: it waits until another run of its deployment is over"]
-    assert look("continue") == []
+    assert sweeping() == [], "a command tells nobody"
+    assert sweeping("tell") == ["job behind: does not run: it waits until another run of its deployment is over"]
+    assert sweeping("continue") == []
     (told,) = runs.events
     assert (told["event"], told["resource"]["prefect.resource.id"]) == (STILL_BEHIND, "prefect.flow-run.behind")
     assert runs.shown("behind") == ("SCHEDULED", "AwaitingConcurrencySlot")

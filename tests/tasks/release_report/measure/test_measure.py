@@ -233,14 +233,16 @@ def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(
     assert [one.unread for one in found] == [{}] * 4
     first, *others = ((one.paths, one.elements, one.undefined, one.references, one.patients) for one in found)
     assert others == [first] * 3
-    leaves = {leaf for key, value in AROUND[more].items() for leaf in _leaves(f"Bundle.entry.{key.strip('_')}", value)}
+    leaves = {
+        leaf for key, value in AROUND[more].items() for leaf in _leaf_paths(f"Bundle.entry.{key.strip('_')}", value)
+    }
     assert {path for path in leaves if path not in found[0].paths} == set()
 
 
-def _leaves(path: str, value: Any) -> Iterator[str]:
+def _leaf_paths(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for one in value:
-            yield from _leaves(path, one)
+            yield from _leaf_paths(path, one)
     elif not isinstance(value, dict):
         yield path
     else:
@@ -249,7 +251,7 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
             {"url": f"({value.get('url')})", "resourceType": f".{value.get(apart)}"}[apart] if apart in value else ""
         )
         for key in value.keys() - {apart}:
-            yield from _leaves(f"{path}.{key}", value[key])
+            yield from _leaf_paths(f"{path}.{key}", value[key])
 
 
 @pytest.mark.slow
@@ -578,7 +580,7 @@ def test_nothing_of_the_spilled_values_stays_on_the_disk(place: Path, originals:
     shutil.rmtree(place / "spool", ignore_errors=True)
 
 
-def left(place: Path, imported: list[Json], leaving: list[Json]) -> tuple[Measured, dict[str, tuple[int, int]]]:
+def measure_both(place: Path, imported: list[Json], leaving: list[Json]) -> tuple[Measured, dict[str, tuple[int, int]]]:
     """What is measured of what leaves, and where originals of ``imported`` are in it: of patients, of nobody."""
     write(place, "a.ndjson", *imported, folder="import")
     write(place, "a.ndjson", *leaving)
@@ -595,15 +597,15 @@ def born(dates: list[str], hashed: bool = False) -> list[Json]:
 
 def test_a_shifted_date_that_is_another_patients_is_no_original(place: Path) -> None:
     days = [f"1950-03-{day:02}" for day in range(1, 21)]
-    _, found = left(place, born(days), born([*days[3:], "1950-04-01", "1950-04-02", "1950-04-03"], hashed=True))
+    _, found = measure_both(place, born(days), born([*days[3:], "1950-04-01", "1950-04-02", "1950-04-03"], hashed=True))
     assert found == {}
 
 
 def test_a_date_of_the_same_patient_is_an_original_and_so_are_permuted_dates(place: Path) -> None:
     days = [f"1950-03-{day:02}" for day in range(1, 21)]
-    _, found = left(place, born(days), born([*days[:1], *["1951-07-07"] * 19], hashed=True))
+    _, found = measure_both(place, born(days), born([*days[:1], *["1951-07-07"] * 19], hashed=True))
     assert found == {"Patient.birthDate": (1, 0)}
-    _, found = left(place, born(days), born(days[1:] + days[:1], hashed=True))
+    _, found = measure_both(place, born(days), born(days[1:] + days[:1], hashed=True))
     assert found == {"Patient.birthDate": (20, 0)}
 
 
@@ -611,7 +613,7 @@ def test_a_date_of_the_same_patient_is_an_original_and_so_are_permuted_dates(pla
 def test_a_year_is_no_original_date(place: Path, end: str) -> None:
     years = [str(1930 + n) for n in range(20)]
     came = born([f"1930{end}", *(f"{year}-03-04" for year in years[1:])])
-    _, found = left(place, came, born([f"{year}{end}" for year in years], hashed=True))
+    _, found = measure_both(place, came, born([f"{year}{end}" for year in years], hashed=True))
     assert found == {}
 
 
@@ -627,7 +629,7 @@ def test_a_number_that_a_search_asks_for_is_an_original(place: Path, where: str)
         first["request"] = {"method": "PUT", "url": "Observation/oh3-3"} | {
             where: f"Patient?{search}" if where == "url" else search
         }
-    _, found = left(place, came, leave)
+    _, found = measure_both(place, came, leave)
     assert [at.rpartition(".")[2] for at in found] == [where]
     assert set(found.values()) == {(1, 0)}
 
@@ -638,13 +640,13 @@ def test_an_original_id_is_found_as_bundle_id_and_in_the_url_of_a_resource(place
     leave[2]["id"] = "p-2"
     del leave[4]["entry"][1]["resource"]["id"]
     leave[4]["entry"][1]["fullUrl"] = "http://h/Observation/op-4-4"
-    found, _ = left(place, came, leave)
+    found, _ = measure_both(place, came, leave)
     assert found.ids.referred == 2
 
 
 def test_an_id_in_an_extension_of_a_patient_is_looked_up(place: Path) -> None:
     more = [{"extension": [{"url": "http://h/case", "valueId": f"case-{n}"}]} for n in range(9)]
-    _, found = left(
+    _, found = measure_both(
         place, [bundle(patient(f"p{n}", **more[n])) for n in range(9)],
         [bundle(patient(f"h{n}", **(more[n] if n == 0 else {}))) for n in range(9)],
     )  # fmt: skip
@@ -655,7 +657,7 @@ def test_a_short_identifier_is_looked_for_among_identifiers_only(place: Path) ->
     came = [bundle(patient(f"p{n}", identifier=[{"value": f"{n}7"}])) for n in range(9)]
     leave = [bundle(patient(f"h{n}", identifier=[{"value": "17" if n == 1 else f"z{n}{n}99"}])) for n in range(9)]
     leave[2]["entry"].append({"resource": observation("h2", 1, valueString="27")})
-    _, found = left(place, came, leave)
+    _, found = measure_both(place, came, leave)
     assert found == {"Patient.identifier.value": (1, 0)}
 
 

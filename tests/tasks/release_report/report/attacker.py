@@ -57,7 +57,7 @@ class Puzzle:
         """Some values cannot be, whatever is said."""
         self.domains[name] &= ~bits(values)
 
-    def told(self, k: int) -> list[str]:
+    def revealed(self, k: int) -> list[str]:
         """The unknowns of which one of 1 to k - 1 is the only value that fits everything."""
         return self.only(*(name for name, truth in self.truth.items() if 0 < truth < k))
 

@@ -94,7 +94,7 @@ def walked(value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             yield below, value, key
 
 
-def leaves(resource: Json) -> dict[str, list[tuple[Any, Any]]]:
+def holders_by_path(resource: Json) -> dict[str, list[tuple[Any, Any]]]:
     found: dict[str, list[tuple[Any, Any]]] = {}
     for path, holder, key in walked(resource, resource["resourceType"]):
         name = path if not isinstance(key, int) else path.rstrip(".")
@@ -111,7 +111,7 @@ def honest(imported: People, shift: Callable[[int, int], int]) -> People:
     out = copy.deepcopy(imported)
     for number, resources in enumerate(out):
         for at, resource in enumerate(resources):
-            for path, places in leaves(resource).items():
+            for path, places in holders_by_path(resource).items():
                 for holder, key in places:
                     if path in DATED:
                         holder[key] = moved(holder[key], shift(number, at))
@@ -158,7 +158,7 @@ def found(report: ReleaseReport, level: str = "stop") -> list[tuple[str, str]]:
     return sorted((one.code, one.about) for one in report.findings if one.level == level)
 
 
-def said(report: ReleaseReport, name: str) -> dict[Any, Any]:
+def rows_by_name(report: ReleaseReport, name: str) -> dict[Any, Any]:
     """The rows of a table of section 7 by their first column."""
     return {row[0]: row[1:] for row in report.rows(name)}
 
@@ -179,7 +179,7 @@ def test_an_honest_service_changes_no_dates_and_contents_that_are_stops(
     assert found(result.in_house) == found(result.recipient) == left
     names = {one.code for one in result.in_house.findings}
     assert not names & {"content-differs", "birthday-event", "shift-told"}
-    states = said(result.in_house, "date_moves")
+    states = rows_by_name(result.in_house, "date_moves")
     word = "@days-same" if still else "@days-moved"
     assert {states[path][-1] for path in DATED} == {word}
     assert sum(result.measured[1].date_shifts.values()) == SIZE
@@ -195,13 +195,15 @@ def test_one_path_as_in_the_hospital_among_shifted_ones_is_a_stop(
     leaving = honest(imported, own)
     for number in whom:
         for before, after in zip(imported[number], leaving[number], strict=True):
-            for (there, at), (here, key) in zip(leaves(before).get(path, []), leaves(after).get(path, []), strict=True):
+            for (there, at), (here, key) in zip(
+                holders_by_path(before).get(path, []), holders_by_path(after).get(path, []), strict=True
+            ):
                 here[key] = there[at]
     result = made(tmp_path, imported, leaving, form)
     for report in (result.in_house, result.recipient):
         original = [("original-left", path)] if path.startswith("Patient.") else []
         assert found(report) == [("dates-raw", path), *original]
-        assert said(report, "date_moves")[path][-1] == "@days-raw"
+        assert rows_by_name(report, "date_moves")[path][-1] == "@days-raw"
         [stop] = [one for one in report.findings if one.code == "dates-raw"]
         assert stop.patients is not None
         assert stop.patients.word == ("fewer" if len(whom) == 1 else "all_but_fewer" if len(whom) == SIZE else "about")
@@ -214,7 +216,7 @@ def test_one_path_as_in_the_hospital_among_shifted_ones_is_a_stop(
 def put(resources: list[Json], path: str, value: Any) -> bool:
     """Put a value in the first place of a path; whether there is one."""
     for resource in resources:
-        for holder, key in leaves(resource).get(path, [])[:1]:
+        for holder, key in holders_by_path(resource).get(path, [])[:1]:
             holder[key] = value
             return True
     return False
@@ -297,7 +299,7 @@ def test_dates_of_which_a_rule_leaves_the_year_or_the_month_are_not_compared(tmp
             after[at]["period"]["start"] = before[at]["period"]["start"][:size] + end
     report = made(tmp_path, imported, leaving).in_house
     assert found(report) == []
-    assert said(report, "date_moves")["Encounter.period.start"][-1] == "@days-uncompared"
+    assert rows_by_name(report, "date_moves")["Encounter.period.start"][-1] == "@days-uncompared"
 
 
 def test_the_moment_of_the_extraction_tells_no_shift_where_it_stays(tmp_path: Path) -> None:
@@ -384,7 +386,7 @@ def test_content_that_changes_although_no_rule_touches_it_is_a_stop(
         if len(whom) == 1:  # R7: what all patients have may be said
             assert "KANARIE" not in report.model_dump_json() + html(report)
         if rules:
-            assert said(report, "changed") == {path: ()}
+            assert rows_by_name(report, "changed") == {path: ()}
 
 
 @pytest.mark.parametrize("change", ["came", "went"])

@@ -72,13 +72,13 @@ def codes(given: ReportFacts, level: str | None = None) -> list[str]:
     return [one.code for one in found(given, level)]
 
 
-def leaving(given: ReportFacts, **more: Any) -> ReportFacts:
+def with_sent(given: ReportFacts, **more: Any) -> ReportFacts:
     return replace(given, leaving=replace(given.leaving, **more))
 
 
 def with_path(path: str, at: Path) -> ReportFacts:
     given = clean()
-    return leaving(given, paths={**given.leaving.paths, path: at})
+    return with_sent(given, paths={**given.leaving.paths, path: at})
 
 
 def test_a_clean_delivery_has_no_stop() -> None:
@@ -96,7 +96,7 @@ def test_what_is_left_is_a_stop_with_path_and_kind(
     path: str, patients: int, said: Count, kind: str, original: int
 ) -> None:
     given = with_path(path, Path(patients, kind, original=original * patients))
-    given = leaving(given, extensions={"http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName": SIZE})
+    given = with_sent(given, extensions={"http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName": SIZE})
     (stop,) = found(given, "stop")
     assert stop.code == ("original-left" if original else "identifying-left")
     assert stop.about == path
@@ -112,7 +112,8 @@ def test_all_fields_without_a_rule_are_in_the_document_those_of_persons_first() 
     paths = {**many, **{path: Path(SIZE) for path in (*handled, "Patient.maritalStatus.coding.code")}}
     rules = ("Resource.id", "nodesByType('Reference').reference", "nodesByName('family')", "nodesByType('date')")
     given = replace(
-        leaving(given, paths=paths), rules=AnonymizationRules("r", "0" * 64, tuple((path, "redact") for path in rules))
+        with_sent(given, paths=paths),
+        rules=AnonymizationRules("r", "0" * 64, tuple((path, "redact") for path in rules)),
     )
     for k in (5, 11):
         table = table_of(build(given, k=k), "unspoken")
@@ -172,7 +173,7 @@ def test_r1_a_total_is_the_sum_of_the_printed_parts_and_both_are_marked_as_round
     types = {"Patient": TypeCount(SIZE, SIZE), "Condition": TypeCount(62, 33), "Encounter": TypeCount(61, 31)}
     file = MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE, 163, SIZE, "0" * 64)
     files = (replace(file, resources=80), replace(file, name="pseudonymized/batch-1.ndjson", resources=83, patients=20))
-    for given in (leaving(clean(), types=types, files=(file,)), leaving(clean(), types=types, files=files)):
+    for given in (with_sent(clean(), types=types, files=(file,)), with_sent(clean(), types=types, files=files)):
         report = build(given, k=5, recipient=recipient)
         tables = {one.name: one for part in report.sections for one in part.tables}
         resources = sum(row[3] for row in tables["types"].rows if isinstance(row[3], int))
@@ -185,7 +186,7 @@ def test_r1_a_total_is_the_sum_of_the_printed_parts_and_both_are_marked_as_round
 
 
 def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> None:
-    given = leaving(clean(), dates={"Condition.recordedDate": Dates(SIZE, future=SIZE)})
+    given = with_sent(clean(), dates={"Condition.recordedDate": Dates(SIZE, future=SIZE)})
     page = html(build(given, k=5))
     section = page.partition('<div class="body" id="s11">')[2].partition("</details>")[0]
     assert "<code>Condition.recordedDate</code> has dates in the future." in section
@@ -197,7 +198,7 @@ def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> Non
 @pytest.mark.parametrize("counted", [("Patient.birthDate", "Patient.gender"), ReportConfig().quasi_identifiers])
 @pytest.mark.parametrize("region", ["", "04"])
 def test_rows_about_the_region_stand_where_there_is_one(region: str, counted: tuple[str, ...]) -> None:
-    given = leaving(clean(), classes={("1950", "female", region): 20, ("1960", "male", ""): 20})
+    given = with_sent(clean(), classes={("1950", "female", region): 20, ("1960", "male", ""): 20})
     report = build(replace(given, settings=ReportConfig(quasi_identifiers=counted)), k=5)
     rows = {row[0] for row in report.rows("apart")}
     there = bool(region) and len(counted) == 3
@@ -251,7 +252,7 @@ def test_what_is_kept_on_purpose_is_looked_at() -> None:
     ({"patients": SIZE + 1}, "patients-gained"),
 ])  # fmt: skip
 def test_each_is_a_stop(change: Mapping[str, Any], code: str) -> None:
-    assert codes(leaving(clean(), **change), "stop") == [code]
+    assert codes(with_sent(clean(), **change), "stop") == [code]
 
 
 @pytest.mark.parametrize(("change", "code"), [
@@ -270,7 +271,7 @@ def test_each_is_a_stop(change: Mapping[str, Any], code: str) -> None:
     ({"paths": {"Condition.note.text": Path(9, "address-part")}}, "address-part"),
 ])  # fmt: skip
 def test_each_is_looked_at(change: Mapping[str, Any], code: str) -> None:
-    given = leaving(clean(), **change)
+    given = with_sent(clean(), **change)
     assert codes(given, "stop") == []
     assert code in codes(given, "look")
 
@@ -281,7 +282,7 @@ def test_each_is_looked_at(change: Mapping[str, Any], code: str) -> None:
     (("Patient.address.postalCode",), "region"),
 ])  # fmt: skip
 def test_who_can_be_told_apart_is_said_with_what_is_compared(compared: tuple[str, ...], said: str) -> None:
-    given = leaving(clean(), classes={("1950", "female", "04"): 1, ("1960", "male", "05"): SIZE - 1})
+    given = with_sent(clean(), classes={("1950", "female", "04"): 1, ("1960", "male", "05"): SIZE - 1})
     given = replace(given, settings=ReportConfig(quasi_identifiers=compared))
     (one,) = (one for one in found(given) if one.code == "told-apart")
     sentence = "".join(piece.text for piece in Words("en", 5).finding(one))
@@ -299,13 +300,13 @@ def test_dates_that_were_the_same_for_everybody_tell_the_shift(
     before: dict[str, int], after: dict[str, int], told: bool
 ) -> None:
     path = "Provenance.recorded"
-    given = leaving(clean(), date_shifts={17: 9, -3: SIZE - 9}, dates={path: Dates(SIZE, months=after)})
+    given = with_sent(clean(), date_shifts={17: 9, -3: SIZE - 9}, dates={path: Dates(SIZE, months=after)})
     assert given.imported is not None
     given = replace(given, imported=replace(given.imported, dates={path: Dates(SIZE, months=before)}))
     looks = [one.about for one in found(given) if one.code == "shift-told"]
     assert looks == ([path] if told else [])
     for shifts in ({17: SIZE}, {0: SIZE}):  # said otherwise: one for all, or none
-        assert "shift-told" not in codes(leaving(given, date_shifts=shifts), "look")
+        assert "shift-told" not in codes(with_sent(given, date_shifts=shifts), "look")
 
 
 def dated(*paths: str, **found: int) -> dict[str, Any]:
@@ -320,11 +321,11 @@ def dated(*paths: str, **found: int) -> dict[str, Any]:
 def test_what_few_tell_of_the_shift_what_is_planned_and_what_is_older_is_no_look(
     change: Mapping[str, Any], names: set[str]
 ) -> None:
-    assert not names & set(codes(leaving(clean(), **change)))
+    assert not names & set(codes(with_sent(clean(), **change)))
 
 
 def test_patients_that_are_fewer_need_a_reason() -> None:
-    fewer = leaving(clean(rules=None), patients=SIZE - 1)
+    fewer = with_sent(clean(rules=None), patients=SIZE - 1)
     assert codes(fewer, "stop") == ["patients-lost"]
     assert "patients-fewer" in codes(replace(fewer, corrected=(Corrected("a.ndjson"),)), "look")
 
@@ -350,7 +351,7 @@ def test_without_a_stop_the_first_section_says_what_was_not_checked() -> None:
 
 
 def test_fewer_than_k_patients_leave_alarms_and_where_to_alone() -> None:
-    given = leaving(clean(), patients=3, paths={"Patient.name.family": Path(1, "name")})
+    given = with_sent(clean(), patients=3, paths={"Patient.name.family": Path(1, "name")})
     report = build(given, k=5)
     assert report.tiles.patients == FEWER
     stops = [one for one in report.findings if one.code == "identifying-left"]
@@ -363,7 +364,7 @@ def test_fewer_than_k_patients_leave_alarms_and_where_to_alone() -> None:
 
 
 def test_a_thousand_resources_of_one_patient_are_one_patient() -> None:
-    given = leaving(
+    given = with_sent(
         clean(),
         types={"Patient": TypeCount(SIZE, SIZE), "Condition": TypeCount(1000, 1)},
         codes={"Condition.code": Codes(1, {"s|c": 1}, {"s|c": "text"}, {"s|c": 1}, {"s": 1})},
@@ -465,14 +466,14 @@ def test_who_corrected_a_file_is_told_in_house_only() -> None:
 
 def test_the_same_facts_give_the_same_report_in_any_order() -> None:
     given = clean(leaving=sung(3))
-    again = leaving(given, paths=dict(reversed(list(given.leaving.paths.items()))))
+    again = with_sent(given, paths=dict(reversed(list(given.leaving.paths.items()))))
     assert build(given, k=5) == build(again, k=5)
     assert EffectiveQuery("", "").types == frozenset()
 
 
 def test_r11_no_share_and_no_number_reveals_that_all_of_a_few_patients_have_a_code() -> None:
     few = 12
-    given = leaving(
+    given = with_sent(
         clean(),
         patients=few,
         codes={"Observation.code": Codes(few, {"http://loinc.org|1-1": few, "http://loinc.org|2-2": few - 1})},
@@ -496,7 +497,7 @@ def test_r6_resources_lines_and_bytes_of_the_recipients_copy_hide_the_patient_co
     patients = 1_234
     file = MeasuredFile("pseudonymized/core.ndjson", 123_456, 123_456, patients, patients, patients, "0" * 64)
     types = {"Patient": TypeCount(patients, patients)}
-    given = leaving(clean(), files=(file,), patients=patients, types=types, multiplicity={"Patient": (1.0, 1.0, 2.0)})
+    given = with_sent(clean(), files=(file,), patients=patients, types=types, multiplicity={"Patient": (1.0, 1.0, 2.0)})
     report = build(given, k=5, recipient=recipient)
     sections = {one.number: one for one in report.sections}
     figures = facts_in(report, 2)
@@ -513,16 +514,16 @@ def test_r6_resources_lines_and_bytes_of_the_recipients_copy_hide_the_patient_co
 @pytest.mark.parametrize("files", [1, 9, 12, 43])
 def test_r6_the_number_of_files_is_rounded_where_that_of_patients_is(files: int) -> None:
     one = clean().leaving.files[0]
-    of_one_each = leaving(clean(), files=tuple(replace(one, name=f"a/{n}.ndjson", patients=1) for n in range(files)))
+    of_one_each = with_sent(clean(), files=tuple(replace(one, name=f"a/{n}.ndjson", patients=1) for n in range(files)))
     assert build(of_one_each, k=5).tiles.files == files
     rounded = {1: 1, 9: 9, 12: 10, 43: 45}
     assert build(of_one_each, k=5, recipient=True).tiles.files == rounded[files]
-    assert build(leaving(of_one_each, patients=4), k=5).tiles.files == (1 if files == 1 else round(files / 5) * 5)
+    assert build(with_sent(of_one_each, patients=4), k=5).tiles.files == (1 if files == 1 else round(files / 5) * 5)
 
 
 def test_r6_references_are_counted_in_patients() -> None:
     """Nearly each resource refers to its patient once: their number would be that of the resources."""
-    given = leaving(clean(), references=References(90, 3, SIZE, 0), ids=Ids({"hashed": SIZE}, 2, 2))
+    given = with_sent(clean(), references=References(90, 3, SIZE, 0), ids=Ids({"hashed": SIZE}, 2, 2))
     assert facts_in(build(given, k=5), 12) == {
         "patients_inside": Count(word="all"), "patients_dangling": "@of-nobody", "patients_duplicates": FEWER,
     }  # fmt: skip
@@ -537,13 +538,13 @@ def test_r6_how_many_patients_were_lost_is_said_like_each_figure_around_them() -
 
 
 def test_original_ids_are_a_stop_in_tables_too() -> None:
-    assert codes(leaving(clean(), tables=True, ids=Ids({"original": 1})), "stop") == ["original-ids"]
+    assert codes(with_sent(clean(), tables=True, ids=Ids({"original": 1})), "stop") == ["original-ids"]
 
 
 def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
     asked = (AskedAttribute("Medication.code", True), AskedAttribute("Medication.status", False))
     query = EffectiveQuery("", "", groups=(QueryGroup("medication", "http://m.example", "Medication", asked),))
-    given = leaving(
+    given = with_sent(
         clean(query=query), types={"Medication": TypeCount(7, 0, 7)}, paths={"Medication.status": Path(0, nobody=7)}
     )
     there = {"Medication.status": Path(0, nobody=7), "Medication.code.coding.code": Path(0, nobody=7)}
@@ -555,7 +556,7 @@ def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
         ("Medication.status", "@optional", "@of-nobody", "@of-nobody", "@filled"),
     ]  # fmt: skip
     assert [one.about for one in found(given) if one.code == "required-thinned"] == ["Medication.code"]
-    gone = leaving(given, types={}, paths={})
+    gone = with_sent(given, types={}, paths={})
     assert [one.values for one in found(gone) if one.code == "removed-by-rules"] == [{"attributes": 2}]
 
 
@@ -563,14 +564,14 @@ def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
 def test_hosts_of_few_patients_are_one_stop_with_their_own_number(few: tuple[int, ...], said: Count) -> None:
     """Not with that of another host, which is shown."""
     hosts = {"many.example": 20} | {f"{CANARY}{number}.example": n for number, n in enumerate(few)}
-    given = leaving(clean(), references=References(hosts=hosts))
+    given = with_sent(clean(), references=References(hosts=hosts))
     stops = [(one.about, one.patients) for one in found(given, "stop")]
     assert stops == [("many.example", Count(word="about", number=20)), ("@unnamed-host", said)]
 
 
 def test_section_7_does_not_claim_that_nothing_was_found_where_ids_are_original() -> None:
     for ids, said in ((Ids({"hashed": SIZE, "original": 1}), ()), (Ids(referred=1), ()), (Ids(), ("nothing-left",))):
-        assert section_of(build(leaving(clean(), ids=ids), k=5), 7).said == said
+        assert section_of(build(with_sent(clean(), ids=ids), k=5), 7).said == said
 
 
 @pytest.mark.parametrize(("patients", "names"), [((3,), ["@all-files"]), ((20, 5, 3), ["a0", "@other-files"])])
@@ -578,13 +579,13 @@ def test_files_of_few_patients_are_added_up_and_their_number_is_no_hash(
     patients: tuple[int, ...], names: list[str]
 ) -> None:
     files = tuple(MeasuredFile(f"a{n}", 9 - n, 9, of, of, of, f"{n:064}") for n, of in enumerate(patients))
-    rows = build(leaving(clean(), files=files), k=5).rows("files")
+    rows = build(with_sent(clean(), files=files), k=5).rows("files")
     assert [row[0] for row in rows] == names
     assert rows[-1][-1] is None
 
 
 def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_there() -> None:
-    report = build(leaving(clean(), tables=True, classes={}), k=5)
+    report = build(with_sent(clean(), tables=True, classes={}), k=5)
     said = {section.number: section.said for section in report.sections}
     assert [said[number] for number in (8, 9, 10)] == [("not-of-tables",)] * 3
     assert "tables-by-column" in said[1]
@@ -593,7 +594,7 @@ def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_the
 
 def test_codes_about_resources_stand_behind_those_of_what_was_found() -> None:
     labels = {path: Codes(SIZE, {"s|c": SIZE}) for path in ("Bundle.meta.security", "Condition.meta.tag")}
-    given = leaving(clean(), codes={**labels, "Condition.code": Codes(8, {"s|c": 8})})
+    given = with_sent(clean(), codes={**labels, "Condition.code": Codes(8, {"s|c": 8})})
     assert [row[0] for row in build(given, k=5).rows("codes")] == ["Condition.code", *labels]
 
 
@@ -607,12 +608,12 @@ def test_codes_about_resources_stand_behind_those_of_what_was_found() -> None:
     ({"statuses": {"Condition.status|rare": 3}}, "statuses"),
 ])  # fmt: skip
 def test_where_all_of_a_table_is_withheld_the_page_says_so(change: Mapping[str, Any], name: str) -> None:
-    report = build(leaving(clean(), **change), k=5)
+    report = build(with_sent(clean(), **change), k=5)
     table = table_of(report, name)
     assert (table.rows, table.withheld, report.fact("withheld")) == ((), True, True)
 
 
 def test_r6_shares_of_the_recipients_copy_are_made_from_the_number_that_it_says() -> None:
-    given = leaving(clean(), patients=57, codes={"Condition.code": Codes(57, {"s|c": 25})})
+    given = with_sent(clean(), patients=57, codes={"Condition.code": Codes(57, {"s|c": 25})})
     rows = [row for recipient in (False, True) for row in build(given, k=5, recipient=recipient).rows("codes")]
     assert [row[-1] for row in rows] == ["40 %", "50 %"]  # 25 of 57, and 25 of 55

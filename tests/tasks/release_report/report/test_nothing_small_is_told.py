@@ -340,7 +340,7 @@ def test_no_small_number_can_be_told_from_a_report(k: int) -> None:
     dice = random.Random(k)
     for size in (k, k + 1, 20, 60):
         puzzle = read(population(dice, size), k)
-        assert puzzle.told(k) == []
+        assert puzzle.revealed(k) == []
 
 
 @pytest.mark.slow
@@ -350,7 +350,7 @@ def test_no_small_number_can_be_told_from_any_report(k: int, seed: int) -> None:
     dice = random.Random(1000 * seed + k)
     for size in range(3, 61, 3):
         puzzle = read(population(dice, size), k, recipient=seed % 4 == 3 and k == 11)
-        assert [name for name in puzzle.told(k) if name != "N"] == []
+        assert [name for name in puzzle.revealed(k) if name != "N"] == []
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
@@ -358,7 +358,7 @@ def test_the_recipients_copy_tells_neither_a_small_number_nor_that_of_all_patien
     dice = random.Random(seed)
     for size in range(3 + seed, 61, 5) if seed else (8, 14, 27):
         puzzle = read(population(dice, size), 11, recipient=True, exact=False)
-        assert puzzle.told(11) == []
+        assert puzzle.revealed(11) == []
         assert size < 11 or puzzle.only("N") == []
 
 
@@ -368,9 +368,9 @@ def test_the_solver_tells_what_can_be_told() -> None:
     for name, (values, truth) in parts.items():
         puzzle.unknown(name, values, truth)
     puzzle.sums.append((("a", "b", "c"), "N"))
-    assert puzzle.told(5) == ["c"]
+    assert puzzle.revealed(5) == ["c"]
     puzzle.domains["a"] |= 1 << 18
-    assert puzzle.told(5) == []
+    assert puzzle.revealed(5) == []
 
 
 MEASURED = range(4, 14)
@@ -410,7 +410,7 @@ def test_nor_can_it_from_two_reports_that_differ_by_one_patient(k: int, seed: in
         new = {
             name for name, truth in puzzle.truth.items() if name[:2] == "2 " and not puzzle.truth.get("1" + name[1:])
         }
-        assert [name for name in puzzle.told(k) if name not in new and not name.startswith("more ")] == []
+        assert [name for name in puzzle.revealed(k) if name not in new and not name.startswith("more ")] == []
 
 
 @pytest.mark.parametrize("recipient", [False, True])

@@ -22,7 +22,7 @@ WHOLE = ["2020-02"] * 30 + ["2020-05"] * 10 + ["2020-09"] * 20
 Found = dict[str, tuple[tuple[str, ...], list[Any]]]
 
 
-def said(cell: Value) -> tuple[str, int | None] | None:
+def word_and_number(cell: Value) -> tuple[str, int | None] | None:
     return (cell.word, cell.number) if isinstance(cell, Count) else None
 
 
@@ -32,7 +32,7 @@ def tables(by_path: Mapping[str, Dates], *, recipient: bool = False, size: int =
     section = section_of(build(given, k=5, recipient=recipient), 11)
     found = {}
     for one in section.tables:
-        rows = [(row[0], *map(said, row[1:])) for row in one.rows]
+        rows = [(row[0], *map(word_and_number, row[1:])) for row in one.rows]
         found[one.columns[0]] = (one.columns[1:], rows)
     return found
 

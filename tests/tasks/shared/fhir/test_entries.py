@@ -19,7 +19,7 @@ def bundle(*entries: bytes, around: bytes = b"") -> bytes:
     return b'{"resourceType":"Bundle","type":"batch"%b,"entry":[%b]}' % (around, b",".join(entries))
 
 
-def seen(line: bytes) -> list[Any]:
+def entry_parts(line: bytes) -> list[Any]:
     """What the reader finds of each entry: its parts, or the reason."""
     read = read_bundle(line)
     assert read is not None
@@ -58,8 +58,8 @@ def test_both_ways_to_read_a_bundle_find_the_same(given_ones: list[bytes], space
     assert raw_entries(line) is not None
     spaced = line.replace(b'"entry":[', b'"entry"' + space + b":[", 1)
     assert raw_entries(spaced) is None
-    assert seen(line) == seen(spaced)
-    assert len(seen(line)) == len(given_ones)
+    assert entry_parts(line) == entry_parts(spaced)
+    assert len(entry_parts(line)) == len(given_ones)
 
 
 @given(st.lists(entries, max_size=4))
@@ -83,7 +83,7 @@ def test_members_are_those_of_the_resource_text(given_ones: list[bytes]) -> None
 def test_a_key_twice_in_an_entry_is_never_passed_over(line: bytes) -> None:
     assert raw_entries(line) is None
     assert member_entries(line) is None
-    assert seen(line) == ["repeated-key"]
+    assert entry_parts(line) == ["repeated-key"]
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,18 @@ def test_a_key_twice_in_a_resource_is_no_reading_by_members() -> None:
 )
 def test_one_bad_entry_leaves_the_others(entry: bytes, reference: str) -> None:
     good = b'{"resource":%b}' % PATIENT
-    assert seen(bundle(good, entry, good)) == [(None, None, None, PATIENT), reference, (None, None, None, PATIENT)]
+    assert entry_parts(bundle(good, entry, good)) == [
+        (None, None, None, PATIENT),
+        reference,
+        (None, None, None, PATIENT),
+    ]
 
 
 @pytest.mark.parametrize("more", [b'"link":[]', b'"extension":[{"url":"x"}]', b'"_fullUrl":{"id":"x"}'])
 def test_elements_that_are_not_read_change_nothing(more: bytes) -> None:
     line = bundle(b'{"resource":%b,%b}' % (PATIENT, more))
     assert raw_entries(line) is None
-    assert seen(line) == [(None, None, None, PATIENT)]
+    assert entry_parts(line) == [(None, None, None, PATIENT)]
 
 
 @pytest.mark.parametrize("line", [PATIENT, b'{"resourceType":"List","id":"l","entry":[{"item":{"reference":"a"}}]}'])
@@ -140,4 +144,4 @@ def test_a_resource_outside_the_entries_is_not_passed_over(line: bytes) -> None:
 
 def test_the_entries_of_a_resource_inside_are_not_those_of_the_bundle() -> None:
     inner = b'{"resourceType":"Bundle","id":"i","entry":[{"resource":%b}]}' % PATIENT
-    assert seen(bundle(b'{"resource":%b}' % inner)) == [(None, None, None, inner)]
+    assert entry_parts(bundle(b'{"resource":%b}' % inner)) == [(None, None, None, inner)]

@@ -192,7 +192,7 @@ def test_no_error_quotes_the_content(data: bytes) -> None:
 # Intake
 
 
-def take(directory: Path, compression: CompressionConfig, *pieces: bytes) -> FileFacts:
+def take_in(directory: Path, compression: CompressionConfig, *pieces: bytes) -> FileFacts:
     with Intake(directory, "x", compression, name="source.ndjson") as intake:
         intake.run(Chunks(*pieces))
         return intake.commit()
@@ -212,7 +212,7 @@ def test_content_comes_in_unchanged_from_either_form_into_either_form(
     content = b"\r\n".join(json.dumps(line).encode() for line in lines) + (b"\n" if final else b"")
     stored = zstandard.compress(content) if stored_zst else content
     with tempfile.TemporaryDirectory() as name:
-        facts = take(Path(name), CompressionConfig(enabled=enabled), *cut(stored, sizes))
+        facts = take_in(Path(name), CompressionConfig(enabled=enabled), *cut(stored, sizes))
         assert facts.name == ("x.ndjson.zst" if enabled else "x.ndjson")
         data = Path(name, facts.name).read_bytes()
         assert facts.lines == len(lines)
@@ -226,7 +226,7 @@ def test_content_comes_in_unchanged_from_either_form_into_either_form(
 
 def test_zst_data_is_stored_as_it_came_when_compression_is_enabled(tmp_path: Path) -> None:
     stored = zstandard.ZstdCompressor(level=19).compress(b'{"a":1}\n') + zstandard.compress(b'{"b":2}\n')
-    facts = take(tmp_path, ZST, stored)
+    facts = take_in(tmp_path, ZST, stored)
     assert (tmp_path / facts.name).read_bytes() == stored
     assert facts.lines == 2
 
@@ -245,7 +245,7 @@ def test_bad_data_leaves_nothing_behind(
     tmp_path: Path, compression: CompressionConfig, data: bytes, reference: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        take(tmp_path, compression, data)
+        take_in(tmp_path, compression, data)
     assert caught.value.reference == reference
     assert str(caught.value.context).startswith("source.ndjson")
     assert not tmp_path.exists() or names(tmp_path) == []
@@ -293,7 +293,7 @@ def test_memory_stays_bounded_by_pieces_however_far_zst_expands(tmp_path: Path, 
     stored = zstandard.compress(line * 50_000)  # 50 MB from a few KB
     tracemalloc.start()
     try:
-        facts = take(tmp_path, compression, stored)
+        facts = take_in(tmp_path, compression, stored)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

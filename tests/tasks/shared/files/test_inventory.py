@@ -24,7 +24,7 @@ def job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def taken(job: Path, *folders: str, **options: object) -> Inventory:
+def inventory_of(job: Path, *folders: str, **options: object) -> Inventory:
     return take_inventory(job, [job / name for name in folders or ("import", "csv")], stop=Stop(), **options)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def age(job: Path, seconds: int = 60) -> None:
 
 
 def test_it_holds_every_file_with_the_hash_of_its_stored_bytes_sorted_by_name(job: Path) -> None:
-    found = [(entry.name, entry.size, entry.sha256) for entry in taken(job).entries]
+    found = [(entry.name, entry.size, entry.sha256) for entry in inventory_of(job).entries]
     assert found == [
         ("csv/sub/ä.csv", 0, hashlib.sha256(b"").hexdigest()),
         ("import/a.ndjson.zst", 1, hashlib.sha256(b"\x28").hexdigest()),
@@ -47,29 +47,29 @@ def test_it_holds_every_file_with_the_hash_of_its_stored_bytes_sorted_by_name(jo
 def test_the_digest_is_that_of_its_canonical_lines(job: Path) -> None:
     lines = [
         json.dumps({"name": entry.name, "size": entry.size, "sha256": entry.sha256}, separators=(",", ":")) + "\n"
-        for entry in taken(job).entries
+        for entry in inventory_of(job).entries
     ]
-    assert taken(job).digest == hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert inventory_of(job).digest == hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def test_the_digest_depends_on_names_sizes_and_contents_alone(job: Path) -> None:
-    before = taken(job).digest
+    before = inventory_of(job).digest
     age(job)
-    assert taken(job, "csv", "import", "import").digest == before
+    assert inventory_of(job, "csv", "import", "import").digest == before
     (job / "import" / "NOTES.txt").touch()
     (job / "import" / "c.ndjson.part").touch()
-    assert taken(job).digest == before
+    assert inventory_of(job).digest == before
     (job / "import" / "b.ndjson").write_bytes(b"[]\n")
-    assert taken(job).digest != before
+    assert inventory_of(job).digest != before
 
 
 def test_a_kept_one_is_private_and_comes_back_only_as_what_it_was(job: Path) -> None:
-    inventory = taken(job)
+    inventory = inventory_of(job)
     path = job / ".results" / "1-inventory.ndjson"
     inventory.save(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert load(path, inventory.digest) == inventory
-    assert inventory.below("csv").entries == taken(job, "csv").entries
+    assert inventory.below("csv").entries == inventory_of(job, "csv").entries
     path.write_bytes(path.read_bytes().replace(b'"size":3', b'"size":4'))
     assert load(path, inventory.digest) is None
     for damaged in (b"\x80\x04", b'{"name":', b"[1]\n", b"null\n", b"[" * 100_000):
@@ -81,23 +81,23 @@ def test_a_kept_one_is_private_and_comes_back_only_as_what_it_was(job: Path) -> 
 
 def test_what_nobody_touched_is_not_read_again_and_what_somebody_did_is(job: Path) -> None:
     age(job)
-    inventory = taken(job)
+    inventory = inventory_of(job)
     later = Inventory(inventory.entries, time.time_ns() + 10**10)
     later.save(job / "kept")
     kept = load(job / "kept", inventory.digest)
     assert kept is not None
     read: list[int] = []
-    assert taken(job, known=kept.hash_of, read=read.append).digest == inventory.digest
+    assert inventory_of(job, known=kept.hash_of, read=read.append).digest == inventory.digest
     assert read == []
     before = (job / "import" / "b.ndjson").stat()
     (job / "import" / "b.ndjson").write_bytes(b"[]\n")
     os.utime(job / "import" / "b.ndjson", ns=(before.st_atime_ns, before.st_mtime_ns))  # as if nothing had happened
-    assert taken(job, known=kept.hash_of, read=read.append).digest != inventory.digest
+    assert inventory_of(job, known=kept.hash_of, read=read.append).digest != inventory.digest
     assert read == [3]
 
 
 def test_a_file_that_may_still_be_written_to_without_another_time_is_read_again(job: Path) -> None:
-    inventory = taken(job)
+    inventory = inventory_of(job)
     inventory.save(job / "kept")
     assert b'"state"' not in (job / "kept").read_bytes()
 
@@ -111,12 +111,12 @@ def test_names_that_are_no_utf_8_come_back(tmp_path: Path) -> None:
 
 
 def test_differences_are_told_by_name(job: Path) -> None:
-    before = taken(job)
+    before = inventory_of(job)
     (job / "import" / "b.ndjson").rename(job / "import" / "c.ndjson")
     (job / "import" / "a.ndjson.zst").unlink()
     (job / "csv" / "sub" / "ä.csv").write_bytes(b"x")
     (job / "csv" / "new\x1b.csv").write_bytes(b"y")
-    assert differences(before, taken(job)) == [
+    assert differences(before, inventory_of(job)) == [
         "'added: csv/new\\x1b.csv'",
         "changed: csv/sub/ä.csv",
         "removed: import/a.ndjson.zst",

@@ -15,7 +15,7 @@ from tasks.shared.http.client import ServiceClient
 
 
 @pytest.fixture
-def told() -> Iterator[list[str]]:
+def logged() -> Iterator[list[str]]:
     lines: list[str] = []
     wire_log.listen(lines.append)
     yield lines
@@ -57,25 +57,25 @@ def test_an_address_shows_neither_a_person_nor_a_permission(url: str, shown: str
     assert wire_log.shown(url) == shown
 
 
-def test_each_request_is_told_with_its_status_and_the_sizes_of_its_bodies(told: list[str]) -> None:
+def test_each_request_is_told_with_its_status_and_the_sizes_of_its_bodies(logged: list[str]) -> None:
     with client(httpx.Response(200, content=b"x" * 1500)) as service:
         service.send("POST", "http://fhir/fhir/Patient/canary-1", operation="send", content=b"y" * 2000)
         service.peek("GET", "http://fhir/metadata")
-    assert [as_shown(line) for line in told] == [
+    assert [as_shown(line) for line in logged] == [
         "POST http://fhir/fhir/Patient/…: 200, 2.0 kB sent, 1.5 kB back, … ms",
         "GET http://fhir/metadata: 200, 0 B, … ms",
     ]
 
 
-def test_a_request_that_nobody_answers_is_told_with_the_reference_of_its_error(told: list[str]) -> None:
+def test_a_request_that_nobody_answers_is_told_with_the_reference_of_its_error(logged: list[str]) -> None:
     with client(httpx.ConnectError("canary")) as service, pytest.raises(NetworkError):
         service.send("GET", "http://fhir/metadata", operation="reach")
-    assert [as_shown(line) for line in told] == ["GET http://fhir/metadata: connect-failed, … ms"]
+    assert [as_shown(line) for line in logged] == ["GET http://fhir/metadata: connect-failed, … ms"]
 
 
-def test_a_download_is_told_when_its_body_is_read_with_what_came_of_it(told: list[str]) -> None:
+def test_a_download_is_told_when_its_body_is_read_with_what_came_of_it(logged: list[str]) -> None:
     service = client(httpx.Response(200, content=b"x" * 1500))
     with service.stream("GET", "http://fhir/file?token=canary", operation="download") as response:
-        assert told == []
+        assert logged == []
         assert len(b"".join(response.iter_raw())) == 1500
-    assert [as_shown(line) for line in told] == ["GET http://fhir/file?token=…: 200, 1.5 kB, … ms"]
+    assert [as_shown(line) for line in logged] == ["GET http://fhir/file?token=…: 200, 1.5 kB, … ms"]
