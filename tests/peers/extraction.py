@@ -273,7 +273,7 @@ class PatientExtraction:
     )
     polls: int = 2
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    job_extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
     polled: dict[str, int] = field(default_factory=dict)
     override: Callable[[SeenRequest], Reply | Raw | None] = lambda _: None
     url: str = ""
