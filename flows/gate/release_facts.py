@@ -18,7 +18,6 @@ from typing import Any, Final
 from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
-from flows.job.record import now
 from flows.job.sources import Sources
 from flows.reports.summary import versions
 from tasks import declared
@@ -58,7 +57,7 @@ def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -
     return ReportFacts(
         job=job.id,
         project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
-        made=now(),
+        made=datetime.now().astimezone().isoformat(timespec="seconds"),  # local: German pages have local times
         step=step,
         settings=job.config.report,
         destination=where,

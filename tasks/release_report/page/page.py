@@ -155,13 +155,23 @@ def _render(report: ReleaseReport, limits: PageLimits) -> str:
         text=lambda value, name="": cut(words.value(value, name)),
         verdict=verdict(report), answer=outcome(report) or verdict(report), digest=sha256(report),
         unchecked=[name for name in unchecked if name != "nothing-found"][: limits.findings],
-        sections=[sections[number] for number in sorted(sections) if number > 1],
+        sections=[_in_language(sections[number], report.language) for number in sorted(sections) if number > 1],
         findings_of=lambda what, value: [one for one in report.findings if getattr(one, what) == value],
         alike_of=partial(_alike, words), more_of=partial(_left_out, limits),
         rows_of=lambda table: table.rows[: _rows(table, limits)],
         bars_of=lambda table: bars(report, table, table.columns[: limits.columns]),
         chart_of=lambda table: chart_of(table, report.k, limits.columns),
     )  # fmt: skip
+
+
+def _in_language(section: ReportSection, language: str) -> ReportSection:
+    """Return a section without the steps' warnings, which are English sentences, on a page in another language. The
+    JSON has them; how many each step gave is in the table of steps.
+    """
+    if language == "en" or all(table.name != "warnings" for table in section.tables):
+        return section
+    kept = tuple(table for table in section.tables if table.name != "warnings")
+    return section.model_copy(update={"tables": kept, "said": (*section.said, "warnings-in-english")})
 
 
 def _alike(words: Words, findings: Sequence[ReportFinding]) -> Iterator[list[ReportFinding]]:

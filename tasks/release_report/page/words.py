@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
@@ -30,6 +30,8 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 _ESCAPED: Final = re.compile(r"\\\{(\w+)\\\}")
 _MOMENTS: Final = frozenset({"last_made", "changed"})
 """Facts and columns that are a moment."""
+
+_GERMAN_ZONES: Final = {timedelta(hours=1): "MEZ", timedelta(hours=2): "MESZ"}
 
 
 class FindingWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,20 +72,31 @@ class SentencePiece:
 class Words:
     """What a reader of ``language`` reads in a report whose small numbers are those below ``k``.
 
+    Moments are in UTC; in German they are local times, of ``zone`` or else of this machine.
     Once the data are ``sent`` what is called ``<name>_sent`` is said in the place of ``<name>``, where there is such.
     """
 
-    def __init__(self, language: str, k: int, *, sent: bool = False, space: str = " ") -> None:
+    def __init__(
+        self, language: str, k: int, *, sent: bool = False, space: str = " ", zone: tzinfo | None = None
+    ) -> None:
         self.language = language
         self.k = k
         self._sent = sent
         self._space = space
+        self._zone = zone
         self._all = vocabulary(language)
 
     @classmethod
     def of_report(cls, report: ReleaseReport, *, space: str = " ") -> Words:
-        """Return the words of a report; ``space`` stands between a number of bytes and its unit."""
-        return cls(report.language, report.k, sent=report.sent is not None, space=space)
+        """Return the words of a report; ``space`` stands between a number of bytes and its unit.
+
+        Local times are those of the machine that made it: every machine makes the same page of it.
+        """
+        try:
+            zone = datetime.fromisoformat(report.made).tzinfo or UTC
+        except ValueError:
+            zone = UTC
+        return cls(report.language, report.k, sent=report.sent is not None, space=space, zone=zone)
 
     def __call__(self, name: str, **values: object) -> str:
         """A word of the page; "one|many" by ``n``, and ``values`` in the places that are called so."""
@@ -155,14 +168,16 @@ class Words:
         return self._all.findings[name].name if name in self._all.findings else ""
 
     def moment(self, moment: str) -> str:
-        """A moment in ISO 8601, in UTC; what is none is shown as it is."""
+        """A moment in ISO 8601, in UTC, or in German in local time; what is none is shown as it is."""
         try:
             at = datetime.fromisoformat(moment)
         except ValueError:
             return moment
-        at = at.astimezone(UTC) if at.tzinfo else at
         if self.language == "de":
-            return f"{at:%d.%m.%Y, %H:%M} UTC"
+            at = at.astimezone(self._zone) if at.tzinfo else at
+            offset = at.utcoffset() or timedelta()
+            return f"{at:%d.%m.%Y, %H:%M} {_GERMAN_ZONES.get(offset) or timezone(offset)}"
+        at = at.astimezone(UTC) if at.tzinfo else at
         return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
     def finding(self, finding: ReportFinding) -> list[SentencePiece]:

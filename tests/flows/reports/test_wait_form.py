@@ -42,13 +42,14 @@ def waiting(language: str = "de", **more: Any) -> Waiting:
 
 def test_the_whole_form_is_in_the_language_of_the_report() -> None:
     text = wait_description(waiting(), STEPS, "sluice pipeline continue", language="de")
+    decided = Words("de", k=0).moment(FIRST.when)
     assert "Der Auftrag wartet bei Schritt 3 von 4 auf Ihre Entscheidung." in text
     assert "**Der Freigabebericht**: Nicht freigeben. 3 Gründe für einen Stopp." in text
     assert "- STOPP: " in text
     assert "**Was hinausgeht**: `send` liest diese Dateien in" in text
     assert "*release* gibt frei, und es geht mit `send` weiter; *reject* lehnt ab" in text
     assert (
-        "**Die erste von zwei Entscheidungen**: Freigegeben von Anna Data am 23.11.2026, 06:12 UTC, im Formular. "
+        f"**Die erste von zwei Entscheidungen**: Freigegeben von Anna Data am {decided}, im Formular. "
         r"Trotz der Stopps freigegeben, weil: made up. Anmerkung: \*fine\*."
     ) in text
     assert " the " not in text

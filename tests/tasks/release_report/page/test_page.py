@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC
 from html.parser import HTMLParser
 
 import pytest
 
 from tasks.release_report.page.page import LARGEST, html
 from tasks.release_report.page.words import Words
-from tasks.release_report.report.document import LEVELS, Fact, ReleaseReport, ReportFinding, ReportSection, Table, Tiles
+from tasks.release_report.report.document import (
+    LEVELS,
+    Fact,
+    ReleaseReport,
+    ReportFinding,
+    ReportSection,
+    Table,
+    Tiles,
+    sha256,
+)
 from tasks.shared.publication import Count, count
 from tests.peers import release_report as reports
 
@@ -274,7 +285,7 @@ class TestWords:
         assert [Words(language, 5).count(count) for language in ("en", "de")] == [en, de]
 
     def test_numbers_sizes_and_moments_are_those_of_the_language(self) -> None:
-        en, de = Words("en", 5), Words("de", 5)
+        en, de = Words("en", 5), Words("de", 5, zone=UTC)
         assert [w.number(12345.5) for w in (en, de)] == ["12,345.5", "12.345,5"]
         assert [w.size(34_512_220) for w in (en, de)] == ["34.5 MB", "34,5 MB"]
         assert "34,5\N{NO-BREAK SPACE}MB" in html(reports.rich(language="de"))
@@ -285,6 +296,57 @@ class TestWords:
         for name in ("last_made", "changed"):  # section 16, section 15
             assert de.value("2026-11-23T06:12:00+01:00", name) == "23.11.2026, 05:12 UTC"
         assert de.value("\x1b[31m", "changed") == r"\x1b[31m"
+
+    @pytest.mark.parametrize(
+        ("made", "shown"),
+        [
+            ("2026-11-25T01:27:00+01:00", "25.11.2026, 01:27 MEZ"),
+            ("2026-07-25T01:27:00+02:00", "25.07.2026, 01:27 MESZ"),
+            ("2026-11-25T00:27:00+00:00", "25.11.2026, 00:27 UTC"),
+            ("2026-11-25T05:57:00+05:30", "25.11.2026, 05:57 UTC+05:30"),
+        ],
+    )
+    def test_times_of_a_german_page_are_local_on_every_machine(
+        self, made: str, shown: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        report = reports.decided(language="de").model_copy(update={"made": made})
+        (one, *_) = report.decisions
+        for zone in ("UTC", "America/New_York"):  # the page is compared with its report anywhere
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert shown in text_of(report)
+            words = Words.of_report(report)
+            assert f"am {words.moment(one.when)}, " in text_of(report)
+        monkeypatch.undo()
+        time.tzset()
+        assert sha256(report) == sha256(report.model_copy(update={"made": "2026-11-25T00:27:00+00:00"}))
+
+    def test_a_german_form_has_local_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        assert Words("de", 5).moment("2026-11-25T00:27:00+00:00") == "25.11.2026, 01:27 MEZ"
+        assert Words("en", 5).moment("2026-11-25T00:27:00+00:00") == "25 November 2026, 00:27 UTC"
+        monkeypatch.undo()
+        time.tzset()
+
+    @pytest.mark.parametrize("language", ["en", "de"])
+    def test_warnings_of_steps_are_in_english_on_the_english_page_only(self, language: str) -> None:
+        warning = "the extraction server left out some patients"
+        table = Table(name="warnings", columns=("position", "step", "text"), rows=((1, "torch", warning),))
+        steps = Table(name="steps", columns=("position", "step", "retries", "warnings"), rows=((1, "torch", 0, 1),))
+        section = ReportSection(number=15, name="warnings", tables=(steps, table))
+        report = reports.rich(language=language)
+        others = tuple(one for one in report.sections if one.number != 15)
+        text = text_of(report.model_copy(update={"sections": (*others, section)}))
+        assert (warning in text) == (language == "en")
+        assert ("Die Warnungen sind auf Englisch verfasst" in text) == (language == "de")
+
+    @pytest.mark.parametrize(
+        ("language", "said"), [("en", "only numbers the files"), ("de", "nummeriert nur die Dateien")]
+    )
+    @pytest.mark.parametrize("sent", [None, "decided"])
+    def test_the_page_explains_the_files_and_their_numbers(self, language: str, said: str, sent: str | None) -> None:
+        assert said in text_of(reports.rich(language=language).model_copy(update={"sent": sent}))
 
     def test_a_name_without_words_is_shown_as_it_is(self) -> None:
         fact = Fact(name="new-fact", value="@new-word")
