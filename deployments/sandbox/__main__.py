@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deployments.sandbox.data import DATA
 from deployments.sandbox.host import run_sandbox
-from deployments.sandbox.options import PASSWORD, SETTINGS, TOKEN, USERNAME, SandboxOptions
+from deployments.sandbox.options import API_KEY, PASSWORD, SETTINGS, TOKEN, USERNAME, SandboxOptions
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -21,18 +21,23 @@ def _setting(text: str) -> tuple[str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deployments.sandbox",
-        description="Sandbox services on 127.0.0.1, for trials and tests, not for production.",
-        epilog=f"Credentials to ask for come from the environment: {USERNAME} and {PASSWORD}, or {TOKEN}.",
+        description="Run the sandbox services on 127.0.0.1. For trials and tests, not for production.",
+        epilog=f"To require credentials, set {USERNAME} and {PASSWORD}, {TOKEN}, or {API_KEY} in the environment.",
     )
     parser.add_argument("--data", type=Path, default=DATA, help="directory of FHIR NDJSON (default: bundled demo data)")
-    parser.add_argument("--port", type=int, default=0, help="port of the first service (default: free ones)")
-    parser.add_argument("--state", type=Path, help="keep the services' state there over restarts")
+    parser.add_argument("--port", type=int, default=0, help="port of the first service (default: free ports)")
+    parser.add_argument("--state", type=Path, help="directory that keeps the services' state over restarts")
     names = ", ".join(sorted(SETTINGS))
     parser.add_argument(
-        "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help=f"a setting: {names}"
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"change a setting (repeatable): {names}",
     )
-    parser.add_argument("--ready-file", type=Path, help="write JSON there when every service answers")
-    parser.add_argument("--parent", type=int, metavar="PID", help="end with this process")
+    parser.add_argument("--ready-file", type=Path, help="file to write (JSON) when every service answers")
+    parser.add_argument("--parent", type=int, metavar="PID", help="stop when this process ends")
     return parser
 
 

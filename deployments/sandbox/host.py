@@ -148,12 +148,12 @@ def _gate() -> RequiredCredentials:
     """Return the credentials in the environment. Raises ``OptionError`` for an incomplete pair."""
     username, password = os.environ.get(USERNAME) or None, os.environ.get(PASSWORD) or None
     if (username is None) != (password is None):
-        raise OptionError(f"{USERNAME} and {PASSWORD} belong together")
+        raise OptionError(f"set both {USERNAME} and {PASSWORD}, or neither")
     key, header = os.environ.get(API_KEY) or None, os.environ.get(API_KEY_HEADER) or None
     if header is not None and key is None:
-        raise OptionError(f"{API_KEY_HEADER} has no use without {API_KEY}")
+        raise OptionError(f"{API_KEY_HEADER} requires {API_KEY}")
     if header is not None and not _HEADER.fullmatch(header):
-        raise OptionError(f"{API_KEY_HEADER} is not the name of an HTTP header")
+        raise OptionError(f"{API_KEY_HEADER} is not a valid HTTP header name")
     return RequiredCredentials(
         username=username,
         password=password,
@@ -178,7 +178,7 @@ def _state(options: SandboxOptions) -> Iterator[Path]:
     try:
         options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise OptionError(f"the state directory {options.state} cannot be made: {error.strerror}") from None
+        raise OptionError(f"the state directory {options.state} cannot be created: {error.strerror}") from None
     yield options.state.resolve()
 
 

@@ -184,7 +184,7 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Run the store alone and return the exit code."""
-    parser = argparse.ArgumentParser(description="The object store of the sandbox. Not for production.")
+    parser = argparse.ArgumentParser(description="Run the object store of the sandbox. Not for production.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parent", type=int)
     parser.add_argument("--ready-file", type=Path)

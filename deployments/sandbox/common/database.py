@@ -33,7 +33,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
         db.executescript(schema)
     except sqlite3.Error as error:
         db.close()
-        raise SandboxStartError(f"the state directory is in use, or is no state: {error}") from None
+        raise SandboxStartError(f"the state directory is in use, or contains no sandbox state: {error}") from None
     return db
 
 

@@ -93,7 +93,7 @@ def check_calls(tree: Node, text: str, own: Mapping[str, Any], refused: frozense
         if known is None or name in refused or not name.isalpha():
             raise ExpressionError(f"the function {name}() in {text!r} is not supported{where}")
         if "variadic" not in known and len(arguments) not in known.get("arity", (0,)):
-            raise ExpressionError(f"the function {name}() in {text!r} has a wrong number of arguments")
+            raise ExpressionError(f"the function {name}() in {text!r} has the wrong number of arguments")
 
 
 def nodes(node: Node) -> Iterator[Node]:

@@ -87,7 +87,7 @@ class ServiceBackend:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             log = logging.getLogger(f"sandbox.{self.name}")
             log.error("%s in %s:%s", type(error).__name__, Path(frame.filename).name, frame.lineno)  # noqa: TRY400
-            defect = FhirProblem(500, "exception", "The sandbox has a defect; its log names the place.")
+            defect = FhirProblem(500, "exception", "Internal error in the sandbox; its log gives the location.")
             return defect.answer(self.kind)
 
     async def not_found(self, _request: Request, _error: Exception) -> Response:
@@ -150,7 +150,7 @@ class SandboxService(Starlette):
         is_about = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
         if not is_about and not self._gate.admits(dict(scope["headers"])):
             await read_body(receive)
-            body = outcome("login", "This service asks for credentials.")
+            body = outcome("login", "This service requires credentials.")
             headers = {"www-authenticate": self._gate.challenge()}
             await answer(body, 401, headers, "application/fhir+json")(scope, receive, send)
             return

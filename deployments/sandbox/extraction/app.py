@@ -105,7 +105,7 @@ class ExtractionServer(ServiceBackend):
     """An extraction server over one data directory."""
 
     name = "extraction"
-    elsewhere = "The extraction server has no such endpoint; /docs lists them."
+    elsewhere = "Unknown path. The endpoints are listed at /docs."
     kind = FHIR_JSON
     threads = _THREADS
 
@@ -218,7 +218,7 @@ class ExtractionServer(ServiceBackend):
 
     def _status(self, request: FhirRequest) -> Response:
         if not UUID.fullmatch(request.path_params["id"]):
-            raise FhirProblem(400, "invalid", "The id of a job is a UUID.")
+            raise FhirProblem(400, "invalid", "A job id must be a UUID.")
         job = self._find(request)
         if job.status is not ExtractionJobStatus.COMPLETED:
             return unfinished(job)

@@ -90,7 +90,7 @@ class ResourceIndex:
         except SluiceError as error:
             raise SandboxStartError(f"the data cannot be read: {error.message}") from None
         except (OSError, sqlite3.Error) as error:
-            raise SandboxStartError(f"the index of {self._data} cannot be made: {error}") from None
+            raise SandboxStartError(f"the index of {self._data} cannot be built: {error}") from None
 
     def _is_current(self, state: str) -> bool:
         if not self._path.exists():
@@ -131,12 +131,15 @@ class ResourceIndex:
         """Refuse bad lines, or log the number of omitted ones."""
         if bad.count and self._bad_lines is BadLines.REFUSE:
             raise SandboxStartError(
-                f"the data in {self._data} cannot be used. No FHIR resource in JSON: {bad}."
-                " Mend the lines, or leave them out with --set bad_lines=skip"
+                f"the data in {self._data} cannot be used. Not FHIR resources in JSON: {bad}."
+                " Fix these lines, or skip them with --set bad_lines=skip"
             )
-        for lines, what in ((bad, "that are no FHIR resource in JSON"), (nameless, "of resources without a usable id")):
+        for lines, what in (
+            (bad, "that are not FHIR resources in JSON"),
+            (nameless, "of resources without a usable id"),
+        ):
             if lines.count:
-                logger.warning("left out %d lines or entries %s: %s", lines.count, what, lines)
+                logger.warning("skipped %d lines or entries %s: %s", lines.count, what, lines)
 
     def _plain_path(self, number: int, path: Path) -> Path:
         return self._directory / "unpacked" / f"{number}-{path.name}.plain"

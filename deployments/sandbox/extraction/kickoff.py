@@ -39,9 +39,9 @@ def read_kickoff(body: bytes) -> KickOffRequest:
             case "patient":
                 patients.append(_patient(entry.get("valueString")))
             case _:
-                raise _refused(f"the parameter {quoted(name)} is not known; known are crtdl and patient")
+                raise _refused(f"the parameter {quoted(name)} is unknown; known are crtdl and patient")
     if len(crtdl) != 1:
-        raise _refused(f"one parameter crtdl is expected, {len(crtdl)} found")
+        raise _refused(f"exactly one crtdl parameter is required, {len(crtdl)} found")
     try:
         read_query(crtdl[0])
     except QueryError as error:
@@ -55,11 +55,11 @@ def _parameters(body: bytes) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _refused("the body is no JSON") from None
+        raise _refused("the body is not JSON") from None
     if not isinstance(document, dict) or document.get("resourceType") != "Parameters":
-        raise _refused("the body is no Parameters resource")
+        raise _refused("the body is not a Parameters resource")
     if not isinstance(document.get("parameter", []), list):
-        raise _refused("parameter is no list")
+        raise _refused("parameter is not a list")
     return document
 
 
@@ -69,12 +69,12 @@ def _decoded(text: object) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise _refused("the parameter crtdl is no Base64") from None
+        raise _refused("the parameter crtdl is not Base64") from None
 
 
 def _patient(value: object) -> str:
     if not isinstance(value, str) or not ID.fullmatch(value):
-        raise _refused("a parameter patient has no valueString that is the id of a Patient")
+        raise _refused("a patient parameter needs a valueString with the id of a Patient")
     return value
 
 

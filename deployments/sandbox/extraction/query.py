@@ -184,7 +184,7 @@ def _document(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise QueryError(["the query is no JSON object"]) from None
+        raise QueryError(["the query is not a JSON object"]) from None
 
 
 def _read(model: type[Model], document: Any, place: str) -> Model:
@@ -234,20 +234,20 @@ class _Checks:
                 if key in fields:
                     self._check_keys(getattr(part, fields[key]), value, _join(place, key))
                 elif key not in _HARMLESS:
-                    self.add(_join(place, quoted(key)), "the sandbox does not know this key and cannot honour it")
+                    self.add(_join(place, quoted(key)), "the sandbox does not support this key")
 
     def _criterion(self, criterion: CohortCriterion, place: str, depth: int) -> None:
         if depth > MAX_DEPTH:
-            self.add(place, f"criteria refer to criteria more than {MAX_DEPTH} deep")
+            self.add(place, f"criteria are nested more than {MAX_DEPTH} levels deep")
             return
         for number, coding in enumerate(criterion.term_codes):
             if not (coding.display or "").strip():
-                self.add(f"{place}.termCodes[{number}].display", "a text is expected")
+                self.add(f"{place}.termCodes[{number}].display", "must be a text")
             if criterion.context.code == "Einwilligung" and coding.system.startswith("fdpg.consent"):
-                text = "combined consent codes are not supported; name the provisions' codes"
+                text = "combined consent codes are not supported; use the provisions' codes"
                 self.add(f"{place}.termCodes", text)
         if criterion.context.system != CONTEXT_SYSTEM:
-            self.add(f"{place}.context.system", f"{CONTEXT_SYSTEM} is expected")
+            self.add(f"{place}.context.system", f"must be {CONTEXT_SYSTEM}")
         context = CONTEXTS.get(criterion.context.code)
         if context is None:
             known = ", ".join(CONTEXTS)
@@ -269,13 +269,13 @@ class _Checks:
             if given:
                 self.add(f"{place}.{key}", "is not supported for the context Patient")
         if codes not in ((GENDER,), (AGE,)):
-            text = "the context Patient knows one code: SNOMED CT 263495000 or 424144002"
+            text = "the context Patient supports one code: SNOMED CT 263495000 or 424144002"
             self.add(f"{place}.termCodes", text)
         elif value is not None and (value.type == "concept") != (codes == (GENDER,)):
             wanted = "a concept filter" if codes == (GENDER,) else "a quantity filter"
-            self.add(f"{place}.valueFilter", f"{wanted} is expected here")
+            self.add(f"{place}.valueFilter", f"must be {wanted}")
         elif value is not None and codes == (AGE,) and (value.unit is None or value.unit.code not in UNITS_OF_AGE):
-            self.add(f"{place}.valueFilter.unit", f"an age has one of the units {', '.join(UNITS_OF_AGE)}")
+            self.add(f"{place}.valueFilter.unit", f"an age must have one of the units {', '.join(UNITS_OF_AGE)}")
 
     def _attribute(self, condition: AttributeFilter, kind: str, place: str, depth: int) -> None:
         code, criteria = condition.attribute_code.code, condition.criteria
@@ -313,7 +313,7 @@ class _Checks:
                         self.add(where, text)
         patients = [group for group in read if group.type == PATIENT]
         if len(patients) != 1:
-            self.add(place, f"exactly one Patient group is expected, {len(patients)} found")
+            self.add(place, f"exactly one Patient group is required, {len(patients)} found")
         if any(group.reference_only for group in patients):
             self.add(place, "the Patient group cannot be includeReferenceOnly")
         return tuple(read)
@@ -322,8 +322,8 @@ class _Checks:
         kinds = sorted({type_of(attribute.ref) for attribute in group.attributes}) or [group.resource_type]
         kind, profile = kinds[0], group.reference.partition("|")[0]
         if not group.attributes and profile.removeprefix(BASE_PROFILE) not in RESOURCE_TYPES:
-            why = "the sandbox has no profiles, and takes a group without attributes for a base profile only"
-            self.add(f"{place}.attributes", f"at least one entry is expected to know the group's type: {why}")
+            why = "the sandbox has no profiles and supports a group without attributes for a base profile only"
+            self.add(f"{place}.attributes", f"at least one entry is required to determine the group's type: {why}")
         if len(kinds) > 1:
             self.add(f"{place}.attributes", f"are of several types: {', '.join(kinds)}")
         elif profile.startswith(BASE_PROFILE) and profile.removeprefix(BASE_PROFILE) in RESOURCE_TYPES - {kind}:
@@ -347,16 +347,16 @@ class _Checks:
         kind, *steps = attribute.ref.split(".")
         path: list[str] = []
         if kind not in RESOURCE_TYPES or not steps:
-            self.add(place, f"{quoted(attribute.ref)} is no element of a resource type")
+            self.add(place, f"{quoted(attribute.ref)} is not an element of a resource type")
         elif not all(_STEP.fullmatch(step) for step in steps):
-            self.add(place, f"{quoted(attribute.ref)} is no element path")
+            self.add(place, f"{quoted(attribute.ref)} is not an element path")
         else:
             for step in steps:
                 name, _, slice_name = step.partition(":")
                 if slice_name and not (
                     name.endswith("[x]") and slice_name in {name[:-3] + choice for choice in CHOICES}
                 ):
-                    text = "names a slice; the sandbox has no profiles to look it up"
+                    text = "is a slice, which the sandbox cannot look up without profiles"
                     self.add(place, f"{quoted(attribute.ref)} {text}")
                 path.append(slice_name or name)
         return RequestedElement(attribute.ref, tuple(path), attribute.must_have, attribute.linked_groups)
@@ -367,7 +367,7 @@ class _Checks:
         for number, one in enumerate(group.filter or ()):
             looks = search_elements(kind, one.type, one.name)
             if not looks and kind != PATIENT and kind in RESOURCE_TYPES:
-                text = f"R4 gives {kind} no {one.type} search parameter {quoted(one.name)}"
+                text = f"R4 has no {one.type} search parameter {quoted(one.name)} for {kind}"
                 self.add(f"{place}.filter[{number}].name", text)
             if one.type == "token":
                 tokens.append(TokenFilter(looks, frozenset(codes_of(one.codes))))

@@ -102,11 +102,11 @@ def search(jobs: Iterable[ExtractionJob], request: FhirRequest) -> list[Extracti
         if name == "_id":
             good = {part.lower() for part in parts if UUID.fullmatch(part)}
             bad = [part for part in parts if not UUID.fullmatch(part)]
-            problems += [f"_id: {quoted(part)} is no UUID" for part in bad]
+            problems += [f"_id: {quoted(part)} is not a UUID" for part in bad]
         elif name == "status":
             good = {part for part in parts if part in ExtractionJobStatus.__members__}
             bad = [part for part in parts if part not in ExtractionJobStatus.__members__]
-            problems += [f"status: {quoted(part)} is none of {', '.join(ExtractionJobStatus)}" for part in bad]
+            problems += [f"status: {quoted(part)} is not one of {', '.join(ExtractionJobStatus)}" for part in bad]
         elif name in _HARMLESS:
             continue
         else:
@@ -141,7 +141,7 @@ def read_version(request: FhirRequest) -> int:
     """Return the version in ``If-Match``. Raises ``FhirProblem`` 428."""
     match = _ETAG.fullmatch(request.headers.get("if-match", "").strip())
     if match is None:
-        raise FhirProblem(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
+        raise FhirProblem(428, "required", 'If-Match with the version of the Task is required, for example W/"3"')
     return int(match[1])
 
 
@@ -150,11 +150,11 @@ def read_priority(body: bytes) -> JobPriority:
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise FhirProblem(400, "structure", "the body is no JSON") from None
+        raise FhirProblem(400, "structure", "the body is not JSON") from None
     if not isinstance(document, dict) or document.get("resourceType") != "Task":
-        raise FhirProblem(400, "structure", "the body is no Task")
+        raise FhirProblem(400, "structure", "the body is not a Task")
     priority = document.get("priority")
     if priority is not None and (not isinstance(priority, str) or priority not in _PRIORITIES):
         known = ", ".join(name for name in _PRIORITIES if name)
-        raise FhirProblem(400, "value", f"the priority is none of {known}")
+        raise FhirProblem(400, "value", f"the priority is not one of {known}")
     return _PRIORITIES[priority]

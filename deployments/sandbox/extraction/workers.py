@@ -83,7 +83,7 @@ class UnitWorkers:
                 self._carry_out(claim)
             except sqlite3.Error as error:
                 # The result of the unit could not be stored: the unit will run again.
-                logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
+                logger.error("the job store failed: %s", type(error).__name__)  # noqa: TRY400
                 time.sleep(_IDLE)
             finally:
                 with self._board.changed:
@@ -96,7 +96,7 @@ class UnitWorkers:
                 claim = self._claim()
             except sqlite3.Error as error:
                 # The disk fails: nothing was changed, so retrying loses nothing.
-                logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
+                logger.error("the job store failed: %s", type(error).__name__)  # noqa: TRY400
                 claim = None
             if claim is not None:
                 return claim
@@ -166,7 +166,7 @@ class UnitWorkers:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
             logger.error("%s", place)  # noqa: TRY400
-            self._failed(claim, "the sandbox, or the data, has a defect", place, retry=False)
+            self._failed(claim, "internal error, or invalid data", place, retry=False)
 
     def _run(self, claim: _Claim) -> None:
         job, control = claim.job, claim.control
@@ -234,7 +234,7 @@ class UnitWorkers:
             what = unit.id if unit.id in ("cohort", "core") else f"batch {unit.id}"
             changes: Mapping[str, Any]
             if again:
-                text = f"Attempt {attempts} of {TRIES} failed, it will be repeated: {reason}"
+                text = f"Attempt {attempts} of {TRIES} failed and will be retried: {reason}"
                 job = job.with_issue(Severity.WARNING, text, f"{what}: {diagnostics}")
                 self._board.retry_at[job.id] = time.monotonic() + self._retry_delay
                 changes = (

@@ -75,7 +75,7 @@ class FhirServer(ServiceBackend):
     """A FHIR R4 server over one store."""
 
     name = "fhir"
-    elsewhere = "The FHIR server is at /fhir. It has no such interaction, and no history."
+    elsewhere = "Not supported. The FHIR server is at /fhir and keeps no history."
 
     def __init__(self, options: FhirOptions) -> None:
         self._options = options
@@ -189,7 +189,7 @@ class FhirServer(ServiceBackend):
         request.check_length(self._options.max_body)
         await request.read_content(self._options.max_body)
         if not has_json(request):
-            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+            raise FhirProblem(415, "not-supported", "The body must be application/fhir+json.")
 
     def _search(self, request: FhirRequest, kind: str, query: str) -> Response:
         strict = self._manners.strict_search or request.is_strict
@@ -244,7 +244,7 @@ def _type(request: FhirRequest) -> str:
     """Return the resource type in the path. Raises ``FhirProblem`` 404."""
     kind: str = request.path_params["type"]
     if kind not in RESOURCE_TYPES:
-        raise FhirProblem(404, "not-supported", "This resource type is not known.")
+        raise FhirProblem(404, "not-supported", "Unknown resource type.")
     return kind
 
 

@@ -88,14 +88,14 @@ def read_bundle(body: bytes) -> Bundle:
         raw = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = str(error) if isinstance(error, msgspec.DecodeError) else "it is not UTF-8, or nested too deeply"
-        raise FhirProblem(400, "structure", f"The body is no Bundle in JSON: {text}") from None
+        raise FhirProblem(400, "structure", f"The body is not a Bundle in JSON: {text}") from None
     if raw.resource_type != "Bundle":
-        raise FhirProblem(400, "invalid", "The base URL takes Bundles only.")
+        raise FhirProblem(400, "invalid", "The base URL accepts only Bundles.")
     if raw.type == "transaction":
         return Bundle("transaction", [_operation(index, entry) for index, entry in enumerate(raw.entry)])
     if raw.type == "batch":
         return Bundle("batch", [_operation(index, entry) for index, entry in enumerate(raw.entry)])
-    raise FhirProblem(400, "value", "A Bundle sent to the base URL is of type transaction or batch.")
+    raise FhirProblem(400, "value", "A Bundle sent to the base URL must be of type transaction or batch.")
 
 
 def _operation(index: int, entry: _ReceivedEntry) -> Operation | FhirProblem:

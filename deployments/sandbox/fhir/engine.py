@@ -52,7 +52,7 @@ class FhirEngine:
         """Return the current version; 404 if there never was one, 410 if it was deleted."""
         stored = self.store.get(kind, identity)
         if stored is None:
-            raise FhirProblem(404, "not-found", f"{kind}/{identity} is not known.")
+            raise FhirProblem(404, "not-found", f"{kind}/{identity} does not exist.")
         if stored.deleted:
             raise FhirProblem(410, "deleted", f"{kind}/{identity} was deleted.")
         return stored

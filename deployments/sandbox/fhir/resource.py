@@ -70,9 +70,9 @@ def read_document(body: bytes) -> Document:
     try:
         document = _WHOLE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FhirProblem(400, "structure", f"The body is no JSON: {_position(error)}") from None
+        raise FhirProblem(400, "structure", f"The body is not JSON: {_position(error)}") from None
     if not isinstance(document, dict):
-        raise FhirProblem(400, "structure", "A resource is a JSON object.")
+        raise FhirProblem(400, "structure", "A resource must be a JSON object.")
     if not isinstance(document.get("resourceType"), str):
         raise FhirProblem(400, "structure", "The body has no resourceType.")
     return document
@@ -101,13 +101,13 @@ def check_type(document: Mapping[str, Any], wanted: str) -> None:
     found = document["resourceType"]
     if found != wanted:
         shown = found if found in RESOURCE_TYPES else "of an unknown type"
-        raise FhirProblem(400, "invalid", f"The URL is about {wanted}, the body is {shown}.")
+        raise FhirProblem(400, "invalid", f"The URL is for {wanted}, but the body is {shown}.")
 
 
 def check_id(value: str) -> None:
     """Raise ``FhirProblem`` 400 unless the value is a FHIR id."""
     if not ID.fullmatch(value):
-        raise FhirProblem(400, "value", "An id has 1 to 64 characters out of A-Z, a-z, 0-9, - and .")
+        raise FhirProblem(400, "value", "An id must have 1 to 64 characters from A-Z, a-z, 0-9, - and .")
 
 
 def references(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

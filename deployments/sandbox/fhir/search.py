@@ -124,7 +124,7 @@ def _unescaped(text: str) -> str:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise FhirProblem(400, "value", "_count is a whole number.")
+        raise FhirProblem(400, "value", "_count must be a whole number.")
     return int(text)
 
 

@@ -59,7 +59,7 @@ class FlatteningService(ServiceBackend):
     """Runs ViewDefinitions over the resources of a request. Keeps only compiled views."""
 
     name = "flattening"
-    elsewhere = "There are /fhir/ViewDefinition/$run and /fhir/metadata."
+    elsewhere = "Unknown path. The service has /fhir/ViewDefinition/$run and /fhir/metadata."
 
     def __init__(self, options: FlatteningOptions) -> None:
         self._options = options
@@ -93,15 +93,15 @@ class FlatteningService(ServiceBackend):
         accept = request.headers.get("accept")
         if self._options.exact_accept:
             if accept != NDJSON:
-                raise NotAcceptableError(f"Accept has to be {NDJSON}, and nothing else")
+                raise NotAcceptableError(f"Accept must be exactly {NDJSON}")
         elif accept is not None and not any(
             kind.partition(";")[0].strip().lower() in _ACCEPTABLE for kind in accept.split(",")
         ):
-            raise NotAcceptableError(f"the answer would be {NDJSON}")
+            raise NotAcceptableError(f"Accept must include {NDJSON}")
         if request.media_type not in _JSON_TYPES:
-            raise MediaTypeError("Content-Type has to be application/fhir+json")
+            raise MediaTypeError("Content-Type must be application/fhir+json")
         if parse_qs(request.query).get("_format") not in (["ndjson"], [NDJSON]):
-            raise RequestError("_format has to be ndjson")
+            raise RequestError("_format must be ndjson")
 
     def _rows(self, body: bytes, note: LogEntry) -> list[bytes]:
         asked = read_request(body)

@@ -114,7 +114,7 @@ def read_constants(constants: tuple[ConstantDefinition, ...]) -> dict[str, Any]:
     for number, constant in enumerate(constants):
         place = f"constant[{number}]"
         if not _NAME.fullmatch(constant.name):
-            raise ViewError(f"{place}: a name has letters, digits and underscores, and begins with a letter")
+            raise ViewError(f"{place}: a name must consist of letters, digits and underscores, and begin with a letter")
         if constant.name in named or constant.name in PER_ELEMENT:
             raise ViewError(f"{place}: there is already a constant with the name {constant.name}")
         named[constant.name] = _value(constant, place)

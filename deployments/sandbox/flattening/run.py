@@ -65,7 +65,7 @@ def read_request(body: bytes) -> RunRequest:
     try:
         parameters = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        what = str(error) if isinstance(error, msgspec.ValidationError) else "no JSON that can be read"
+        what = str(error) if isinstance(error, msgspec.ValidationError) else "it is not valid JSON"
         raise RequestError(f"the body is not a Parameters resource: {what}") from None
     if parameters.resource_type != "Parameters":
         raise RequestError("the body is not a Parameters resource")
@@ -79,7 +79,7 @@ def read_request(body: bytes) -> RunRequest:
         else:
             resources.append(each.resource)
     if len(views) != 1:
-        raise RequestError(f"there are {len(views)} parameters with the name viewDefinition instead of one")
+        raise RequestError(f"exactly one viewDefinition parameter is required, {len(views)} found")
     return RunRequest(views[0], resources)
 
 

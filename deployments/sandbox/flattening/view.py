@@ -51,7 +51,7 @@ class CompiledView:
         kind = resource.data.get("resourceType")
         if kind != self.resource_type:
             named = kind if isinstance(kind, str) and kind in CONCRETE_TYPES else "something else"
-            raise ResourceError(f"the view is about {self.resource_type}, a resource is {named}")
+            raise ResourceError(f"the view is for {self.resource_type}, but a resource is {named}")
         focus = Focus(resource.data, self.resource_type, 0, resource)
         if not all(_is_true(condition, focus) for condition in self._where):
             return []
@@ -93,13 +93,13 @@ class _ViewCompiler:
 
     def _cell(self, column: ViewColumnDefinition, place: str) -> CompiledColumn:
         if not column.name:
-            raise ViewError(f"{place}.name: it is empty")
+            raise ViewError(f"{place}.name: must not be empty")
         return CompiledColumn(column.name, self.expression(column.path, f"{place}.path"), bool(column.collection))
 
     def _iteration(self, select: SelectDefinition, place: str) -> Iteration | None:
         each, or_null = select.for_each, select.for_each_or_null
         if (each is not None) + (or_null is not None) + bool(select.repeat) > 1:
-            raise ViewError(f"{place}: forEach, forEachOrNull and repeat exclude each other")
+            raise ViewError(f"{place}: only one of forEach, forEachOrNull and repeat is allowed")
         if each is not None:
             return self.expression(each, f"{place}.forEach").elements
         if or_null is not None:

@@ -62,7 +62,7 @@ class PseudonymizationServer(ServiceBackend):
     """Applies rule files to resources."""
 
     name = "pseudonymizer"
-    elsewhere = "There are /fhir/$de-identify and /fhir/metadata."
+    elsewhere = "Unknown path. The service has /fhir/$de-identify and /fhir/metadata."
 
     def __init__(self, options: PseudonymizationOptions) -> None:
         self._options = options
@@ -92,7 +92,7 @@ class PseudonymizationServer(ServiceBackend):
 
     async def _deidentify(self, request: FhirRequest) -> Response:
         if request.media_type not in _JSON_TYPES:
-            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+            raise FhirProblem(415, "not-supported", "The body must be application/fhir+json.")
         request.check_length(self._options.max_body)
         body = await request.read_content(self._options.max_body)
         return answer(await self.work(partial(self._after_rules, body, request.log_entry)))

@@ -141,7 +141,7 @@ def _length(rule: AnonymizationRule) -> int | None:
         return None
     text = str(given)
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise RuleFileError("truncateToMaxLength is a whole number from 1")
+        raise RuleFileError("truncateToMaxLength must be a whole number from 1")
     return int(text)
 
 
@@ -156,7 +156,7 @@ class Generalize(Method):
         self._cases = tuple((RuleExpression.of(case), RuleExpression.of(value)) for case, value in _cases(rule).items())
         others = str(rule.setting("otherValues") or "redact").lower()
         if others not in _OTHERS:
-            raise RuleFileError(f"otherValues is {' or '.join(_OTHERS)}")
+            raise RuleFileError(f"otherValues must be {' or '.join(_OTHERS)}")
         self._keeps_others = others == "keep"
 
     def value(self, value: JsonValue, element: FhirElement, work: MethodContext) -> JsonValue | None:
@@ -177,7 +177,7 @@ def _cases(rule: AnonymizationRule) -> dict[str, str]:
         try:
             given = msgspec.json.decode(given)
         except msgspec.DecodeError:
-            raise RuleFileError("cases is a mapping of FHIRPath expressions, or its JSON") from None
+            raise RuleFileError("cases must be a mapping of FHIRPath expressions, or its JSON") from None
     if not isinstance(given, dict) or not given:
         raise RuleFileError("generalize needs cases, a mapping of FHIRPath expressions")
     return {str(case): str(value) for case, value in given.items()}

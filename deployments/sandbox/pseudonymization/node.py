@@ -196,7 +196,7 @@ def _values(values: JsonValue, extras: JsonValue, element: FhirElement, parent: 
         values, extras = [values], [extras]
     values, extras = values or [], extras or []
     if not isinstance(values, list) or not isinstance(extras, list):
-        raise MalformedResourceError(f"{element.location} is a list in one place and none in another.")
+        raise MalformedResourceError(f"{element.location} must be a list in both properties or in neither.")
     length = max(len(values), len(extras))
     for value, extra in zip(_padded(values, length), _padded(extras, length), strict=True):
         if isinstance(value, dict | list):

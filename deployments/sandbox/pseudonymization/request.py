@@ -53,9 +53,9 @@ def read_request(body: bytes, *, with_config: bool = True) -> DeIdentifyRequest:
     named = _by_name(parameters if isinstance(parameters, list) else [])
     resource = named.get("resource", {}).get("resource")
     if not isinstance(resource, dict):
-        raise MalformedResourceError("The Parameters carry no resource.")
+        raise MalformedResourceError("The Parameters contain no resource.")
     if "settings" in named:
-        raise MalformedResourceError("The sandbox takes no settings; put them into the rules.")
+        raise MalformedResourceError("The sandbox does not support settings; use the rules instead.")
     return DeIdentifyRequest(resource, _config(named["config"]) if with_config and "config" in named else None)
 
 
@@ -64,7 +64,7 @@ def _by_name(parameters: list[JsonValue]) -> dict[str, dict[str, JsonValue]]:
     for parameter in parameters:
         name = parameter.get("name") if isinstance(parameter, dict) else None
         if not isinstance(name, str) or name in named:
-            raise MalformedResourceError("A parameter has no name, or the name of another one.")
+            raise MalformedResourceError("A parameter has no name or a duplicate name.")
         named[name] = parameter
     return named
 
@@ -73,7 +73,7 @@ def _config(parameter: dict[str, JsonValue]) -> bytes:
     attachment = parameter.get("valueAttachment")
     data = attachment.get("data") if isinstance(attachment, dict) else None
     if not isinstance(data, str):
-        raise RuleFileError("config is no attachment with data")
+        raise RuleFileError("config is not an attachment with data")
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

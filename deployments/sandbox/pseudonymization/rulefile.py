@@ -136,5 +136,5 @@ def read_rule_file(content: bytes) -> RuleFile:
     if rules.fhir_version.upper() != "R4":
         raise RuleFileError("fhirVersion: only R4 is supported")
     if rules.parameters.crypto_hash_algorithm.lower() != "hmacsha256":
-        raise RuleFileError("parameters.cryptoHashAlgorithm: the sandbox has HmacSha256 only")
+        raise RuleFileError("parameters.cryptoHashAlgorithm: the sandbox supports only HmacSha256")
     return rules

@@ -48,7 +48,7 @@ class ValidationService(ServiceBackend):
     """Validates against the base specification of FHIR R4. Keeps no data."""
 
     name = "validation"
-    elsewhere = "The service validates at /validateResource."
+    elsewhere = "Unknown path. The service is at /validateResource."
 
     def __init__(self, options: ValidationOptions) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class ValidationService(ServiceBackend):
 
     async def _validate(self, request: FhirRequest) -> Response:
         if request.media_type not in _JSON_TYPES:
-            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+            raise FhirProblem(415, "not-supported", "The body must be application/fhir+json.")
         request.check_length(self._options.max_body)
         body = await request.read_content(self._options.max_body)
         return answer(await self.work(partial(self._found, body, request.log_entry)))

@@ -78,7 +78,7 @@ class ResourceValidator:
 
     def _not_checked(self, walk: Walk) -> ValidatorIssue:
         claims = f"{walk.with_profile} of {walk.types.total()} resources name a profile"
-        rules = f"rules {', '.join(self._beyond)} (beyond this service)"
+        rules = f"rules {', '.join(self._beyond)} (not supported by this service)"
         codes = f"required codes of {', '.join(self._unlisted)} (the specification does not list them)"
         advice = f"recommendations {', '.join(self._recommended)}"
         text = "Not checked: " + "; ".join((*NOT_CHECKED, codes, rules, advice)) + f". {claims}."

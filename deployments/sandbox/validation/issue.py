@@ -18,23 +18,27 @@ class Message(Enum):
 
     NOT_A_RESOURCE = ("Structure_Not_A_Resource", "structure", "This is not a FHIR R4 resource.")
     UNKNOWN_ELEMENT = ("Structure_Unknown_Element", "structure", "The element is not defined here.")
-    WRONG_TYPE = ("Structure_Wrong_Type", "structure", "The value is of another JSON type than the element asks for.")
-    LIST_EXPECTED = ("Structure_List_Expected", "structure", "The element repeats, so its value is a list.")
-    NO_LIST_EXPECTED = ("Structure_No_List_Expected", "structure", "The element occurs at most once: no list here.")
-    EMPTY = ("Structure_Empty", "structure", "An element has a value or children; it is left out when it has none.")
-    TOO_DEEP = ("Structure_Too_Deep", "too-long", "Nested too deep: what is below was not looked at.")
-    CHOICE = ("Structure_One_Of_A_Choice", "structure", "Of a choice of types at most one is present.")
+    WRONG_TYPE = ("Structure_Wrong_Type", "structure", "The value does not have the JSON type of the element.")
+    LIST_EXPECTED = ("Structure_List_Expected", "structure", "The element repeats, so its value must be a list.")
+    NO_LIST_EXPECTED = (
+        "Structure_No_List_Expected",
+        "structure",
+        "The element occurs at most once, so its value must not be a list.",
+    )
+    EMPTY = ("Structure_Empty", "structure", "An element must have a value or children; omit an empty one.")
+    TOO_DEEP = ("Structure_Too_Deep", "too-long", "Nested too deeply: deeper levels were not checked.")
+    CHOICE = ("Structure_One_Of_A_Choice", "structure", "At most one type of a choice is allowed.")
     MINIMUM = ("Profile_Minimum", "required", "A required element is missing.")
     FORMAT = ("Value_Format", "value", "The value does not have the format of its type.")
-    CODE = ("Value_Code", "code-invalid", "The code is not in the list that is required here.")
-    INVARIANT = ("Invariant", "invariant", "A rule of the specification is not kept.")
+    CODE = ("Value_Code", "code-invalid", "The code is not in the required list.")
+    INVARIANT = ("Invariant", "invariant", "A rule of the specification is broken.")
     NOT_EVALUATED = (
         "Invariant_Not_Evaluated",
         "informational",
         "A rule could not be evaluated here: not checked.",
     )
     NO_FINDING = ("All_OK", "informational", "No issues detected during validation.")
-    NOT_CHECKED = ("Not_Checked", "informational", "What this service does not check.")
+    NOT_CHECKED = ("Not_Checked", "informational", "Checks that this service does not make.")
 
     def __init__(self, identity: str, code: str, text: str) -> None:
         self.id = identity

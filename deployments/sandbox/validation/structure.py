@@ -225,7 +225,7 @@ class Walk:
             if value not in found.codes:
                 self._report(Message.CODE, place, f"{_excerpt(value)} is not one of {_some(found.codes)}")
         elif not is_well_formed(found.type, found.pattern, value):
-            self._report(Message.FORMAT, place, f"{_excerpt(value)} is no valid {found.type}")
+            self._report(Message.FORMAT, place, f"{_excerpt(value)} is not a valid {found.type}")
 
     def _concept(self, value: Node, allowed: frozenset[tuple[str, str]], place: ElementPlace) -> None:
         """Report a concept without a coding in the list, also one without any coding, as real validators do."""

@@ -44,8 +44,8 @@ def test_an_api_key_of_the_environment_opens_every_service(
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        ({API_KEY_HEADER: "x-key"}, f"{API_KEY_HEADER} has no use without {API_KEY}"),
-        ({API_KEY: SECRET, API_KEY_HEADER: "x key"}, f"{API_KEY_HEADER} is not the name of an HTTP header"),
+        ({API_KEY_HEADER: "x-key"}, f"{API_KEY_HEADER} requires {API_KEY}"),
+        ({API_KEY: SECRET, API_KEY_HEADER: "x key"}, f"{API_KEY_HEADER} is not a valid HTTP header name"),
     ],
 )
 def test_what_cannot_be_a_header_is_named_without_the_key(

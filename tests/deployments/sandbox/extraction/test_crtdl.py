@@ -61,7 +61,7 @@ def test_a_group_without_attributes_is_of_the_type_of_its_base_profile() -> None
     assert read_query(json.dumps(query).encode()).by_id["cond"].type == "Condition"
     query["dataExtraction"]["attributeGroups"][1]["groupReference"] = "https://example.org/Diagnosis"
     (found,) = findings(query)
-    assert found.startswith("dataExtraction.attributeGroups[1].attributes: at least one entry is expected")
+    assert found.startswith("dataExtraction.attributeGroups[1].attributes: at least one entry is required")
 
 
 def test_a_good_query_has_no_findings() -> None:
@@ -78,7 +78,7 @@ def test_unknown_keys_that_cannot_narrow_the_query_are_ignored() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_json_object_is_a_finding(content: bytes) -> None:
-    assert findings(content) == ("the query is no JSON object",)
+    assert findings(content) == ("the query is not a JSON object",)
 
 
 G = "dataExtraction.attributeGroups"
@@ -96,17 +96,17 @@ CASES: list[tuple[str, Any, str]] = [
     ("cohortDefinition.exclusionCriteria", [[]], "exclusionCriteria[0]: must have at least 1 entry"),
     (f"{C}.context", "del", "[0][0].context: is missing"),
     (f"{C}.context.code", "Bioprobe", "Bioprobe is not supported; known are Patient, Diagnose"),
-    (f"{C}.context.system", "x", "context.system: fdpg.mii.cds is expected"),
+    (f"{C}.context.system", "x", "context.system: must be fdpg.mii.cds"),
     (f"{C}.termCodes", [], "termCodes: must have at least 1 entry"),
-    (f"{C}.termCodes.0.display", "del", "termCodes[0].display: a text is expected"),
+    (f"{C}.termCodes.0.display", "del", "termCodes[0].display: must be a text"),
     (f"{C}.termCodes.0.system", "del", "termCodes[0].system: is missing"),
     (f"{C}.timeRestriction", {}, "timeRestriction: needs afterDate, beforeDate or both"),
     (f"{C}.timeRestriction.afterDate", "01.01.2025", "afterDate: must be a date like 2021-06-30"),
     (f"{C}.timeRestriction.afterDate", "2025-02-30", "afterDate: must be a date like 2021-06-30"),
     (f"{C}.timeRestriction.beforeDate", "2024-12-31", "timeRestriction: beforeDate is before afterDate"),
-    (f"{C}.timeRestriction.during", "2024", "during: the sandbox does not know this key"),
+    (f"{C}.timeRestriction.during", "2024", "during: the sandbox does not support this key"),
     (f"{C}.valueFilter", {"type": "concept", "selectedConcepts": [code("s", "1")]}, "Diagnose has no value to filter"),
-    (f"{C}.valueFilters", [], "valueFilters: the sandbox does not know this key"),
+    (f"{C}.valueFilters", [], "valueFilters: the sandbox does not support this key"),
     (f"{C}.attributeFilters", [{"type": "concept"}], "attributeCode: is missing"),
     (
         f"{C}.attributeFilters",
@@ -126,27 +126,27 @@ CASES: list[tuple[str, Any, str]] = [
     ),
     ("dataExtraction", "del", "dataExtraction: is missing"),
     (G, [], "attributeGroups: must have at least 1 entry"),
-    (f"{G}.0", "del", "exactly one Patient group is expected, 0 found"),
+    (f"{G}.0", "del", "exactly one Patient group is required, 0 found"),
     (f"{G}.1.id", "pat", "attributeGroups[1].id: pat is used twice"),
     (f"{G}.1.id", "del", "attributeGroups[1].id: is missing"),
     (f"{G}.1.groupReference", "del", "attributeGroups[1].groupReference: is missing"),
     (f"{G}.1.groupReference", f"{BASE}Observation", "groupReference: is the profile of another type"),
     (f"{G}.1.attributes.0.mustHave", "del", "attributes[0].mustHave: is missing"),
-    (f"{G}.1.attributes.0.attributeRef", "Condition", "Condition is no element of a resource type"),
-    (f"{G}.1.attributes.0.attributeRef", "Diagnosis.code", "Diagnosis.code is no element of a resource type"),
-    (f"{G}.1.attributes.0.attributeRef", "Condition.a b", "Condition.a b is no element path"),
-    (f"{G}.1.attributes.0.attributeRef", "Condition.code.coding:icd10-gm", "names a slice"),
-    (f"{G}.1.attributes.0.attributeRef", "Condition.onset[x]:onsetWhenever", "names a slice"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition", "Condition is not an element of a resource type"),
+    (f"{G}.1.attributes.0.attributeRef", "Diagnosis.code", "Diagnosis.code is not an element of a resource type"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.a b", "Condition.a b is not an element path"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.code.coding:icd10-gm", "is a slice"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.onset[x]:onsetWhenever", "is a slice"),
     (f"{G}.1.attributes.0.attributeRef", "Observation.code", "are of several types: Condition, Observation"),
     (f"{G}.1.attributes.0.linkedGroups", ["nowhere"], "links to the group nowhere, which does not exist"),
     (f"{G}.1.attributes.0.linkedGroups", [7], "linkedGroups[0]: must be text that is not empty"),
     (f"{G}.0.includeReferenceOnly", True, "the Patient group cannot be includeReferenceOnly"),
     (f"{G}.1.includeReferenceOnly", "yes", "includeReferenceOnly: must be true or false"),
-    (f"{G}.1.filter.0.name", "colour", "filter[0].name: R4 gives Condition no token search parameter colour"),
-    (f"{G}.1.filter.0.name", "onset-date", "R4 gives Condition no token search parameter onset-date"),
+    (f"{G}.1.filter.0.name", "colour", "filter[0].name: R4 has no token search parameter colour for Condition"),
+    (f"{G}.1.filter.0.name", "onset-date", "R4 has no token search parameter onset-date for Condition"),
     (f"{G}.1.filter.0.type", "string", "filter[0].type: must be one of token, date"),
     (f"{G}.1.filter.0.codes", [], "filter[0].codes: must have at least 1 entry"),
-    (f"{G}.1.filter.0.modifier", "not", "modifier: the sandbox does not know this key"),
+    (f"{G}.1.filter.0.modifier", "not", "modifier: the sandbox does not support this key"),
     (f"{G}.1.filter.0", {"type": "date", "name": "recorded-date"}, "filter[0]: needs start, end or both"),
     (
         f"{G}.1.filter.0",
@@ -168,17 +168,17 @@ def test_each_fault_is_named_with_its_place(path: str, value: Any, expected: str
 
 
 PERSON: list[tuple[dict[str, Any], str]] = [
-    (criterion("Patient", code(SNOMED, "1")), "the context Patient knows one code"),
-    (criterion("Patient", GENDER, AGE), "the context Patient knows one code"),
+    (criterion("Patient", code(SNOMED, "1")), "the context Patient supports one code"),
+    (criterion("Patient", GENDER, AGE), "the context Patient supports one code"),
     (criterion("Patient", GENDER, timeRestriction={"afterDate": "2025-01-01"}), "timeRestriction: is not supported"),
     (criterion("Patient", AGE, valueFilter={"type": "concept", "selectedConcepts": [code("s", "1")]}), "a quantity"),
     (
         criterion("Patient", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": 1}),
-        "a concept filter is expected",
+        "must be a concept filter",
     ),
     (
         criterion("Patient", AGE, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": 1}),
-        "an age has one of the units a, mo, wk",
+        "an age must have one of the units a, mo, wk",
     ),
     (
         criterion(
@@ -214,7 +214,7 @@ def test_criteria_do_not_refer_to_criteria_without_end() -> None:
     for _ in range(30):
         where = {"type": "reference", "attributeCode": code("x", "encounter"), "criteria": [inner]}
         inner = criterion("Diagnose", code("s", "1"), attributeFilters=[where])
-    assert any("more than 10 deep" in finding for finding in findings(crtdl(CONDITIONS, cohort=ccdl([inner]))))
+    assert any("more than 10 levels deep" in finding for finding in findings(crtdl(CONDITIONS, cohort=ccdl([inner]))))
 
 
 def test_all_findings_come_in_one_answer(start: Start, hospital: Path) -> None:

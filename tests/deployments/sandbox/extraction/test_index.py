@@ -107,7 +107,7 @@ def test_consent_audit_files_and_other_names_are_no_data(tmp_path: Path) -> None
 )
 def test_a_line_that_is_no_resource_is_named_with_file_and_line(tmp_path: Path, line: str) -> None:
     data = write(tmp_path / "data", patient("a"), line, name="some.ndjson")
-    with pytest.raises(SandboxStartError, match=r"No FHIR resource in JSON: some\.ndjson:2\."):
+    with pytest.raises(SandboxStartError, match=r"Not FHIR resources in JSON: some\.ndjson:2\."):
         made(data, tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_bad_lines_can_be_left_out_with_a_warning_that_names_them(
     index.build()
     assert list(contents(index)) == ["Patient/a", "Patient/b"]  # nothing of a Bundle with a bad entry
     assert [record.getMessage() for record in caplog.records] == [
-        "left out 2 lines or entries that are no FHIR resource in JSON: some.ndjson:2, some.ndjson:3"
+        "skipped 2 lines or entries that are not FHIR resources in JSON: some.ndjson:2, some.ndjson:3"
     ]
     with pytest.raises(SandboxStartError):  # what was skipped once is not hidden from a strict start
         made(data, tmp_path)
@@ -146,7 +146,7 @@ def test_resources_that_nothing_can_name_are_left_out_with_a_warning(
     data = write(tmp_path / "data", patient("a"), bundle(patient(key)), name="some.ndjson")
     assert list(contents(made(data, tmp_path))) == ["Patient/a"]
     assert [record.getMessage() for record in caplog.records] == [
-        "left out 1 lines or entries of resources without a usable id: some.ndjson:2"
+        "skipped 1 lines or entries of resources without a usable id: some.ndjson:2"
     ]
 
 

@@ -46,7 +46,7 @@ def test_where_with_a_result_that_is_no_boolean_is_an_error(path: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Observation", "Nonsense", 7, None])
 def test_a_resource_of_another_type_than_the_views_is_an_error(kind: Any) -> None:
-    with pytest.raises(ResourceError, match="the view is about Patient") as caught:
+    with pytest.raises(ResourceError, match="the view is for Patient") as caught:
         rows(one("id"), {"resourceType": kind, "id": "x"})
     assert "Nonsense" not in str(caught.value)
 
@@ -143,7 +143,7 @@ def test_a_view_has_a_column(select: list[Json]) -> None:
 def test_for_each_for_each_or_null_and_repeat_exclude_each_other() -> None:
     ways: list[Json] = [{"forEach": "name"}, {"forEachOrNull": "name"}, {"repeat": ["name"]}]
     for first, second in ((0, 1), (1, 2), (0, 2)):
-        assert "exclude each other" in refused(view({"column": columns("use"), **ways[first], **ways[second]}))
+        assert "only one of" in refused(view({"column": columns("use"), **ways[first], **ways[second]}))
 
 
 def test_a_view_that_is_no_object_is_refused() -> None:

@@ -293,7 +293,7 @@ def test_all_findings_of_a_resource_are_reported_in_the_order_of_the_document() 
 def test_the_diagnostics_quote_what_was_found_as_real_validators_do() -> None:
     (found,) = (each for each in issues(PATIENT | {"gender": "f"}) if each["severity"] == "error")
     assert found["diagnostics"] == "Patient.gender: 'f' is not one of female, male, other, unknown"
-    assert found["details"]["text"] == "The code is not in the list that is required here."
+    assert found["details"]["text"] == "The code is not in the required list."
 
 
 def test_what_is_nested_beyond_reason_is_said_not_to_be_looked_at() -> None:
