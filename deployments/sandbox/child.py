@@ -27,8 +27,8 @@ def start_child(options: SandboxOptions) -> SandboxChild:
     Raises ``SandboxStartError`` with the child's error message if the sandbox does not start.
     """
     words = arguments(replace(options, ready_file=None, parent=None))
-    process, told = start_process("deployments.sandbox", words)
-    return SandboxChild(process, Path(told["configuration"]), told["urls"])
+    process, startup = start_process("deployments.sandbox", words)
+    return SandboxChild(process, Path(startup["configuration"]), startup["urls"])
 
 
 def arguments(options: SandboxOptions) -> list[str]:

@@ -125,8 +125,8 @@ def start_object_store(port: int = 0) -> ObjectStoreChild:
     Raises ``SandboxStartError`` if moto is not installed or the child does not start.
     """
     _need_moto()
-    process, told = start_process("deployments.sandbox.objectstore", ["--port", str(port)])
-    return ObjectStoreChild(process, told["url"])
+    process, startup = start_process("deployments.sandbox.objectstore", ["--port", str(port)])
+    return ObjectStoreChild(process, startup["url"])
 
 
 def _need_moto() -> None:

@@ -114,11 +114,11 @@ def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes
     """
     with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
         ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
-        told = ["--ready-file", str(ready), "--parent", str(os.getpid())]
+        options = ["--ready-file", str(ready), "--parent", str(os.getpid())]
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with complaints.open("wb") as stderr:
             process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", module, *words, *told],
+                [sys.executable, "-P", "-m", module, *words, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -138,8 +138,8 @@ def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path) -> No
     deadline = time.monotonic() + _PATIENCE
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason = said[-1].removeprefix(COMPLAINT) if said else f"no answer within {_PATIENCE:g} s"
+            messages = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason = messages[-1].removeprefix(COMPLAINT) if messages else f"no answer within {_PATIENCE:g} s"
             raise SandboxStartError(reason)
         time.sleep(_POLL)
 

@@ -82,8 +82,8 @@ class StatusFault(FaultRule, kw_only=True, frozen=True, tag="status"):
         if isinstance(self.body, str):
             content, kind = self.body.encode(), "text/plain; charset=utf-8"
         else:
-            said = outcome("transient", "Sandbox fault.") if self.body is None else msgspec.json.encode(self.body)
-            content, kind = said, "application/fhir+json"
+            document = outcome("transient", "Sandbox fault.") if self.body is None else msgspec.json.encode(self.body)
+            content, kind = document, "application/fhir+json"
         if self.status in (204, 304):
             content = b""
         named = {name.lower(): value for name, value in self.headers.items()}

@@ -1,4 +1,4 @@
-"""The bundled demo data: a small hospital that never was."""
+"""The bundled demo data of a small invented hospital."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ DATA = Path(__file__).resolve().parent
 """Directory of the checked-in NDJSON files."""
 
 DEMO_CRTDL = DATA / "demo.crtdl"
-"""A query for the demo data: patients, conditions, observations, medication, and so a core file."""
+"""A query for the demo data: patients, conditions, observations, and medication, which produces a core file."""
 
 ANONYMIZATION_RULES = DATA / "anonymization.yaml"
-"""Rules of the pseudonymization service for the demo data, as ``anonymization_config`` would name them."""
+"""Rules of the pseudonymization service for the demo data, for ``anonymization_config``."""
 
 DEMO_LOOKUP = DATA / "lookup.json"
 """The lookup table for the groups of ``DEMO_CRTDL``."""

@@ -35,7 +35,7 @@ class Permission:
     days: tuple[DayRange, ...]
 
     def allows(self, node: Node) -> bool:
-        """Return True if a resource lies within these days or has no date."""
+        """Return True if a resource is within these days or has no date."""
         happened = when(node)
         return happened is None or any(days.covers(happened) for days in self.days)
 

@@ -196,7 +196,7 @@ class Walk:
         beside = partner if isinstance(partner, list) else []
         for each, other, number in zip_longest(value, beside[: len(value)], range(len(value))):
             if each is None and other is not None:
-                continue  # its content stands beside it, under the other name (specification, JSON format)
+                continue  # its content is in the partner property (specification, JSON format)
             self._value(each, other, found, ElementPlace(place.step, place.above, number), inside)
 
     def _value(self, value: Any, beside: Any, found: Property, place: ElementPlace, inside: _WalkContext) -> None:
@@ -233,8 +233,8 @@ class Walk:
         listed = [each for each in codings if isinstance(each, dict)] if isinstance(codings, list) else []
         coded = ((each.get("system"), each.get("code")) for each in listed)
         if allowed.isdisjoint(pair for pair in coded if all(isinstance(part, str) for part in pair)):
-            said = _some({f"{system}|{code}" for system, code in allowed})
-            self._report(Message.CODE, place, f"none of its codings is one of {said}")
+            expected = _some({f"{system}|{code}" for system, code in allowed})
+            self._report(Message.CODE, place, f"none of its codings is one of {expected}")
 
     def _visit(
         self, value: Any, path: str, place: ElementPlace, invariants: tuple[Invariant, ...], inside: _WalkContext
