@@ -43,7 +43,7 @@ settings.load_profile("quick")
 
 
 def examples(count: int) -> int:
-    """How many examples of a property the profile means that has so many, instead of 100, in ``.ci/run``."""
+    """Return the number of examples of a property in this profile that has ``count`` in a profile with 100."""
     return max(10, count * settings().max_examples // 100)
 
 
@@ -193,7 +193,7 @@ class Ran:
 
 
 def without_waiting(err: str) -> str:
-    """What a command said on stderr, but for that it had to wait, which it says on a busy machine."""
+    """Return a command's stderr without the lines about waiting, which appear on a busy machine."""
     return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("waiting for "))
 
 
@@ -241,7 +241,7 @@ class Commands:
         return Ran(child.returncode, out, err)
 
     def status(self, job: str, config: str | Path = "config.yaml", *, env: dict[str, str] | None = None) -> Any:
-        """What ``pipeline status --json`` says of a job."""
+        """Return the output of ``pipeline status --json`` for a job."""
         ran = self("pipeline", "status", config, job, "--json", env=env)
         assert ran.code == 0, ran.err
         return json.loads(ran.out)
@@ -340,7 +340,7 @@ def no_secrets_of_another_test() -> Iterator[None]:
 
 
 def is_apart(request: pytest.FixtureRequest) -> bool:
-    """Whether a test's commands are processes: where it is marked ``e2e`` or ``campaign``, or with ``--processes``."""
+    """Return whether a test's commands are processes: marked ``e2e`` or ``campaign``, or with ``--processes``."""
     marks = {mark.name for mark in request.node.iter_markers()}
     return bool(request.config.getoption("--processes") or marks & {"e2e", "campaign"})
 

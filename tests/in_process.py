@@ -52,7 +52,7 @@ def _main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _surroundings(argv: Sequence[str], cwd: Path, environment: dict[str, str]) -> Iterator[None]:
-    """What the system knows of a process."""
+    """Set up a process's arguments, directory, environment and signal handlers, and restore them."""
     before = dict(os.environ), Path.cwd(), os.umask(0o077), sys.argv
     handlers = {number: signal.getsignal(number) for number in NUMBERS}
     try:
@@ -77,7 +77,7 @@ def _environ(wanted: dict[str, str]) -> None:
 
 @contextmanager
 def _memory() -> Iterator[None]:
-    """What our own modules remember for the life of a process."""
+    """Clear the state that our modules hold for the life of a process, and restore it."""
     secrets = dict(blanked.SECRETS.__dict__)
     warned = tls._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
@@ -121,9 +121,9 @@ def _prefect() -> Iterator[None]:
 
 
 def _settings() -> Any:
-    """What Prefect's settings say in this environment. Reading them costs 50 ms, and they are much the same each time.
+    """Return Prefect's settings for this environment. Reading them costs 50 ms, and they rarely differ.
 
-    Its home is that of the tests, and where results are kept is said once more when the flow runs.
+    The home is that of the tests; the location of results is set again when the flow runs.
     """
     from prefect import context
 

@@ -1,4 +1,4 @@
-"""What imports what: no cycle, nothing upward, no step another step (docs/development.md, *Where things are*)."""
+"""Rules for imports: no cycle, none upward, none from step to step (docs/development.md, *Where things are*)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def modules() -> dict[str, ast.Module]:
 
 @cache
 def edges() -> frozenset[Edge]:
-    """Which module imports which, also within a function; not what is imported for the type checker alone."""
+    """Return the imports between modules, also within functions, without those for the type checker alone."""
     return frozenset(
         (name, found) for name, tree in modules().items() for found in _imported(tree) if found not in {None, name}
     )

@@ -44,7 +44,7 @@ def test_who_opens_a_file_in_a_way_that_follows_links_is_named_with_what_it_open
 
 
 def _opens(tree: ast.AST) -> Iterator[bool]:
-    """What opens a file by its name: ``open``, ``Path.open``, ``read_bytes`` and its kin, ``os.open`` that follows."""
+    """Yield True for each call that opens a file by name, or by an ``os.open`` that follows links."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         text = ast.unparse(call)
         match call.func:

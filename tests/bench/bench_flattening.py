@@ -1,4 +1,4 @@
-"""How fast the flattening step is by itself, and how much memory it takes (performance.md).
+"""Measure the speed and memory of the flattening step alone (performance.md).
 
     python -m tests.bench.bench_flattening [--mb 200] [--batch 50] [--zst]
     python -m tests.bench.bench_flattening --line 200       one Bundle of 200 MB on one line

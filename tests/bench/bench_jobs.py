@@ -1,4 +1,4 @@
-"""What jobs cost a Prefect server: ``python -m tests.bench.bench_jobs``. Prints the figures of docs/deployment.md.
+"""Cost of jobs on a Prefect server: ``python -m tests.bench.bench_jobs`` prints the figures of docs/deployment.md.
 
 Jobs import and send 19 resources, and are commands that start at the same moment. The server is the embedded one, with
 SQLite or with a PostgreSQL of the bench's own, which is left out where PostgreSQL is not installed. Requests and bytes
@@ -244,7 +244,7 @@ def at_once(site: BenchSite, count: int) -> int:
 
 
 def one_job(site: BenchSite, seconds: float) -> None:
-    """What a job asks of the API: in all when it is short, and for each minute while it runs."""
+    """Count the API requests of a job: in all for a short one, and per minute while it runs."""
     with counted(site.api) as (between, api):
         site.run("pipeline", "start", "config.yaml", "--no-progress", api=api)
         short, traffic = len(between.passed), between.carried
@@ -271,7 +271,7 @@ def one_job(site: BenchSite, seconds: float) -> None:
 
 
 def idle_worker(site: BenchSite, seconds: float) -> None:
-    """What a worker asks while there is nothing to do."""
+    """Count the requests of an idle worker."""
     with counted(site.api) as (between, api):
         log = site.place / "worker.log"
         worker = site.start(

@@ -1,4 +1,4 @@
-"""How fast the pseudonymizer step is, beside what the service and the machine allow (performance.md).
+"""Speed of the pseudonymizer step against the limits of service and machine (performance.md).
 
     python -m tests.bench.bench_pseudonymizer [--mb 100] [--files 8] [--requests 4] [--rounds 5] [--zst] [--large 400]
     python -m tests.bench.bench_pseudonymizer --slow           only the service that takes 20 ms

@@ -1,4 +1,4 @@
-"""What the release report adds to a job (document 5, section 3): the whole job with it and without, in turns.
+"""Cost of the release report in a job (document 5, section 3): the whole job with it and without, in turns.
 
     python -m tests.bench.bench_release_job [--mb 200] [--files 8] [--rounds 3] [--requests 4]
 

@@ -1,4 +1,4 @@
-"""What the measuring pass of the release report costs (document 5, section 3).
+"""Cost of the measuring pass of the release report (document 5, section 3).
 
     python -m tests.bench.bench_release_report [--mb 100] [--files 8] [--zst] [--lines | --one-line]
     python -m tests.bench.bench_release_report --mb 2000       the campaign

@@ -1,4 +1,4 @@
-"""How fast ``s3_upload`` is, beside ``curl -T`` to the same sink in the same run (performance.md).
+"""Speed of ``s3_upload`` against ``curl -T`` to the same sink in the same run (performance.md).
 
     python -m tests.bench.bench_s3 [--mb 2000] [--files 40] [--sparse-mb 0] [--rounds 1] [--discard] [--plain]
 
@@ -44,7 +44,7 @@ _ANSWERS = {b"post": b"<R><UploadId>u</UploadId><ETag>e-1</ETag></R>", b"get": b
 
 @dataclass
 class SinkObject:
-    """What the sink remembers of an object: as ``HEAD`` says it."""
+    """An object of the sink, as ``HEAD`` returns it."""
 
     size: int = 0
     sha256: bytes = b""

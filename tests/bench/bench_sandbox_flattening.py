@@ -1,4 +1,4 @@
-"""How fast the sandbox flattening service makes rows (issue 5, item 7: 5,000 resources/s, 8 columns, one core).
+"""Speed of the sandbox flattening service (issue 5, item 7: 5,000 resources/s, 8 columns, one core).
 
     python -m tests.bench.bench_sandbox_flattening [--resources 20000]
 

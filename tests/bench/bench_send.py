@@ -1,4 +1,4 @@
-"""How fast ``direct_resource_load`` is, beside what the machine can do (performance.md).
+"""Speed of ``direct_resource_load`` against the limit of the machine (performance.md).
 
     python -m tests.bench.bench_send [--mb 100] [--files 8] [--requests 2] [--rounds 5] [--zst]
 

@@ -1,4 +1,4 @@
-"""What a person waits for before anything runs: ``python -m tests.bench.bench_start``.
+"""Start time of the commands: ``python -m tests.bench.bench_start``.
 
 Each command's wall seconds and the CPU seconds of all processes that work for it, its Prefect server among them, beside
 the targets of the performance page. The limits are the start of the interpreter and the import of Prefect. The smallest

@@ -1,4 +1,4 @@
-"""How fast the validation step is, beside what the machine and the service allow (performance.md).
+"""Speed of the validation step against the limits of machine and service (performance.md).
 
     python -m tests.bench.bench_validation [--mb 100] [--files 8] [--rounds 5] [--zst]
     python -m tests.bench.bench_validation --slow           only the service that takes 20 ms

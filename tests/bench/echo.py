@@ -165,7 +165,7 @@ def in_threads(number: int, work: Callable[[], None]) -> float:
 
 
 def requests_a_second(port: int, path: str, count: int, threads: int = 2, body: bytes = _BODY) -> float:
-    """What ``http.client`` reaches in ``threads`` threads, ``count`` requests in all, 80 kB each."""
+    """Return the requests a second of ``http.client`` in ``threads`` threads, ``count`` requests in all, 80 kB each."""
 
     def post() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -184,7 +184,7 @@ def limit(port: int, path: str = "/echo", size: int = 50 * MB, threads: int = 2,
 
 @dataclass
 class Rounds:
-    """What several rounds gave."""
+    """Results of several rounds."""
 
     values: list[float] = field(default_factory=list)
 
@@ -239,12 +239,12 @@ def against_slow(rounds: int, path: str, step: Callable[[str, int, int], float])
 
 
 def load_line() -> str:
-    """How busy the machine is."""
+    """Return a line with the load of the machine."""
     return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
 
 
 def options(doc: str | None, requests: int) -> argparse.ArgumentParser:
-    """What the benches of a step are told; ``requests`` is how many are under way at once by default."""
+    """Return the command-line options of a step's bench; ``requests`` is the default number of parallel requests."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
     parser.add_argument("--files", type=int, default=8)

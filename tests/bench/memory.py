@@ -17,7 +17,7 @@ def peak() -> int:
 
 
 def in_own_process(load: Callable[..., None], *arguments: Any) -> Any:
-    """What ``load`` sends through the pipe that is its first argument, from a new process. ``EOFError`` if it fails."""
+    """Return what ``load`` in a new process sends through the pipe, its first argument. ``EOFError`` if it fails."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=load, args=(theirs, *arguments))

@@ -59,7 +59,7 @@ class BrowserSite:
 
     @property
     def directory(self) -> Path:
-        """Where configurations, input and jobs are."""
+        """Directory of configurations, input and jobs."""
         return self.commands.cwd
 
     def configuration(self, name: str, *steps: str) -> Path:
@@ -87,11 +87,11 @@ jobs_dir: "{self.directory}/jobs"
         Sandboxed(self.urls[service]).faults(*rules)
 
     def posts(self) -> int:
-        """How many transactions the FHIR server was sent so far."""
+        """Count the transactions that the FHIR server has received."""
         return len(Sandboxed(self.urls["fhir"]).posts())
 
     def listed(self, config: Path) -> dict[str, str]:
-        """What ``job list`` says: the jobs and their states."""
+        """Return the jobs and their states from ``job list``."""
         shown = self.commands("job", "list", config, "--json")
         assert shown.code == 0, shown.err
         return {row["id"]: row["state"] for row in json.loads(shown.out)}
@@ -163,7 +163,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Br
 
 
 def link(api: str) -> str:
-    """What ``server status`` prints."""
+    """Return the link that ``server status`` prints."""
     return sign_in_link(ApiAddress(api).ui, os.environ["PREFECT_API_AUTH_STRING"])
 
 

@@ -106,7 +106,7 @@ def signed_in(context: BrowserContext, parked: WaitingJob, pictures: Path) -> Ui
 
 
 def watched(page: Page) -> list[str]:
-    """What the page asks for and says from now on."""
+    """Return a list that collects the page's requests and dialogs from now on."""
     seen: list[str] = []
     page.on("request", lambda request: seen.append(f"{request.method} {request.url}"))
     page.on("dialog", lambda dialog: seen.append(dialog.message))
@@ -151,7 +151,7 @@ def test_the_form_and_the_artifact_open_the_report(context: BrowserContext, park
 
 
 def test_nothing_in_the_report_runs_or_is_loaded(context: BrowserContext, parked: WaitingJob, tmp_path: Path) -> None:
-    """What hostile data would have put into the page, had they got there: its policy holds where the UI shows it."""
+    """The page's policy stops scripts that hostile data would bring into it, also where the UI shows the page."""
     evil = f"""<!DOCTYPE html><html lang="en"><head><title>x</title></head><body><h1>Do not release</h1>
     <script>document.title = "ran"; fetch("/api/flows/count", {{method: "POST"}})</script>
     <img src="{parked.root}/ico/favicon.ico" onerror="document.title = 'ran'" onload="document.title = 'ran'">

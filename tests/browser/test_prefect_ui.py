@@ -1,4 +1,4 @@
-"""What a person does in the Prefect UI, in a real browser (4-product.md §5; issue 7, Show 1)."""
+"""Use of the Prefect UI in a real browser (4-product.md §5; issue 7, Show 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters of a URL are secrets; any text may be asked about."""
+"""Detection of secret parameters in a URL, for any text."""
 
 from __future__ import annotations
 

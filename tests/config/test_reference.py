@@ -1,4 +1,4 @@
-"""What is written about the configuration is current: reference page, JSON Schema, example."""
+"""Reference page, JSON Schema and example of the configuration are current."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Supervised:
         wait_until((place / "works").exists)
 
     def ended(self) -> bool:
-        """Whether the run could end by itself."""
+        """Return whether the run could end by itself."""
         return (self.place / "ended").exists()
 
 
@@ -115,7 +115,7 @@ def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
 
 
 def gone(process: int) -> bool:
-    """Whether a process has ended; whoever inherits it may not have noticed yet."""
+    """Return whether a process has ended, even if its parent has not reaped it yet."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -190,7 +190,7 @@ def test_without_an_api_there_is_no_worker_with_a_server_of_its_own(
 
 
 def test_the_runs_of_a_worker_send_no_telemetry_whatever_its_environment_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an OpenTelemetry SDK is configured, Prefect's own spans would carry who approved, and the comment."""
+    """With an OpenTelemetry SDK configured, Prefect's own spans would carry the reviewer's name and comment."""
     environment = {"PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "true"}
     monkeypatch.setattr("deployments.worker.os.environ", environment)
     monkeypatch.setattr("deployments.worker.configured_api", lambda: ApiAddress("http://127.0.0.1:1/api"))

@@ -53,7 +53,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _is_worded(path: Path) -> bool:
-    """Whether names in a module are those of words of the release report: test_words holds these against the words."""
+    """Return whether a module names words of the release report, which test_words compares with the word list."""
     return path.parent.name == "sections" or (path.parent.parent.name == "release_report" and path.name in _WORDED)
 
 

@@ -1,4 +1,4 @@
-"""What a page shows and what a program prints: the same, but for numbers, sizes, times, ids and paths."""
+"""Comparison of a page's output block with printed output, except numbers, sizes, times, ids and paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def line_pattern(line: str) -> str:
 
 
 def assert_shown(shown: str, printed: str) -> None:
-    """What was printed is what the page shows."""
+    """Assert that the printed text is the one on the page."""
     pattern = "".join(line_pattern(line) for line in shown.splitlines())
     assert re.fullmatch(pattern, printed), f"the page shows:\n{shown}\nprinted was:\n{printed}"
 

@@ -17,7 +17,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page) if str(page.relative
 
 @cache
 def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
-    """What the tests of the pages take from pages with ``example(page, beginning)``, and every text in them."""
+    """Return the blocks that tests of pages read with ``example(page, beginning)``, and every text in these tests."""
     taken, texts = set(), set()
     for path in ROOT.glob("tests/**/docs/test_*.py"):
         for node in ast.walk(ast.parse(read(path))):

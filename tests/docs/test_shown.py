@@ -1,4 +1,4 @@
-"""How what a page shows is compared with what was printed."""
+"""Comparison of a page's output block with printed output."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def write_hospital(directory: Path, megabytes: float) -> NdjsonHospital:
 
 @dataclass(frozen=True)
 class FileContent:
-    """What is in a file, small enough to be shown."""
+    """Content of a file, small enough to be shown."""
 
     size: int
     sha256: str
@@ -110,11 +110,11 @@ class Extractor(Sandboxed):
         return [request for request in self.requests() if request["path"] == "/fhir/$extract-data"]
 
     def requested_files(self) -> Counter[str]:
-        """How often each result file was asked for, by GET or HEAD."""
+        """Count the GET and HEAD requests for each result file."""
         return Counter(_name(request) for request in self.requests() if "/output/" in request["path"])
 
     def fetched(self) -> Counter[str]:
-        """How often the bytes of each result file were asked for."""
+        """Count the GET requests for each result file."""
         return Counter(
             _name(request)
             for request in self.requests()
@@ -199,7 +199,7 @@ class ExtractionTrial(CampaignTrial):
         return sorted(path.name.removesuffix(".zst") for path in found)
 
     def where(self) -> str:
-        """How far the job is, for a person."""
+        """Return the progress of the job, for a person."""
         polls = sum("/__status/" in request["path"] for request in self.server.requests())
         return (
             f"{len(self.server.submissions())} submission, {polls} polls, "
@@ -207,7 +207,7 @@ class ExtractionTrial(CampaignTrial):
         )
 
     def state_files(self) -> list[str]:
-        """What is in the job directory besides the data, by name."""
+        """Return the names of the files in the job directory besides the data."""
         assert self.job is not None
         inside = (path.relative_to(self.job) for path in self.job.rglob("*") if path.is_file())
         return sorted(str(path) for path in inside if path.parts[0] != "import")

@@ -103,12 +103,12 @@ class WorkerProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether it has a run now."""
+        """Return whether the worker has a run now."""
         return bool(descendants(self.process.pid))
 
     @property
     def submitted_runs(self) -> int:
-        """How many runs it has taken up. Both may reach for one; the server gives it to the first."""
+        """Number of runs that the worker submitted. Of two that try one run, the server accepts the first."""
         return self.log.read_bytes().count(b"submitted")
 
     def freeze(self) -> list[int]:

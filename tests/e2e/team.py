@@ -251,7 +251,7 @@ class TeamSite:
             return [run_deployment(api, str(deployed["id"]), {"config": config}) for _ in range(jobs)]
 
     def states(self, jobs: list[str]) -> Counter[str]:
-        """How many jobs are in which of Prefect's states."""
+        """Count the jobs by Prefect state."""
         with PrefectApi(self.address) as api:
             return Counter(str((api.read_run(job) or {"state_name": "gone"})["state_name"]) for job in jobs)
 

@@ -37,7 +37,7 @@ MARK = "[blanked]"
 
 
 def forms() -> Iterator[bytes]:
-    """What must not be found anywhere."""
+    """Yield the forms of the secrets that must not be found anywhere."""
     for secret in SECRETS:
         yield from (secret.encode(), json.dumps(secret)[1:-1].encode(), quote(secret, safe="").encode())
     for text in (*PAIRS, *SECRETS, RULES):
@@ -68,7 +68,7 @@ def echo(seen: SeenRequest, gateway_texts: Sequence[str] = ()) -> Reply:
 
 @pytest.fixture
 def gateway_texts() -> list[str]:
-    """What the gateway in front of the service decodes and knows, beside what it sees."""
+    """Secrets that the gateway in front of the service decodes and quotes besides the request."""
     return []
 
 

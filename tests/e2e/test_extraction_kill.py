@@ -95,7 +95,7 @@ def test_kill_9_at_thirty_random_moments_of_an_extraction(tmp_path: Path, migrat
 
 
 def _to_its_end(job: ExtractionTrial) -> tuple[float, dict[str, Any]]:
-    """When the step began, and the status at the end."""
+    """Return the start time of the step and the job's status at the end."""
     child = job.begin("1-extractor")
     began = time.monotonic()
     return began, job.finish(child)

@@ -68,7 +68,7 @@ class CampaignFhir(Sandboxed):
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Which file it is: another one after it was written again."""
+    """Return the identity of a file, which changes when the file is written again."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
 
@@ -178,7 +178,7 @@ class CampaignTrial:
         assert [path for path in self.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
 
     def where(self) -> str:
-        """How far the job is, for a person."""
+        """Return the progress of the job, for a person."""
         if self.job is None:
             return "there is no job yet"
         last = [line.partition(" INFO ")[2] for line in self.log.splitlines() if " INFO " in line]
@@ -186,7 +186,7 @@ class CampaignTrial:
         return f"{last[-1][:60] if last else 'no log yet'}; {complete} files, {len(self.server.posts())} transactions"
 
     def begins(self, step: str) -> int:
-        """How often a step (``1-local_import``) began."""
+        """Count the starts of a step (``1-local_import``)."""
         return self.log.count(f"step {step.replace('-', ' ', 1)} begins")
 
     def finish(self, child: subprocess.Popen[bytes], seconds: float = 150) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class CommandUser:
 
 
 def commands(text: str) -> list[str]:
-    """What is printed as a command: behind these words, to the end of the line or of the sentence."""
+    """Return the printed commands: after these words, up to the end of the line or sentence."""
     program = r"(?:'[^'\n]*sluice'|\S*sluice|\S*python\S* -m flows\.run)"
     return re.findall(rf"(?:continue with|see|wait): ({program} [^;\n]+)", text)
 

@@ -112,7 +112,7 @@ def test_a_job_whose_embedded_server_dies_ends_with_3_and_can_be_continued(sluic
 
 
 def catches(child, number) -> bool:
-    """Whether the process has a handler for a signal."""
+    """Return whether the process has a handler for a signal."""
     status = Path(f"/proc/{child.pid}/status").read_text()
     (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return bool(int(caught, 16) & 1 << number - 1)

@@ -28,7 +28,7 @@ def slow(tmp_path: Path, fhir: Fhir) -> Path:
 
 
 def suspended(api: str, job: str, name: str, *, reschedule: bool) -> float:
-    """What the UI's button does, with its default limit of five minutes; when it was pressed."""
+    """Suspend the run as the UI's button does, with its default limit of five minutes; return the time."""
     expires = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
     details = {"pause_timeout": expires, "pause_reschedule": reschedule}
     body = {"state": {"type": "PAUSED", "name": name, "state_details": details}}

@@ -47,7 +47,7 @@ def team(tmp_path: Path) -> Iterator[TeamSite]:
 
 
 class StateWatch:
-    """What is said while something happens: Prefect's states, by the second they were first seen."""
+    """Log of Prefect's states while something happens, with the second at which each was first seen."""
 
     def __init__(self, team: TeamSite, jobs: list[str]) -> None:
         self.said: list[str] = []
@@ -73,7 +73,7 @@ class StateWatch:
 
 
 def undisturbed(team: TeamSite) -> Counter[str]:
-    """What one job asks of the services."""
+    """Count the requests of one undisturbed job to the services."""
     team.configure(0.0)
     forget(team)
     team.completed(team.start(1), within=180)
@@ -134,7 +134,7 @@ def lived_through(
 
 
 def began(team: TeamSite, jobs: list[str]) -> int:
-    """How many have begun."""
+    """Count the jobs that have begun."""
     with PrefectApi(team.address) as api:
         return sum(bool((api.read_run(job) or {}).get("start_time")) for job in jobs)
 
@@ -270,7 +270,7 @@ def test_something_is_killed_or_stopped(team: TeamSite, incident: str) -> None:
 
 
 def test_the_database_is_restored_from_a_dump(team: TeamSite) -> None:
-    """What was recorded since the dump is lost: running jobs go on and write it again."""
+    """Running jobs write again the records that were made after the dump and lost with the restore."""
 
     def happens(team: TeamSite) -> None:
         team.database.dump()

@@ -212,7 +212,7 @@ class HeldServices:
         self[service].faults(rule | {"times": None})
 
     def struck(self, service: str) -> int:
-        """How many requests it holds, or has slowed."""
+        """Count the requests that were held or slowed."""
         (rule,) = self[service].call_sandbox("GET", "faults").json()
         return int(rule["struck"])
 
@@ -225,7 +225,7 @@ class HeldServices:
             self[name].faults()
 
     def count_effects(self, name: str) -> Counter[str]:
-        """What took effect there or was held, by method and path; of a transaction to a FHIR server, its entries."""
+        """Count applied and held requests by method and path; of a FHIR transaction, its entries."""
         return self[name].counted(entries=name in ("fhir", "reference"))
 
     def forget(self) -> None:
@@ -284,7 +284,7 @@ def undisturbed(sluice: Commands, *words: str | Path) -> Callable[[], Path]:
 
 @dataclass(frozen=True)
 class Middle:
-    """Where a step is held: the request of a service after the first ``skip``, and those with something made-up.
+    """Point at which a step is held: the service's request after the first ``skip``, apart from made-up ones.
 
     What was held may come again, ``each`` times as much as there are requests, and what is made up: ``made_up`` are the
     requests of one look at the service; whoever begins looks before the job, and again in the step.
@@ -487,7 +487,7 @@ def test_a_machine_dies_in_the_middle_of_an_upload_to_a_bucket(
 
 
 def put(between: Bridge, job: str) -> Counter[str]:
-    """How often each object of a job was put, as far as the store was reached."""
+    """Count the puts that reached the store, by object of a job."""
     paths = (path.removeprefix(f"/{BUCKET}/") for method, path in between.passed if method == "PUT")
     return Counter(path for path in paths if path.startswith(job))
 

@@ -33,7 +33,7 @@ TRANSACTIONS = 10 + 10 + 10 + 1
 
 @pytest.fixture
 def between(fhir: Fhir) -> Iterator[Bridge]:
-    """What is between the runs and the FHIR server."""
+    """Yield the bridge between the runs and the FHIR server."""
     with bridge(fhir.url) as made:
         yield made
 
@@ -185,7 +185,7 @@ sys.exit(ran.returncode)
 
 
 def only_loopback() -> bool:
-    """Whether this machine lets us make a network namespace."""
+    """Return whether this machine allows a network namespace."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return False
     made = subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True)

@@ -17,7 +17,7 @@ HEADINGS = {"SectionRule": 1, "table": 0}
 
 
 def headings(tree: ast.AST) -> Iterator[ast.expr | None]:
-    """Where a section or a table gets its heading, which may be the word that names a step."""
+    """Yield the heading arguments of sections and tables, which may equal the name of a step."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in HEADINGS:
@@ -33,7 +33,7 @@ def headings(tree: ast.AST) -> Iterator[ast.expr | None]:
 
 
 def named(folder: str) -> Iterator[str]:
-    """Where a string constant in a folder equals the name of a step."""
+    """Yield the places in a folder where a string constant equals the name of a step."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         place = str(path.relative_to(ROOT))
         if place not in EVENT_KINDS:

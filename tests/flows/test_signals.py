@@ -1,4 +1,4 @@
-"""What a person is told at a signal (``4-product.md`` §4 "Stop", §5): at once, and what the next one does."""
+"""Messages at a signal (``4-product.md`` §4 "Stop", §5): printed at once, with the effect of the next signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step says that it wrote is what the next one says that it read: files, lines, resources and bytes.
+"""Output counts of a step equal the input counts of the next: files, lines, resources and bytes.
 
 Bytes are those of files as they are stored. The input has every form that a file can have: compressed and plain, with a
 byte order mark, blank lines and Windows' line ends, and without a line feed at its end.
@@ -84,7 +84,7 @@ READERS: dict[str, Callable[[Path, str], StepReport]] = {
 def _comparable_figures(
     written: StepReport, read: StepReport, *, tables: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What one step says of its output, and the other of its input, as far as both count it."""
+    """Return the output counts of one step and the input counts of the other, where both have them."""
     names = [("files", "files"), ("bytes_out", "bytes_in")]
     if not tables:
         names += [("lines_out", "lines_in"), ("resources_out", "resources_in")]

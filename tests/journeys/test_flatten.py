@@ -121,11 +121,11 @@ jobs_dir: jobs
         self.services["flattening"].faults(*rules)
 
     def posts(self) -> int:
-        """How many batches the flattening service was asked about."""
+        """Count the batches sent to the flattening service."""
         return len(self.services["flattening"].posts())
 
     def recorded(self, ran: Ran | str) -> int:
-        """How many batches are in the tables of a job so far, by its ledger."""
+        """Count the batches in the tables of a job so far, by its ledger."""
         lines = (self.job(ran) / "flattening" / "ledger.ndjson").read_text(encoding="utf-8").splitlines()
         return sum(stop - start for line in lines for start, stop in json.loads(line).get("done", ()))
 
@@ -537,7 +537,7 @@ def test_a_core_file_alone_is_enough(sluice: Commands, project: FlattenProject) 
 
 
 def begins(log: Path) -> int:
-    """How often the step began."""
+    """Count the starts of the step."""
     return log.read_text().count("flattening begins") if log.exists() else 0
 
 

@@ -1,4 +1,4 @@
-"""What whole runs tell in ``events.ndjson`` and ``summary.json``: what happened, and nothing of the data."""
+"""Content of ``events.ndjson`` and ``summary.json`` after whole runs: all that happened, and none of the data."""
 
 from __future__ import annotations
 

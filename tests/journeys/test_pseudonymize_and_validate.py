@@ -121,7 +121,7 @@ def shown(project: PseudonymizeProject, job: str, *outputs: str) -> list[str]:
 
 
 def sent_once(project: PseudonymizeProject, services: Services, ran: Ran | str) -> None:
-    """What the FHIR server holds is what was pseudonymized: each resource once."""
+    """Assert that the FHIR server holds each pseudonymized resource once."""
     lines = [json.loads(line) for path in data_files(project.job(ran) / "pseudonymized") for line in read_lines(path)]
     resources = [entry["resource"] for line in lines for entry in line.get("entry", ())]
     resources += [line for line in lines if line["resourceType"] != "Bundle"]

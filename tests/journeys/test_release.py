@@ -85,7 +85,7 @@ class ReleaseGate:
             }
 
     def form(self) -> str:
-        """What the form in the UI says."""
+        """Return the text of the form in the UI."""
         run = ask_prefect("GET", f"{self.api}/flow_runs/{self.job}")
         keys = run["state"]["state_details"]["run_input_keyset"]
         return str(ask_prefect("GET", f"{self.api}/flow_runs/{self.job}/input/{keys['description']}"))

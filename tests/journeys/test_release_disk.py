@@ -53,7 +53,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Full:
 
 
 def leftover_files(gate: ReleaseGate) -> list[str]:
-    """What a report that failed left in the job's directory, beside what it measured."""
+    """Return the files of a failed report in the job's directory, without its measurements."""
     found = (path for path in (gate.directory / "report").rglob("*") if path.is_file())
     return [path.name for path in found if path.parent != gate.directory / MEASURED]
 

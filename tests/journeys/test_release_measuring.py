@@ -1,4 +1,4 @@
-"""What a release report costs a job (document 5, section 3): measured beside the steps and once, again what changed."""
+"""Measuring for the release report (document 5, section 3): during the steps, once, and again after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asks each service of the pipeline for one thing, in a directory: its data hold ``CANARY``."""
+"""Runs of each step against its service in a directory, with ``CANARY`` in the data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.peers.validation import CANARY
 
 
 def is_request(method: str, part: str = "") -> Callable[[SeenRequest], bool]:
-    """Whether a request is one of this method, for an address with this part."""
+    """Return a predicate that accepts requests of this method with this part in the target."""
     return lambda seen: seen.method == method and part in seen.target
 
 

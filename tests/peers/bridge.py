@@ -93,7 +93,7 @@ class Bridge:
             sink.shutdown(socket.SHUT_WR)
 
     def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
-        """Whether a request goes over."""
+        """Return whether a request is passed on."""
         with self._lock:
             if self._limit is not None and self._limit[0] == method:
                 if not self._limit[1]:
@@ -104,7 +104,7 @@ class Bridge:
             return True
 
     def returns(self, upstream: socket.socket) -> bool:
-        """Whether what is answered there comes back."""
+        """Return whether the answer is passed back."""
         return True
 
 

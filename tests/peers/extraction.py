@@ -1,4 +1,4 @@
-"""What an extraction server answers: in memory for the step, over a socket for commands and runs; and its jobs."""
+"""Fake extraction servers, in memory for the step, over a socket for commands and runs; and jobs of the step."""
 
 from __future__ import annotations
 
@@ -333,12 +333,12 @@ class PatientExtraction:
         return _json(found)
 
     def count(self, method: str, part: str) -> int:
-        """How many requests had this method and this in their path."""
+        """Count the requests with this method and this part in their path."""
         return sum(seen.method == method and part in seen.target for seen in self.seen)
 
 
 def _submitted_query(body: bytes) -> dict[str, Any]:
-    """What a submission asks, as the manifest's job extension tells it."""
+    """Return the query of a submission in the form of the manifest's job extension."""
     parameters = json.loads(body)["parameter"]
     crtdl = next(one["valueBase64Binary"] for one in parameters if one["name"] == "crtdl")
     patients = [one["valueString"] for one in parameters if one["name"] == "patient"]

@@ -1,4 +1,4 @@
-"""What a FHIR server answers to transactions, and a job whose data it gets."""
+"""Fake FHIR server for transactions, and a job that sends to it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class DirectLoadJob(job.StepJob):
         return run(context, compare(context), bounds=bounds, sleep=self.slept.append)
 
     def failed(self) -> list[dict[str, Any]]:
-        """What lies in ``send/failed``, in order."""
+        """Return the contents of ``send/failed``, in order."""
         return [json.loads(path.read_bytes()) for path in super().failed() if path.suffix == ".json"]
 
 

@@ -1,4 +1,4 @@
-"""What a flattening service answers, and a job whose data it gets."""
+"""Fake flattening service, and a job that uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What honest services answer to the made-up resources that go first, for servers that are scripted otherwise."""
+"""Correct answers of services to the made-up resources that are sent first, for servers that are scripted otherwise."""
 
 from __future__ import annotations
 

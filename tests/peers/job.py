@@ -39,7 +39,7 @@ def context(
 
 
 def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any]:
-    """What is found when a service is asked whether it is the one that is meant."""
+    """Return the findings of a service's probe."""
     assert service.probe is not None
     return list(service.probe.ask(service, config, **options))
 
@@ -101,7 +101,7 @@ def in_process(code: str, *arguments: object, cwd: Path = ROOT, **options: Any) 
 
 
 def printed(code: str, *arguments: object) -> str:
-    """What such a process prints, which must end well."""
+    """Return the output of such a process, which must succeed."""
     process = in_process(code, *arguments)
     out, _ = process.communicate()
     assert process.returncode == 0

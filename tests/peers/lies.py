@@ -12,7 +12,7 @@ from tests.peers.server import Reply
 
 @dataclass(frozen=True)
 class HonestAnswer:
-    """What a liar knows: what was sent, its honest answer, and the answers to the requests before."""
+    """Input of a lie: the sent body, its honest answer, and the answers to the requests before."""
 
     sent: dict[str, Any]
     answer: dict[str, Any]

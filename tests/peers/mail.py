@@ -35,7 +35,7 @@ class Mailbox(socketserver.ThreadingTCPServer):
         self.port = int(self.server_address[1])
 
     def text(self, index: int) -> str:
-        """What a person reads of a mail, without its line breaks."""
+        """Return the text of a mail without its line breaks."""
         part = self.mails[index].get_body(("plain",)) or self.mails[index].get_body(("html",))
         return " ".join(part.get_content().split()) if part is not None else ""
 

@@ -22,7 +22,7 @@ from tests.conftest import ask_prefect
 
 
 class FakePrefect:
-    """What it keeps; ``run`` is the flow run it knows. Ids of artifacts are by chance, as the server's are."""
+    """A Prefect API in memory; ``run`` is its only flow run. Ids of artifacts are random, as the server's are."""
 
     api: PrefectApi
 

@@ -69,10 +69,10 @@ class Fhir(Sandboxed):
     """A running sandbox FHIR server."""
 
     def count(self, kind: str) -> int:
-        """How many resources of a type it holds."""
+        """Count its resources of a type."""
         answer = httpx.get(f"{self.url}/fhir/{kind}", params={"_summary": "count"}, trust_env=False, timeout=PATIENCE)
         return int(answer.json()["total"])
 
     def total(self) -> int:
-        """How many resources the input's types have there."""
+        """Count the server's resources of the types in the input."""
         return sum(self.count(kind) for kind in ("Organization", "Patient", "Observation"))

@@ -1,4 +1,4 @@
-"""What a pseudonymization service answers, and a job whose data it gets."""
+"""Fake pseudonymization service, and a job that uses it."""
 
 from __future__ import annotations
 

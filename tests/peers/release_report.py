@@ -145,7 +145,7 @@ def huge(rows: int = 300, letters: int = 300, **changes: Any) -> ReleaseReport:
 
 
 def files(number: int = 3) -> tuple[MeasuredFile, ...]:
-    """What would leave."""
+    """Return the files that would be sent."""
     return tuple(
         MeasuredFile(f"patients_{n}.ndjson.zst", 1000 + n, 9000 + n, 20 + n, 400 + n, 20 + n, f"{n:064x}")
         for n in range(number)

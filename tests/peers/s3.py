@@ -1,4 +1,4 @@
-"""What an S3 store answers, which remembers what it was asked, and a job whose files it gets."""
+"""Fake S3 store that records its requests, and a job that uploads to it."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ class Sandboxed:
         self.call_sandbox("PUT", "faults", json=list(rules))
 
     def requests(self) -> list[dict[str, Any]]:
-        """What it was asked so far, without payloads."""
+        """Return the requests so far, without payloads."""
         found: list[dict[str, Any]] = self.call_sandbox("GET", "requests").json()["requests"]
         return found
 
     def counted(self, *, entries: bool = True) -> Counter[str]:
-        """What took effect there, by method and path; of a transaction, its ``entries``."""
+        """Count the applied requests by method and path; of a transaction, its ``entries``."""
         found: Counter[str] = Counter()
         for one in self.requests():
             if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
@@ -54,7 +54,7 @@ class Sandboxed:
         return [request for request in self.requests() if request["method"] == "POST"]
 
     def resources(self) -> dict[str, bytes]:
-        """What a FHIR server holds, byte for byte, by ``Type/id``."""
+        """Return the stored resources of a FHIR server, byte for byte, by ``Type/id``."""
         found = {}
         for line in self.call_sandbox("GET", "resources").content.splitlines():
             document = json.loads(line)

@@ -254,7 +254,7 @@ class ScriptedService(Loopback, Generic[R]):
         super().__init__([])
 
     def read(self, seen: SeenRequest) -> R:
-        """What a script gets to see; an assertion here is one about the request."""
+        """Return the request as a script gets it; an assertion here is one about the request."""
         raise NotImplementedError
 
     def note(self, request: R) -> int:
@@ -263,7 +263,7 @@ class ScriptedService(Loopback, Generic[R]):
         return len(self.requests) - 1
 
     def answer(self, number: int, request: R, said: Reply | None) -> Reply:
-        """What it answers, ``said`` by the script or of its own."""
+        """Return the reply: ``said`` by the script, or the service's own."""
         raise NotImplementedError
 
     def kill_at(self, number: int, start: Callable[[], subprocess.Popen[str]], answer: Reply | None = None) -> None:

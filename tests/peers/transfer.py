@@ -35,7 +35,7 @@ NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 @dataclass
 class Received:
-    """What the receiving process gets."""
+    """Result of the receiving process."""
 
     document: dict[str, Any]
     attachment: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a validation service answers, and a job whose data it judges."""
+"""Fake validation service, and a job that uses it."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ class Component:
     how: str = ""
 
     def place(self) -> Path | None:
-        """Where it is; ``None`` when it is not there."""
+        """Return its location; ``None`` if it is missing."""
         given = os.environ.get(self.variable) or shutil.which(self.command or "-")
         return Path(given) if given else None
 
     def get(self) -> str:
-        """What to do to have it."""
+        """Return the instructions for installing it."""
         return self.how or f"python tests/real/get.py {self.name}"
 
 

@@ -1,4 +1,4 @@
-"""What the suites against real programs share."""
+"""Fixtures of the suites against real programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What ``python -m tests.real`` reads from the reports."""
+    """Add the properties that ``python -m tests.real`` reads from the reports."""
     item.user_properties.append((COMPONENTS_OF, " ".join(sorted(components_of(item)))))
     item.user_properties += [(DIFFERS, list(mark.args)) for mark in item.iter_markers("differs")]
 

@@ -101,7 +101,7 @@ DEBIAN: Final = ("apt-get", "dpkg-deb")
 
 
 class FetchError(Exception):
-    """Why a program cannot be had, for a person."""
+    """A program cannot be fetched; the message is for a person."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def squid(place: Path) -> None:
 
 
 def faketime(place: Path) -> None:
-    """What Debian's ``faketime -f OFFSET COMMAND`` does, which looks for its library where it would be installed."""
+    """Write a ``faketime`` like Debian's (``-f OFFSET COMMAND``), with its library beside it."""
     unpacked(FAKETIME, place)
     library = "$here/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
     script(place / "faketime", f'export FAKETIME="$2"; shift 2; LD_PRELOAD="{library}" exec "$@"')
@@ -339,12 +339,12 @@ PROGRAMS: Final = (
 
 
 def pins(program: Program) -> str:
-    """What a fetched program is marked with."""
+    """Return the pins that mark a fetched program."""
     return json.dumps(program.pins)
 
 
 def is_there(program: Program, place: Path) -> bool:
-    """Whether it was fetched, with these pins."""
+    """Return whether it was fetched with these pins."""
     try:
         return (place / program.name / STAMP).read_text(encoding="utf-8") == pins(program)
     except OSError:
@@ -381,7 +381,7 @@ def variables(place: Path) -> dict[str, Path]:
 
 
 def default_directory() -> Path:
-    """Where programs are kept unless somebody says otherwise."""
+    """Return the default directory of fetched programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-real"
 
 

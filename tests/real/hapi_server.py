@@ -46,7 +46,7 @@ class Hapi:
         return found
 
     def count(self, search: str) -> int:
-        """How many resources a search finds."""
+        """Count the resources that a search finds."""
         total: int = self.read(search + ("&" if "?" in search else "?") + "_summary=count")["total"]
         return total
 

@@ -72,7 +72,7 @@ class Running:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def line(self, prefix: str) -> str | None:
-        """What follows ``prefix`` in the first whole line that begins with it."""
+        """Return the text after ``prefix`` in the first whole line that begins with it."""
         for line in whole_lines(self._log):
             if line.startswith(prefix):
                 return line.removeprefix(prefix).strip()
@@ -118,7 +118,7 @@ def running(
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on this port of loopback."""
+    """Return whether a process accepts connections on this port of loopback."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0

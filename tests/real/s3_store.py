@@ -171,7 +171,7 @@ def _client(port: int, tls: Tls | None) -> Iterator[Any]:
 
 
 def _answers(s3: Any) -> bool:
-    """Whether a store that listens already takes requests, too."""
+    """Return whether a store that listens also answers requests."""
     try:
         s3.list_buckets()
     except ClientError:
@@ -189,7 +189,7 @@ def refusal(call: Any, **arguments: Any) -> str:
 
 
 def _small_disk(path: Path, space: int) -> list[str | Path]:
-    """What runs a command with a disk of its own at ``path``, which goes away with it."""
+    """Return the words that run a command with a private disk at ``path``, which is removed at its end."""
     unshare = program("unshare", "SLUICE_REAL_UNSHARE", "it belongs to util-linux")
     own = [str(unshare), "--map-root-user", "--mount"]
     if subprocess.run([*own, "true"], check=False, capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""What the sandbox knows of R4's search parameters and codes is what the published package says."""
+"""R4 search parameters and codes of the sandbox equal those of the published package."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_each_example_has_its_row(pathling: str, tmp_path: Path, figure: Measure
 
 
 def references(of: Any) -> set[str]:
-    """What a resource refers to."""
+    """Yield the references of a resource."""
     if isinstance(of, list):
         return {one for each in of for one in references(each)}
     if not isinstance(of, dict):

@@ -1,4 +1,4 @@
-"""How ``get.py`` fetches: whole or not at all, once, and again when a pin has changed. Nothing is fetched here."""
+"""Downloads of ``get.py``: whole or not at all, once, and again after a pin changed. Nothing is downloaded here."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def send(hapi: Hapi, directory: Path, project: str, **options: Any) -> StepRepor
 
 
 def found(hapi: Hapi, project: str) -> list[dict[str, Any]]:
-    """What the receiving process's search finds."""
+    """Return the results of the receiving process's search."""
     answer = hapi.get(str(httpx.URL("DocumentReference", params={"identifier": f"{PROJECT}|{project}"})))
     return [entry["resource"] for entry in answer.raise_for_status().json().get("entry", [])]
 

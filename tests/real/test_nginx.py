@@ -37,7 +37,7 @@ def fhir() -> Iterator[Served]:
 
 
 def count(fhir: Served, kind: str) -> int:
-    """How many resources of a type the server behind nginx holds."""
+    """Count the resources of a type on the server behind nginx."""
     with client() as http:
         answer = http.send("GET", f"{fhir.url}/fhir/{kind}?_summary=count", operation="read")
     total: int = json.loads(answer.body)["total"]

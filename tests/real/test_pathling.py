@@ -55,7 +55,7 @@ def test_the_made_up_resource_comes_back_as_its_row(pathling: str) -> None:
 
 @pytest.mark.differs("pathling", "answers rows without a Content-Type, and refuses an Accept of `*/*`")
 def test_what_it_answers_has_no_content_type_and_it_takes_one_accept_only(pathling: str) -> None:
-    """What the client must do, and what it must not ask for."""
+    """The client must accept an answer without type, and must not ask for another type."""
     view = {"resourceType": RESOURCE_TYPE, "resource": "Patient", "select": [paths(id="id")]}
     parameters = [
         {"name": "viewDefinition", "resource": view},

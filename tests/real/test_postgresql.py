@@ -56,7 +56,7 @@ def listed(commands: Commands) -> dict[str, str]:
 
 
 def runs(address: ApiAddress) -> int:
-    """How many runs the database holds."""
+    """Count the runs in the database."""
     return int(ask_prefect("POST", f"{address.url}/flow_runs/count", {}, secret=str(address.secret)))
 
 

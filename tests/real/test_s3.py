@@ -34,7 +34,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module", params=list(STORES))
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which store."""
+    """Kind of the store."""
     return str(request.param)
 
 

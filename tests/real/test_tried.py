@@ -1,4 +1,4 @@
-"""What ``python -m tests.real --record`` keeps of a run, and what the page says of it. No program is needed here."""
+"""Record of a run by ``python -m tests.real --record``, and its page. No program is needed here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND = {
 
 
 def report(test: str, outcome: str = "passed", when: str = "call", **more: Any) -> Any:
-    """What pytest says of a part of a test that talks to MinIO."""
+    """Return pytest's report on a phase of a test that uses MinIO."""
     made = {
         "nodeid": f"tests/real/test_s3.py::{test}", "duration": 0.5, "when": when, "longrepr": None,
         "user_properties": [(COMPONENTS_OF, "minio")], "passed": False, "failed": False, "skipped": False,

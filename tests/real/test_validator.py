@@ -101,7 +101,7 @@ def test_the_findings_of_many_chunks_at_once_are_those_of_one(validator: str, tm
 
 
 def test_an_answer_points_at_entries_of_its_own_bundle_only(validator: str) -> None:
-    """What the step relies on when it takes a place behind the last entry for a lie."""
+    """The step relies on this when it refuses a place behind the last entry."""
     entries = [{"fullUrl": f"https://example.org/Observation/o{n}", "resource": one} for n, one in enumerate(many(40))]
     sent = {"resourceType": "Bundle", "type": "collection", "entry": entries}
     with httpx.Client(trust_env=False, timeout=60) as http:

@@ -1,4 +1,4 @@
-"""What was tried with which program, kept in ``tried.json`` by ``python -m tests.real --record``, and its page.
+"""Results of tests with real programs, stored in ``tried.json`` by ``python -m tests.real --record``, and their page.
 
     python -m tests.real.tried > docs/tried-with.md
 
@@ -21,7 +21,7 @@ KEPT = Path(__file__).with_name("tried.json")
 
 @dataclass(frozen=True)
 class Figure:
-    """What a step did with a program; bytes of what it read as it is stored, seconds of wall time."""
+    """Performance of a step with a program: stored bytes of its input, seconds of wall time."""
 
     what: str
     resources_in: int | None
@@ -59,7 +59,7 @@ class Tried:
 
 
 def load(path: Path = KEPT) -> dict[str, Tried]:
-    """What is kept, by the name of the component."""
+    """Return the stored results by the name of the component."""
     if not path.exists():
         return {}
     return {name: Tried.read(one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}

@@ -1,4 +1,4 @@
-"""What every step does when the service that it asks or the network misbehaves (document 3 §1).
+"""Behavior of every step when its service or the network misbehaves (document 3 §1).
 
 What only one of them does stands beside its other tests.
 """

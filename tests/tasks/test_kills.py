@@ -150,7 +150,7 @@ def filled(step: Killable, directory: Path, lines: int) -> Any:
 
 
 def undisturbed(step: Killable, directory: Path, lines: int) -> tuple[dict[str, bytes], str, int]:
-    """What it makes, what it reports, and how many requests that takes."""
+    """Return the output and the report of an undisturbed run, and its number of requests."""
     job = filled(step, directory, lines)
     with step.serving() as service:
         result = step.run(job, service.url, max_concurrent_requests=4)

@@ -1,4 +1,4 @@
-"""What is told of a wrong answer (document 3 §1): by each step, for each kind of answer that it does not take.
+"""Errors for a wrong answer (document 3 §1): by each step, for each kind of answer that the step refuses.
 
 The error names service, place, what came and what to do; nothing of the answer is in message, log or artifact; the
 answer itself is kept in ``<step>/failed/`` (0600) without the credentials that it quotes. That each lie is noticed is
@@ -39,7 +39,7 @@ JSON = {"Content-Type": "application/fhir+json"}
 
 
 def quoting(seen: SeenRequest) -> str:
-    """What a gateway makes of a request that it does not like: all that it saw, beside data of a patient."""
+    """Return a gateway's error page for a request: all of the request, besides data of a patient."""
     known = {"password": PASSWORD, "x-api-key": KEY, "basic": base64.b64encode(f"loader:{PASSWORD}".encode()).decode()}
     return json.dumps({"about": CANARY, "headers": seen.headers, "cookie": f"session={KEY}", "known": known})
 

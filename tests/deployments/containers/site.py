@@ -50,7 +50,7 @@ services:
 
 
 def named(variable: str) -> str:
-    """What the environment variable says; the test is skipped without it."""
+    """Return the value of the environment variable; skip the test without it."""
     value = os.environ.get(variable, "")
     if not value:
         pytest.skip(f"{variable} is not set; {HOW}")
@@ -70,12 +70,12 @@ class ContainerSite:
 
     @property
     def configuration(self) -> Path:
-        """What the containers see as ``/etc/sluice``."""
+        """Host directory of ``/etc/sluice`` in the containers."""
         return self.clone / "deployments/configuration"
 
     @property
     def export(self) -> Path:
-        """What the worker sees as ``/srv/export``."""
+        """Host directory of ``/srv/export`` in the worker."""
         return self.clone.parent / "export"
 
     @property
@@ -121,7 +121,7 @@ class ContainerSite:
         return self.run([*self.words, *files, *words], seconds=seconds)
 
     def engine(self, *words: str) -> str:
-        """What the runtime itself says, below compose."""
+        """Run a command of the container runtime itself, below compose, and return its output."""
         ran = self.run([self.words[0], *words])
         assert ran.code == 0, ran.err
         return ran.out
@@ -146,7 +146,7 @@ class ContainerSite:
         return sorted(str(one["Name"]) for one in found)
 
     def healthy(self) -> bool:
-        """Whether everything that stays is healthy, and what deploys has succeeded."""
+        """Return whether every service is healthy and the deploying container has succeeded."""
         states = {(one["Service"], one["State"], one["Health"] or one["ExitCode"]) for one in self.containers()}
         stays = {(name, "running", "healthy") for name in ("database", "server", "worker")}
         return states == {*stays, ("deploy", "exited", 0)}

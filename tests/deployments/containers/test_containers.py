@@ -49,7 +49,7 @@ class ContainerHospital:
         return sum(request["method"] == "POST" for request in seen)
 
     def holds(self) -> dict[str, int]:
-        """How many resources it has, by type."""
+        """Count its resources by type."""
         return dict(httpx.get(f"{self.url}/_sandbox/counts", trust_env=False).json())
 
 

@@ -108,7 +108,7 @@ class SystemdSite:
             self.machine.write(f"{source}/{file}.ndjson", "\n".join(lines) + "\n")
 
     def stored(self, prefix: str, count: int) -> int:
-        """How many of these patients the FHIR server has."""
+        """Count the patients among these that the FHIR server has."""
         ids = [f"{prefix}-{file}-{number}" for file in range(3) for number in range(count // 3)]
         status, answer = self.machine.http("GET", f"{FHIR}/fhir/Patient?_summary=count&_id={','.join(ids)}")
         assert status == 200, answer

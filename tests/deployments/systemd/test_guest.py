@@ -69,7 +69,7 @@ class TestConfined:
         return str(request.param)
 
     def inside(self, here: SystemdSite, unit: str, script: str) -> int:
-        """What a shell with the unit's user, files and capabilities makes of a script: its exit code."""
+        """Run a script in a shell with the unit's user, files and capabilities, and return its exit code."""
         pid = here.machine.unit(unit, "MainPID")
         user = here.machine.unit(unit, "User")
         return here.machine.ran(

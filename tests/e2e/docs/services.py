@@ -37,7 +37,7 @@ BLOCKS = {
 
 @dataclass(frozen=True)
 class ExampleServices:
-    """What runs: URLs by name."""
+    """Running services: URLs by name."""
 
     open: Mapping[str, str]
     guarded: Mapping[str, str]

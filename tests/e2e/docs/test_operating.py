@@ -1,4 +1,4 @@
-"""What the pages for operating show: the server, a deployment, workers, a script, the nights, and the life of a job."""
+"""Examples on the pages for operators: server, deployment, workers, script, nightly jobs, and the life of a job."""
 
 from __future__ import annotations
 

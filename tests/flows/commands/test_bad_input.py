@@ -75,7 +75,7 @@ def no_job(sluice, place: Path) -> None:
 
 
 def whole(place: Path, job: str, *complete: bytes) -> None:
-    """What has a final name in ``import/`` is complete, and no unfinished file is left anywhere in the job."""
+    """Assert that files in ``import/`` are complete and that the job has no unfinished file."""
     directory = place / "jobs" / job
     assert [path for path in directory.rglob("*") if path.name.endswith((".part", ".partial", ".tmp"))] == []
     for path in directory.glob("import/*"):

@@ -1,4 +1,4 @@
-"""What a shell offers at the cursor (4-product.md §2, ``completion``)."""
+"""Shell completion at the cursor (4-product.md §2, ``completion``)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str) -> list[str]:
-    """What is offered for the last word of a line; files and directories by their kind."""
+    """Return the completions of the last word of a line; files and directories by their kind."""
     words = shlex.split(line)
     words, last = (words, "") if line.endswith(" ") else (words[:-1], words[-1])
     found = BashComplete(cli, {}, "sluice", VARIABLE).get_completions(words[1:], last)

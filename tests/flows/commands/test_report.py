@@ -42,7 +42,7 @@ def record_reports(monkeypatch: pytest.MonkeyPatch, job: Path, shown: dict[str, 
 
 
 def shown_of(report: ReleaseReport) -> Shown:
-    """What the record keeps of a report."""
+    """Return the entry of a report in the record."""
     return Shown(sha256=sha256(report), page=str(files.page(Path(), report.step)))
 
 

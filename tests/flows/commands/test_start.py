@@ -1,4 +1,4 @@
-"""What ``pipeline start`` says before the job has an id: nothing is silent (``4-product.md`` §5)."""
+"""Output of ``pipeline start`` before the job has an id: no silent phase (``4-product.md`` §5)."""
 
 from __future__ import annotations
 

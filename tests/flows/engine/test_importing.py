@@ -1,4 +1,4 @@
-"""What a command that runs a job imports, and how."""
+"""Modules that a command imports when it runs a job, and their order."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 
 def printed_lines(code: str, home: Path, **environ: str) -> list[str]:
-    """What a process of its own prints: here others have imported Prefect."""
+    """Return the lines that a new process prints; this process has Prefect imported already."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=kept | {"PREFECT_HOME": str(home)} | environ,

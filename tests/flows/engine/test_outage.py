@@ -1,4 +1,4 @@
-"""How long the calls of a running job wait for a shared Prefect API that is away (4-product.md §6)."""
+"""Waiting time of a running job's calls while a shared Prefect API is away (4-product.md §6)."""
 
 from __future__ import annotations
 

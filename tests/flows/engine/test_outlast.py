@@ -30,7 +30,7 @@ def failing(status: int) -> httpx.HTTPStatusError:
 
 
 def count_polls(answers: list[Exception | None]) -> int:
-    """How many looks a loop had until the first answer that ended it."""
+    """Count the polls of a loop up to the first answer that ended it."""
     looks = 0
 
     async def poll() -> None:
@@ -120,7 +120,7 @@ def test_a_run_gives_no_way_to_one_in_a_queue_that_may_have_no_worker() -> None:
 
 
 def due_and_waiting(limit: object, *states: str) -> tuple[list[UUID], list[tuple[UUID, str]]]:
-    """Which of the runs d2, d3, … in these states a worker takes up while d1 waits, and what state it gives others."""
+    """Return the runs d2, d3, … in these states that a worker submits while d1 waits, and the states it sets."""
     runs = planned(" ".join(f"d{number + 2}" for number in range(len(states))))
     for run, name in zip(runs, states, strict=True):
         run.state = Scheduled(name=name)

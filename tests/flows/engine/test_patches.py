@@ -51,7 +51,7 @@ Proof = Callable[[Path, pytest.MonkeyPatch], None]
 
 @pytest.fixture
 def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What Prefect calls from now on at the place of the row."""
+    """Calls that Prefect makes from now on at the row's place."""
     row: Row = request.getfixturevalue("row")
     patches.apply(row.process)
     found: Calls = []

@@ -28,7 +28,7 @@ def test_a_run_whose_lines_nobody_reads_any_more_goes_on() -> None:
 
 @pytest.fixture
 def is_shown() -> Callable[[str, str], bool]:
-    """Whether a line of Prefect's engine is shown."""
+    """Return a function that says whether a log line of Prefect's engine is shown."""
 
     def shown(name: str, text: str) -> bool:
         record = logging.makeLogRecord({"name": name, "msg": text, "flow_run_id": "job-1", "levelno": logging.ERROR})

@@ -1,4 +1,4 @@
-"""Which names of runs somebody typed (issue 16, number 7)."""
+"""Detection of run names that a person typed (issue 16, number 7)."""
 
 import pytest
 from prefect.utilities.names import generate_slug

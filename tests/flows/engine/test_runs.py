@@ -1,4 +1,4 @@
-"""How a run is given to Prefect's engine."""
+"""Start of a run in Prefect's engine."""
 
 from contextlib import nullcontext
 from pathlib import Path

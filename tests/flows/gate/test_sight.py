@@ -65,7 +65,7 @@ class Waits:
         self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.save_seen(self.wait.there)))
 
     def ended(self) -> Ended | None:
-        """How the run ends here that goes on, if it does."""
+        """Return how the continued run ends at the check; ``None`` if it goes on."""
         self.wait = CurrentWait(self.job, 3, self.sources)
         try:
             self.wait.check()
@@ -74,7 +74,7 @@ class Waits:
         return None
 
     def again(self) -> bool:
-        """Whether the approval still counts when the run goes on."""
+        """Return whether the approval still counts when the run continues."""
         assert self.ended() is None
         return 3 in self.job.record().approvals
 

@@ -1,4 +1,4 @@
-"""What is found about an extraction before a job exists (4-product.md §2, document 3 §3)."""
+"""Preflight findings about an extraction before a job exists (4-product.md §2, document 3 §3)."""
 
 from __future__ import annotations
 

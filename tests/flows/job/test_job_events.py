@@ -1,4 +1,4 @@
-"""What a job tells at each of its turns, with the record kept in memory (docs/observability.md)."""
+"""Events of a job at each transition, with the record in memory (docs/observability.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job reads its own CRTDL and when the one it was given, and how often a document is parsed (document 1,
+"""Choice between a job's own CRTDL and the given one, and number of times a document is parsed (document 1,
 procedure 1; 4-product.md §4, "Continue")."""
 
 from __future__ import annotations

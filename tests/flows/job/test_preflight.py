@@ -1,4 +1,4 @@
-"""What the preflight finds before a job exists or goes on (``4-product.md`` §2; issue 1, "Preflight")."""
+"""Preflight findings before a job exists or continues (``4-product.md`` §2; issue 1, "Preflight")."""
 
 from __future__ import annotations
 

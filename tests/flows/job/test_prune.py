@@ -122,7 +122,7 @@ class Records:
         return self.place / "jobs" / job
 
     def fill(self, job: str) -> None:
-        """What lies in a job's directory, as far as removing it goes."""
+        """Fill a job's directory with the files that matter for its removal."""
         for name in ("import/batch-0.ndjson", ".results/1-local_import.json", "job.log", ".lock"):
             path = self.directory(job) / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which job a person means (4-product.md §2): an id, the beginning of one that names one job, or ``latest``."""
+"""Job arguments (4-product.md §2): an id, the unique beginning of one, or ``latest``."""
 
 from __future__ import annotations
 

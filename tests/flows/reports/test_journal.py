@@ -1,4 +1,4 @@
-"""What a run tells: which run and step an event belongs to, retries from the client's log, ends however a run ends."""
+"""Events of a run: their run and step, retries from the client's log, and an end for every way a run ends."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def page(prefect: FakePrefect, record: JobRecord = RECORD, state: Any = "complet
 
 
 def step_facts(prefect: FakePrefect, step: StepReport) -> dict[str, str]:
-    """What the page has in the table of a step that is the last one."""
+    """Return the table of the last step on the page."""
     return facts(page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], step)})), 3)
 
 

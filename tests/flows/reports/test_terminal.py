@@ -1,4 +1,4 @@
-"""What a running step says on a terminal."""
+"""Output of a running step on a terminal."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ NDJSON = {"Content-Type": "application/fhir+ndjson"}
 
 @dataclass(frozen=True)
 class Told:
-    """What a liar knows: the request, the honest answer, and the job that it is about."""
+    """Input of a lie: the request, the honest answer, and the job."""
 
     seen: SeenRequest
     honest: Reply

@@ -245,7 +245,7 @@ def test_progress_comes_from_the_task_with_the_fraction_of_the_contract(tmp_path
 
 
 def watch(run: ExtractorJob) -> list[tuple[str | None, float | None]]:
-    """What the progress says at every sleep."""
+    """Return a list that collects the progress text and fraction at every sleep."""
     seen: list[tuple[str | None, float | None]] = []
     sleep = run.clock.sleep
 
@@ -333,7 +333,7 @@ class TestNothingMoves:
 
 
 def warnings_of(run: ExtractorJob) -> list[tuple[float, str]]:
-    """What the step warns of while it runs, and when."""
+    """Return a list that collects the step's warnings while it runs, with their times."""
     warned: list[tuple[float, str]] = []
     new_context = run.new_context
 

@@ -1,4 +1,4 @@
-"""Whether a job was asked the same (document 2, "extractor-job"): yes, no, or not told."""
+"""Comparison of a job's query with ours (document 2, "extractor-job"): same, different, or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deployed extraction servers and proxies do that is no lie (document 3 §2): no error, no warning."""
+"""Harmless quirks of deployed extraction servers and proxies (document 3 §2): no error, no warning."""
 
 from __future__ import annotations
 

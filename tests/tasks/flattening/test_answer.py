@@ -1,4 +1,4 @@
-"""Which rows agree with the resources of a request (document 3 §5, "What must agree")."""
+"""Agreement of rows with the resources of a request (document 3 §5, "What must agree")."""
 
 from __future__ import annotations
 

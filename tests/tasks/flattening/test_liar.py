@@ -52,7 +52,7 @@ SMALL: dict[str, Any] = {"bounds": FlatteningBounds(mebibyte=1000), "batch_size_
 
 @dataclass(frozen=True)
 class HonestRows:
-    """What a liar knows: the honest rows, those of the answer before, and some of another view."""
+    """Input of a lie: the honest rows, those of the answer before, and some of another view."""
 
     rows: list[bytes]
     before: list[bytes]

@@ -1,4 +1,4 @@
-"""What the elements of a lookup table say about each other (document 3 §5): errors and warnings."""
+"""Relations between the elements of a lookup table (document 3 §5): errors and warnings."""
 
 from __future__ import annotations
 

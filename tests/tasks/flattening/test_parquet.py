@@ -31,7 +31,7 @@ def columns(**types: str | None) -> list[ViewColumn]:
 
 
 def table_of(directory: Path, given: list[ViewColumn], *rows: str) -> tuple[Any, tuple[str, ...]]:
-    """What is read back, when the service answered with these rows of JSON."""
+    """Return the table read back after the service answered with these rows of JSON."""
     names = [column.name for column in given]
     source, target = directory / "t.csv", directory / "t.parquet"
     reader = RowReader(Shape(names))

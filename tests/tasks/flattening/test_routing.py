@@ -1,4 +1,4 @@
-"""Which resource goes to which group (document 3 §5, "Routing")."""
+"""Routing of resources to groups (document 3 §5, "Routing")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the views of any lookup file and any CRTDL (document 3 §5)."""
+"""Properties of the views of any lookup file and any CRTDL (document 3 §5)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def iterates(entry: Json, name: str) -> bool:
 
 
 def size(entry: Json, name: str) -> int:
-    """How many columns an element has of its own."""
+    """Count the columns of an element itself."""
     definition = entry["elements"][name]["viewDefinition"]
     return len(definition["column"]) + sum(len(part["column"]) for part in definition.get("select", ()))
 

@@ -1,4 +1,4 @@
-"""Which files of a directory are imported: document 1 services.local_import, document 3 §2, the issue's bad inputs."""
+"""Selection of the imported files of a directory: document 1 services.local_import, document 3 §2, bad inputs."""
 
 from __future__ import annotations
 

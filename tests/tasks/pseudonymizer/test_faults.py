@@ -1,4 +1,4 @@
-"""What the step does when the service or the network misbehaves (document 3 §1 and §4).
+"""Behavior of the step when the service or the network misbehaves (document 3 §1 and §4).
 
 What every step does then is in tests/tasks/test_faults.py.
 """

@@ -65,7 +65,7 @@ class IdentityService:
         return re.sub(r"/[^/]+(/_history/2)?$", rf"/{new}\1", text)
 
     def honest(self, sent: Any) -> Any:
-        """What becomes of a resource."""
+        """Return the resource as an honest service answers it."""
         entries = sent.get("entry", [])
         kept = [
             one for index, one in enumerate(entries)

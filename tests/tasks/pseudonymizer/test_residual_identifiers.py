@@ -31,7 +31,7 @@ NUMBER = {"system": "http://hospital.example/mrn", "value": "4711"}
 
 
 def found(sent: list[dict[str, Any]], received: list[dict[str, Any]], *kept: str) -> dict[str, int]:
-    """What is counted when ``received`` comes back for ``sent``; with ``kept``, what is kept on purpose too."""
+    """Return the counts for ``received`` as the answer to ``sent``; with ``kept``, also those kept on purpose."""
     before, after = [json.dumps(bundle("b", *resources)).encode() for resources in (sent, received)]
     residuals = Residuals(frozenset(kept))
     owners = residuals.owners(outline_of(before, sent=True), outline_of(after))

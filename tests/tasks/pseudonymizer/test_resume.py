@@ -211,7 +211,7 @@ def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path
 
 @pytest.mark.slow
 def test_what_is_known_of_ids_is_dropped_with_the_data(tmp_path: Path) -> None:
-    """Where nothing of a run was kept, a service with another key contradicts nothing."""
+    """Without data of an earlier run, a service with another key contradicts nothing."""
     job = PseudonymizerJob(tmp_path)
     job.write("a.ndjson", *[patient_bundle(n, 3) for n in range(5)])
     refuses = serving(pseudonyms, lambda number, _: Reply(400, b"{}") if number == 4 else None)

@@ -1,4 +1,4 @@
-"""What is read of an anonymization file (document 3 §4)."""
+"""Reading of an anonymization file (document 3 §4)."""
 
 from __future__ import annotations
 

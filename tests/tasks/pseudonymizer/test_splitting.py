@@ -74,7 +74,7 @@ def refused(status: int = 413) -> RefusedError:
 
 
 def written(path: Path, tmp: Path, threshold: int, call: Any, *, removes: bool = False) -> tuple[bytes, Counter[str]]:
-    """What the file becomes, and what was counted."""
+    """Return the bytes written for the file, and the counts."""
     work = Deidentification(call, FailedAnswers(tmp).begin(), Agreement(removes))
     output = io.BytesIO()
     counts: Counter[str] = Counter()

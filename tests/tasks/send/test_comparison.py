@@ -1,4 +1,4 @@
-"""What is to be sent is compared with the record before the first request of any mode (document 3 §7)."""
+"""Comparison of the files to be sent with the record, before the first request of any mode (document 3 §7)."""
 
 from __future__ import annotations
 

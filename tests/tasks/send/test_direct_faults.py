@@ -1,4 +1,4 @@
-"""What a load does when the server or the network misbehaves (document 3 §1 and §7).
+"""Behavior of a load when the server or the network misbehaves (document 3 §1 and §7).
 
 What every step does then is in tests/tasks/test_faults.py.
 """

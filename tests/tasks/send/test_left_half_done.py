@@ -1,4 +1,4 @@
-"""What an earlier version left half done goes on: its state files, letter by letter."""
+"""Continuing the unfinished work of an earlier version, with its state files letter by letter."""
 
 from __future__ import annotations
 

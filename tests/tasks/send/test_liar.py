@@ -1,4 +1,4 @@
-"""What is sent to that lies, in one way at a time (document 3 §7): what becomes of each lie, for each mode.
+"""Targets that lie in one way at a time (document 3 §7): the result of each lie, for each mode.
 
 A FHIR server, a transfer endpoint and a store, honest but for one answer. Every lie ends the step with an error, or is
 listed with the reason why it cannot be noticed. ``docs/lies.md`` is made from these tables
@@ -209,7 +209,7 @@ TRANSACTIONS: dict[str, Lie] = {
 
 
 def honest(sent: dict[str, Any]) -> dict[str, Any]:
-    """What HAPI answers: statuses and locations."""
+    """Return HAPI's answer: statuses and locations."""
     urls = [entry["request"]["url"] for entry in sent["entry"]]
     entries = [{"response": {"status": "201 Created", "location": f"{url}/_history/1"}} for url in urls]
     return {"resourceType": "Bundle", "type": "transaction-response", "entry": entries}

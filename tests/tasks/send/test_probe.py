@@ -1,4 +1,4 @@
-"""What a FHIR server says of itself before data go there (document 3 §7): what is believed of it."""
+"""Use of a FHIR server's metadata before data are sent (document 3 §7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the wire in ``s3_upload``: signatures, checksums, proxies, TLS, and where settings come from."""
+"""Requests of ``s3_upload`` on the wire: signatures, checksums, proxies, TLS, and the sources of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mode runs (document 1, services.send.send_as)."""
+"""Choice of the mode (document 1, services.send.send_as)."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_unzip_finds_no_fault(tmp_path: Path) -> None:
 
 
 def is_plain(data: bytes) -> bool:
-    """What begins like a zstd frame is read as one, whatever its name."""
+    """Return whether data is read as plain: without a zstd frame at its beginning, whatever its name."""
     return not data.startswith(b"\x28\xb5\x2f\xfd")
 
 

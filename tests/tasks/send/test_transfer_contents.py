@@ -1,4 +1,4 @@
-"""What the survey of an input directory finds (document 3 §7 "All files of the input directory")."""
+"""Survey of an input directory (document 3 §7 "All files of the input directory")."""
 
 from __future__ import annotations
 

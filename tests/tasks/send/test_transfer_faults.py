@@ -1,4 +1,4 @@
-"""What goes wrong between a transfer and its store (issue 6 "Show", document 3 §1 and §7)."""
+"""Faults between a transfer and its store (issue 6 "Show", document 3 §1 and §7)."""
 
 from __future__ import annotations
 

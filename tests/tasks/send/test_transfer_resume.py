@@ -58,7 +58,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def undisturbed(directory: Path, **fill: Any) -> list[bytes]:
-    """What the target holds after an earlier project's state was replaced without any disturbance."""
+    """Return the target's content after an undisturbed run replaced an earlier state of the project."""
     with serving() as store:
         earlier(directory / "undisturbed-earlier", store)
         job = TransferJob(directory / "undisturbed")
@@ -78,7 +78,7 @@ def documents(store: TransferStore) -> list[bytes]:
 
 
 def was_applied(store: TransferStore, rule: dict[str, Any], before: list[bytes]) -> bool:
-    """Whether the request that is held back has done its work; ``before`` are the documents without it."""
+    """Return whether the request that is held back was applied; ``before`` are the documents without it."""
     if rule["method"] == "DELETE":
         return store.counts()["Binary"] == 1
     return store.counts()["Binary"] == 2 if "Binary" in rule["path"] else documents(store) != before

@@ -1,4 +1,4 @@
-"""What answers mean (document 3 §7 "Classification")."""
+"""Classification of answers (document 3 §7 "Classification")."""
 
 from __future__ import annotations
 

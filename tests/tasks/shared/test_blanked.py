@@ -1,4 +1,4 @@
-"""What is kept of an answer holds no credential that was sent (document 3 §1)."""
+"""Kept answers hold no credential that was sent (document 3 §1)."""
 
 from __future__ import annotations
 

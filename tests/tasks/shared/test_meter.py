@@ -1,4 +1,4 @@
-"""How far a step is, and how long it still takes (``4-product.md`` §5)."""
+"""Progress of a step and its time left (``4-product.md`` §5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all steps share: the made-up resource before the first data, the inventory of what was written."""
+"""Parts that all steps share: the made-up resource before the first data, the inventory of written files."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def all_but(k: int) -> Count:
 
 
 def revealed_numbers(worlds: Iterable[tuple[Hashable, tuple[int, ...]]], k: int) -> Iterator[tuple[Hashable, int]]:
-    """What a reader can tell: for each way a world looks, the numbers of 1 to k - 1 that all such worlds agree on."""
+    """Yield each appearance with the numbers of 1 to k - 1 on which all worlds of that appearance agree."""
     alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
     for looks, numbers in worlds:
         alike[looks].append(numbers)
@@ -166,7 +166,7 @@ def test_r6_all_patients_are_exact_in_house_only() -> None:
 
 
 def totals_by_looks(worlds: Iterable[tuple[Hashable, int]]) -> Iterator[tuple[Hashable, set[int]]]:
-    """How many patients there may be in all, by what is printed."""
+    """Return the possible totals of patients by appearance."""
     alike: defaultdict[Hashable, set[int]] = defaultdict(set)
     for looks, total in worlds:
         alike[looks].add(total)
@@ -301,7 +301,7 @@ def test_r1_resources_of_patients_and_of_nobody_add_up() -> None:
 
 
 def worlds_of_types(total: int, most: int, types: int, k: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """How types look whose resources are at least as many as their patients, with the sum of what is printed."""
+    """Yield the appearance of types with at least as many resources as patients, with the printed sum."""
     one = [(0, 0)] + [(resources, n) for n in range(1, total + 1) for resources in range(n, most)]
     for world in itertools.product(one, repeat=types):
         column = types_of(Patient=(total, total), **{f"t{at}": of for at, of in enumerate(world) if of[0]})

@@ -102,7 +102,7 @@ def test_a_made_up_request_follows_the_retry_block_and_each_retry_is_told(name: 
 
 
 def probe_in_mock_time(answers: Callable[[list[float], httpx.Request], httpx.Response]) -> tuple[list[Any], list[Any]]:
-    """What a probe of two requests finds, and the time (seconds) that each attempt had, by a clock that ``answers``
+    """Return the findings of a probe of two requests, and the seconds of each attempt, by a clock that ``answers``
     and waits move on."""
     now, allowed = [0.0], []
 

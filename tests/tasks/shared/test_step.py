@@ -1,4 +1,4 @@
-"""What two steps compare (4-product.md §5, "Reconciliation")."""
+"""Reconciliation of two steps (4-product.md §5, "Reconciliation")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an OperationOutcome says, and what of it may be shown (document 3 §1 and §6)."""
+"""Reading of an OperationOutcome, and the parts that may be shown (document 3 §1 and §6)."""
 
 from __future__ import annotations
 

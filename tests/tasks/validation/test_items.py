@@ -1,4 +1,4 @@
-"""What of a line is validated (document 3 §6)."""
+"""Parts of a line that are validated (document 3 §6)."""
 
 from __future__ import annotations
 

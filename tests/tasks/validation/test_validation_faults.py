@@ -1,4 +1,4 @@
-"""What goes wrong at the service is a failure of the step, not a finding (document 3 §1 and §6).
+"""Faults of the service are failures of the step, not findings (document 3 §1 and §6).
 
 What every step does then is in tests/tasks/test_faults.py.
 """

@@ -51,7 +51,7 @@ def peak(directory: Path) -> tuple[int, int]:
 
 
 class _Nothing(list[Any]):
-    """What the service got need not be kept."""
+    """A list that drops the requests of the service."""
 
     def append(self, _: object, /) -> None:
         pass

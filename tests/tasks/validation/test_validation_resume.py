@@ -25,7 +25,7 @@ Whole = tuple[dict[str, bytes], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """What an undisturbed run writes, and what it counts."""
+    """Return the output of an undisturbed run and its counts."""
     job = ValidationJob(tmp_path_factory.mktemp("undisturbed"))
     fill_validation(job, 20)
     with serving() as server:

@@ -183,7 +183,7 @@ class _Collector:
 
 
 def _is_backbone(element: StructureElement) -> bool:
-    """Whether the element's own children are defined in place."""
+    """Return whether the element's own children are defined in place."""
     return element.types in (["BackboneElement"], ["Element"])
 
 

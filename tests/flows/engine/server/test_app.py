@@ -1,4 +1,4 @@
-"""What Prefect's server as an application of ours keeps (``flows/engine/server/app.py``)."""
+"""Prefect's server as our application: the events and runs it stores (``flows/engine/server/app.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests the local Prefect server accepts (4-product.md §6; issue 13, number 1)."""
+"""Requests that the local Prefect server accepts (4-product.md §6; issue 13, number 1)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_every_websocket_needs_the_secret_in_its_first_message(prefect_api: str,
 
 
 def received(opened: ClientConnection) -> list[str | bytes]:
-    """What came until the other side closed."""
+    """Return the bytes received until the other side closed."""
     try:
         return list(opened)
     except ConnectionClosed:

@@ -158,7 +158,7 @@ def test_when_its_directory_is_removed_it_ends_and_does_not_make_it_again(jobs_d
 
 
 class Screen:
-    """What a command writes to."""
+    """Output stream of a command."""
 
     def __init__(self, terminal: bool) -> None:
         self.isatty = lambda: terminal

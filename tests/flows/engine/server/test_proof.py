@@ -114,7 +114,7 @@ def liar(port: int, home: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def received_by(process: subprocess.Popen[str]) -> str:
-    """What somebody else was sent."""
+    """Return the bytes that another listener received."""
     process.kill()
     return process.communicate()[0]
 

@@ -1,4 +1,4 @@
-"""Which Prefect API is used, and the embedded server's life (4-product.md §6, architecture.md)."""
+"""Choice of the Prefect API, and the embedded server's life cycle (4-product.md §6, architecture.md)."""
 
 import contextlib
 import json

@@ -252,7 +252,7 @@ class TestTwoMachines:
 
 
 class Ours:
-    """What says who has a job."""
+    """The claim on a job: whether it is still ours, and until when."""
 
     def __init__(self) -> None:
         self.ours = True

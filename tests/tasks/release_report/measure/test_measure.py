@@ -1,4 +1,4 @@
-"""What the measuring pass finds (document 5, section 1 R1, section 2, promises 4, 5 and 7)."""
+"""Findings of the measuring pass (document 5, section 1 R1, section 2, promises 4, 5 and 7)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def observation(whose: str | None, number: int, **elements: Any) -> Json:
 
 
 def compared(place: Path, folder: str = "data") -> None:
-    """What the pass says and what simple code says is the same."""
+    """Assert that the pass and simple code find the same."""
     found, naive = run(place, folder=folder), Naive(sorted((place / folder).iterdir()))
     assert not found.unread
     assert not found.others
@@ -581,7 +581,7 @@ def test_nothing_of_the_spilled_values_stays_on_the_disk(place: Path, originals:
 
 
 def measure_both(place: Path, imported: list[Json], leaving: list[Json]) -> tuple[Measured, dict[str, tuple[int, int]]]:
-    """What is measured of what leaves, and where originals of ``imported`` are in it: of patients, of nobody."""
+    """Measure the sent data, and count the originals of ``imported`` in them by path: of patients, of nobody."""
     write(place, "a.ndjson", *imported, folder="import")
     write(place, "a.ndjson", *leaving)
     with Originals(place / "spool", K) as originals:

@@ -1,4 +1,4 @@
-"""Which paths the rules of an anonymization file speak of (document 5, section 7i)."""
+"""Paths that the rules of an anonymization file cover (document 5, section 7i)."""
 
 from __future__ import annotations
 

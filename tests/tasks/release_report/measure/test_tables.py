@@ -114,7 +114,7 @@ def as_parquet(path: Path, text: str = ROWS) -> Path:
 
 
 def without(measured: Measured) -> dict[str, Any]:
-    """What was found, without files and time."""
+    """Return the findings without files and time."""
     return {name: value for name, value in vars(measured).items() if name not in {"files", "seconds"}}
 
 

@@ -119,7 +119,7 @@ def test_many_short_lines_are_one_small_page() -> None:
 
 
 class TestTheAnswer:
-    """What a person reads first."""
+    """The first lines of the page: the result."""
 
     @pytest.mark.parametrize(("language", "said"), [("en", "Do not release"), ("de", "Nicht freigeben")])
     def test_stops_are_said_first_and_each_with_its_place(self, language: str, said: str) -> None:
@@ -212,7 +212,7 @@ class TestTheAnswer:
 
 
 class TestTheLook:
-    """What the style sheet is told of a cell; how it looks is seen in a browser (tests/browser)."""
+    """Classes of cells for the style sheet; tests/browser checks the look in a browser."""
 
     ROW = (
         "Patient.extension(http://x.example/y).valueString",

@@ -57,7 +57,7 @@ def texts(node: ast.AST | None) -> list[str]:
 
 @cache
 def named() -> frozenset[tuple[Group, str]]:
-    """What the sources name, by group."""
+    """Return the words that the sources name, by group."""
     found: set[tuple[Group, str]] = {("tables", name) for name in TABLES}
     found |= {("columns", column) for rule in TABLES.values() for column in rule.columns}
     found |= {("columns", grain) for grain in ("year", "quarter", "month")}
@@ -141,7 +141,7 @@ def test_both_languages_say_the_same_things_with_the_same_places() -> None:
 
 
 def test_german_says_it_as_people_do() -> None:
-    """What a data steward stumbled over."""
+    """Wording that a data steward found hard to read."""
     german = Words("de", 5)
     assert german.value("@optional") == german.of("columns", "optional_attributes") == "optional"
     assert german.of("facts", "date_shift") == "Verschiebung der Tagesdaten"

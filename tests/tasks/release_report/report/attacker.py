@@ -1,4 +1,4 @@
-"""What can be told from a report: a small solver over whole numbers.
+"""Numbers that a reader can derive from a report: a small solver over whole numbers.
 
 An unknown is a number of patients with the values it may have; sums and orders tie them together. ``told`` says which
 unknowns have one value only. Values are bits of a number: bit 3 is set where it may be 3.
@@ -88,7 +88,7 @@ class _Search:
         self.tries = 0
 
     def other_value(self, name: str) -> bool:
-        """Whether everything fits with another value than the true one."""
+        """Return whether everything fits with another value than the true one."""
         truth, domain = self.truth[name], self.domains[name]
         others = [value for value in range(most(domain) + 1) if domain >> value & 1 and value != truth]
         for value in sorted(others, key=lambda one: abs(one - truth)):
@@ -100,7 +100,7 @@ class _Search:
         return False
 
     def _try(self, name: str, value: int) -> bool:
-        """Whether it fits. Only what changes is looked at: with the rest as it was, the truth fits."""
+        """Return whether the values fit. Only changes are checked: the truth fits with the rest unchanged."""
         self.tries -= 1
         self._set(name, 1 << value)
         if self.tries < 0 or not self.narrow([name]):

@@ -182,7 +182,7 @@ ODD = ("error", "Condition", "Odd_Code")
 
 
 def validated(people: list[Person]) -> Validated:
-    """What the validation found, by profile."""
+    """Return the findings of the validation by profile."""
     found: dict[str, Cell] = {}
     for number, one in enumerate(people):
         if one.claims != "valid":

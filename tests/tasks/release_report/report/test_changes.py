@@ -107,7 +107,7 @@ def moved(text: str, days: int) -> str:
 
 
 def honest(imported: People, shift: Callable[[int, int], int]) -> People:
-    """What an honest service makes of them: ``shift`` has the days by patient and resource."""
+    """Return the answer of an honest service; ``shift`` has the days by patient and resource."""
     out = copy.deepcopy(imported)
     for number, resources in enumerate(out):
         for at, resource in enumerate(resources):

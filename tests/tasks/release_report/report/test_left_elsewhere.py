@@ -83,7 +83,7 @@ FORMS = {"long": "MRN-4711{:03}", "short": "47{:03}"}
 
 
 def spread(place: Path, imported: list[dict[str, Any]], leaving: list[dict[str, Any]]) -> Measured:
-    """What is measured of data that leave, compared with those that came."""
+    """Measure sent data and compare them with the imported data."""
     came, leaves = write_lines(place / "import/a.ndjson", imported), write_lines(place / "out/a.ndjson", leaving)
     return measures_of(place, [leaves], [came])[1]
 

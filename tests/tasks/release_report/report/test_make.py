@@ -389,7 +389,7 @@ def asking_for_consent(path: Path) -> Path:
 
 
 def outside(tmp_path: Path, text: str, *, counted: int, asked: bool = True) -> Any:
-    """What section 5 says of patients with resources that were left out for want of consent."""
+    """Return section 5's numbers of patients with resources that were left out for want of consent."""
     folder = tmp_path / "extraction" / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "resource-exclusions.csv").write_text(text)

@@ -44,7 +44,7 @@ def cell(report: ReleaseReport, table: str, row: str, column: str) -> Value:
 
 @functools.cache
 def said_of(k: int, total: int, *, text: bool, asked: bool, rounded: bool = False) -> dict[Count, set[int]]:
-    """What numbers are said with each word, when there are so many patients in all."""
+    """Return the numbers that each word stands for, for this total of patients."""
     numbers: defaultdict[Count, set[int]] = defaultdict(set)
     for n in range(total + 1):
         said = count(n, k, of=total, rounded=rounded)
@@ -53,7 +53,7 @@ def said_of(k: int, total: int, *, text: bool, asked: bool, rounded: bool = Fals
 
 
 def meant(said: Count, k: int, most: int) -> tuple[set[int], set[int]]:
-    """What a word may mean of those who have something, and of those who have it not, whoever they are in all."""
+    """Return the numbers that a word allows for patients with a value and without one, for any total."""
     some, few, enough, all_ = set(range(1, most)), set(range(1, k)), set(range(k, most)), set(range(most))
     return {
         "none": ({0}, all_),
@@ -264,7 +264,7 @@ class ReportReader:
         return technical(number, recipient=self.report.recipient)
 
     def _before(self, said: Value) -> set[int]:
-        """What a count of those in ``import/`` may be: how many they are is told where the flow says it."""
+        """Return the possible values of a count in ``import/``, whose total the flow section may state."""
         if not isinstance(said, Count) or self.kept is not None:
             return set(range(200))
         k, told = self.k, isinstance(cell(self.report, "flow", "@in-import", "patients"), Count)

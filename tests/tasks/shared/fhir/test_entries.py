@@ -20,7 +20,7 @@ def bundle(*entries: bytes, around: bytes = b"") -> bytes:
 
 
 def entry_parts(line: bytes) -> list[Any]:
-    """What the reader finds of each entry: its parts, or the reason."""
+    """Return the parts of each entry, or the reference of its error."""
     read = read_bundle(line)
     assert read is not None
     return [

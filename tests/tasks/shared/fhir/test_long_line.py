@@ -50,7 +50,7 @@ def lines(path: Path, limit: int) -> list[tuple[int, bool, bytes]]:
 
 
 def cut(line: LongLine) -> tuple[Envelope, list[bytes]] | str:
-    """What the line holds, or the reference of the error."""
+    """Return the parts of the line, or the reference of the error."""
     with line:
         try:
             return line.envelope(), list(line.entries())

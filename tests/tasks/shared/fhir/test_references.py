@@ -1,4 +1,4 @@
-"""What a reference names, and which patient the resources of a Bundle belong to (document 3 §1)."""
+"""Targets of references, and patients of the resources of a Bundle (document 3 §1)."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_part_is_gone_without_a_commit_and_its_final_name_is_as_it_was(tmp_pat
 def test_a_file_is_on_the_disk_before_its_final_name_and_the_name_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a power cut leaves is either no file of that name or the whole one."""
+    """After a power cut, a file of that name is either missing or whole."""
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
 

@@ -1,4 +1,4 @@
-"""What ``-v`` tells of a request (``4-product.md`` §2): method, address, status, sizes, time; no payload, no person."""
+"""Output of ``-v`` for a request (``4-product.md`` §2): method, address, status, sizes, time; no payload, no person."""
 
 from __future__ import annotations
 
