@@ -60,7 +60,7 @@ class Corrected:
 
 
 @dataclass(frozen=True)
-class AnonymizationRules:
+class RulesSummary:
     """The anonymization file: its name, its SHA-256 (hex), and the FHIRPath paths of its rules with their methods."""
 
     name: str
@@ -114,7 +114,7 @@ class ReportFacts:
     settings: ReportConfig = field(default_factory=ReportConfig)
     destination: Destination | None = None
     query: EffectiveQuery | None = None
-    rules: AnonymizationRules | None = None
+    rules: RulesSummary | None = None
     kept: tuple[str, ...] = ()
     steps: Sequence[StepReport] = ()
     corrected: Sequence[Corrected] = ()

@@ -23,8 +23,8 @@ from tasks.release_report.measure.measured import Measured
 from tasks.release_report.report.facts import (
     OTHERS,
     UNRECORDED,
-    AnonymizationRules,
     FindingKind,
+    RulesSummary,
     Validated,
 )
 from tasks.release_report.report.sections.query import left_out_for_consent
@@ -45,7 +45,7 @@ _MOST_PROFILES: Final = 20
 """Profiles that are told apart of each; further ones are one."""
 
 
-def read_rules(path: Path) -> AnonymizationRules | None:
+def read_rules(path: Path) -> RulesSummary | None:
     """Return what the report says of an anonymization file; ``None`` if it cannot be read.
 
     The file may hold keys: no value of its parameters is kept.
@@ -58,7 +58,7 @@ def read_rules(path: Path) -> AnonymizationRules | None:
     rules = document.get("fhirPathRules") if isinstance(document, Mapping) else None
     named = [rule for rule in rules if isinstance(rule, Mapping)] if isinstance(rules, list) else []
     paths = tuple((str(rule.get("path", "")), str(rule.get("method", "")).lower()) for rule in named)
-    return AnonymizationRules(
+    return RulesSummary(
         name=path.name,
         sha256=hashlib.sha256(content).hexdigest(),
         paths=paths,

@@ -21,7 +21,7 @@ from tasks.release_report.measure.measured import (
     References,
     TypeCount,
 )
-from tasks.release_report.report.facts import AnonymizationRules, Destination, ReportFacts, Validated
+from tasks.release_report.report.facts import Destination, ReportFacts, RulesSummary, Validated
 from tasks.release_report.report.query import AskedAttribute, Criterion, EffectiveQuery, QueryGroup
 from tasks.shared.report import StepReport
 
@@ -229,6 +229,6 @@ def facts(people: Population, **more: Any) -> ReportFacts:
             StepReport(position=3, name="validation", state="completed", findings=7, details={"findings": 7}),
         ),
         "validated": (validated(people.after),),
-        "rules": AnonymizationRules("rules.yaml", "r" * 64, (("Patient.name", "redact"),), removes=True),
+        "rules": RulesSummary("rules.yaml", "r" * 64, (("Patient.name", "redact"),), removes=True),
     }
     return ReportFacts(**(known | more))

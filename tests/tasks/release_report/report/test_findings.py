@@ -27,10 +27,10 @@ from tasks.release_report.page.words import Words
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReleaseReport, ReportFinding
 from tasks.release_report.report.facts import (
-    AnonymizationRules,
     Corrected,
     Destination,
     ReportFacts,
+    RulesSummary,
     Validated,
     is_private,
 )
@@ -113,7 +113,7 @@ def test_all_fields_without_a_rule_are_in_the_document_those_of_persons_first() 
     rules = ("Resource.id", "nodesByType('Reference').reference", "nodesByName('family')", "nodesByType('date')")
     given = replace(
         with_sent(given, paths=paths),
-        rules=AnonymizationRules("r", "0" * 64, tuple((path, "redact") for path in rules)),
+        rules=RulesSummary("r", "0" * 64, tuple((path, "redact") for path in rules)),
     )
     for k in (5, 11):
         table = table_of(build(given, k=k), "unspoken")
