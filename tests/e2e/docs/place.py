@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conftest import Commands, Ran, wait_until
+from tests.conftest import ROOT, Commands, Ran, wait_until
 
 SUBSTITUTES = (
     # What a page writes (a regular expression), and what is put in its place: a {name} is what the place knows,
@@ -50,6 +51,19 @@ PROGRAMS = {"prefect": "-m prefect", "python": ""}
 
 SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(main())\n"
 """As pip writes it."""
+
+
+OWN = {".bin/", ".temporary/", ".gitignore", "deployments"}
+"""What a place has that a clone does not have, or has from git."""
+
+
+def untracked(clone: Path) -> list[str]:
+    """Return what ``git status`` would list of a directory if it were a clone of the project."""
+    shutil.copy(ROOT / ".gitignore", clone)
+    for words in (("init", "-q"), ("-c", "core.excludesFile=", "status", "--porcelain")):
+        ran = subprocess.run(["git", *words], cwd=clone, capture_output=True, text=True, check=True, timeout=60)
+    listed = [line[3:] for line in ran.stdout.splitlines()]
+    return [name for name in listed if name not in OWN and not name.startswith(".log-")]
 
 
 class ExamplePlace:

@@ -14,7 +14,7 @@ from tests.conftest import free_ports
 from tests.docs.pages import example, read
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown, shape
-from tests.e2e.docs.place import ExamplePlace
+from tests.e2e.docs.place import ExamplePlace, untracked
 
 
 @pytest.mark.e2e
@@ -44,6 +44,7 @@ def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path:
     directory = tmp_path / "jobs" / job
     shows_the_first_event((directory / "events.ndjson").read_text(encoding="utf-8").splitlines()[0])
     explains_the_summary(json.loads((directory / "summary.json").read_text(encoding="utf-8")))
+    assert untracked(tmp_path) == []
 
 
 def shows_the_status(status: dict[str, Any]) -> None:
@@ -89,3 +90,4 @@ def test_a_first_configuration_is_written_as_the_pages_say(tmp_path: Path) -> No
     assert "then: sluice config check config.yaml\n" in place.run("sluice config init FILE")
     place.environment["SEND_PASSWORD"] = "x"
     place.run("sluice config check config.yaml")
+    assert untracked(tmp_path) == []

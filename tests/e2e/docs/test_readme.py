@@ -13,7 +13,7 @@ from deployments.sandbox.configuration import STEPS
 from tests.conftest import ROOT
 from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read, section
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import ExamplePlace
+from tests.e2e.docs.place import ExamplePlace, untracked
 
 
 def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
@@ -61,6 +61,7 @@ class TestDemo:
         names = [file.split()[0] for file in listed]
         assert "summary.json" in names
         assert all((job / name).is_file() for name in names)
+        assert untracked(tmp_path) == []
         rows = section(ROOT / "docs/job-directory.md", "Files")
         for entry in job.iterdir():
             name = f"{entry.name}/" if entry.is_dir() else entry.name

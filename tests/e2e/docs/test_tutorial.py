@@ -12,7 +12,7 @@ from tests.conftest import free_ports
 from tests.docs.pages import example
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown
-from tests.e2e.docs.place import ExamplePlace
+from tests.e2e.docs.place import ExamplePlace, untracked
 
 
 @pytest.mark.campaign
@@ -54,3 +54,4 @@ def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefe
         assert httpx.get(f"{urls['fhir']}/fhir/Patient?_summary=count", trust_env=False).json()["total"] == 12
         known = place.run(example("docs/tutorial.md", "sluice pipeline status").text)
         assert_shown(example("docs/tutorial.md", "job 00e22651-5c0a-40ce-a10a-0d77a1a82197: completed").text, known)
+    assert untracked(clone) == []
