@@ -1,1 +1,1 @@
-"""Prefect's insides: its API, runs, servers. Nothing of them is known elsewhere."""
+"""Everything that depends on Prefect's internals: its API, runs and servers."""

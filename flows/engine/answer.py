@@ -1,4 +1,4 @@
-"""What somebody answered in the form of a wait, in the Prefect UI or through its API. Without importing Prefect."""
+"""Read an answer to the form of a wait, given in the Prefect UI or through its API. Without importing Prefect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flows.engine.api import PrefectApi
 
 
 class FormAnswer(BaseModel):
-    """A decision of a person. Nothing is preset: who sends it has decided, and said who it was.
+    """A person's decision. No field has a default decision or reviewer.
 
-    In every language of the form the answers are these: what a field is called there comes with the form.
+    Values are the same in every language; the form supplies the labels of the fields.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -27,9 +27,9 @@ class FormAnswer(BaseModel):
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
-    """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
+    """Return the answer in the form saved under ``key``; ``None`` if it is not a person's decision.
 
-    A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
+    A run may be resumed without one: its state was set by hand, or the form is of an earlier version.
     """
     try:
         return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None

@@ -1,7 +1,7 @@
-"""One request to Prefect's REST API, and the reading of flow runs, without importing Prefect.
+"""Call Prefect's REST API and read flow runs, without importing Prefect.
 
-Flow-run state, labels and artifacts are durable when a call returns (``architecture.md``, facts about Prefect);
-``import prefect`` alone costs more than ``pipeline status`` may take. Everything that runs a flow is in ``runs.py``.
+Flow-run state, labels and artifacts are durable when a call returns (``architecture.md``, facts about Prefect).
+``import prefect`` alone takes longer than ``pipeline status`` may. Everything that runs a flow is in ``runs.py``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _kind(status: int) -> type[NetworkError | TerminalError]:
 
 
 class PrefectApi:
-    """A small client of one Prefect API. Thread-safe. A command's (``told``) says when it waits, and for how long.
+    """A small, thread-safe client of one Prefect API. With ``told`` (commands), it prints when and how long it waits.
 
-    One that ``bridges`` waits for an API that is away as long as a running job does (``outage.py``).
+    With ``bridges`` it waits for an API that is away as long as a running job does (``outage.py``).
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class PrefectApi:
         self._client.close()
 
     def bridge(self) -> None:
-        """From now on wait as long as a running job does."""
+        """Wait from now on as long as a running job does."""
         self.outage = outage_of(self.address.url)
 
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
-        """Within, calls of this thread are made once, with a time limit for each phase: what they do can wait."""
+        """Make the calls of this thread once, with a time limit for each phase. For calls that may be repeated later."""
         self._hurry.seconds = seconds
         try:
             yield
@@ -108,10 +108,10 @@ class PrefectApi:
             self._hurry.seconds = None
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """One call, repeated while the API is busy; the parsed answer, or ``None`` for 404.
+        """Make a call, repeated while the API is busy. Return the parsed answer, or ``None`` for 404.
 
-        What creates something is repeated only when the server has certainly done nothing: it could not be reached, or
-        answered 503 (on SQLite: the database is locked).
+        A call that creates something is repeated only if the server has certainly not carried it out: it could not be
+        reached, or answered 503 (on SQLite: the database is locked).
 
         Raises:
             NetworkError: the API did not answer, or answered 5xx.
@@ -187,7 +187,7 @@ class PrefectApi:
             self.outage.failed(time.monotonic() - begun)
 
     def created(self, path: str, body: Json) -> str:
-        """Create something; its id. Raises what ``request`` does, and ``TerminalError`` for a 404, too."""
+        """Create an object and return its id. Raises the errors of ``request``, and ``TerminalError`` for a 404."""
         made = self.request("POST", path, body)
         if made is None:
             raise TerminalError(
@@ -199,7 +199,7 @@ class PrefectApi:
         return str(made["id"])
 
     def read_run(self, run_id: str) -> Json | None:
-        """The flow run, or ``None`` when there is none."""
+        """Return the flow run, or ``None`` if there is none."""
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 
@@ -211,9 +211,9 @@ class PrefectApi:
         after: datetime | None = None,
         before: datetime | None = None,
     ) -> list[Json]:
-        """The flow runs of the flow ``pipeline``, newest first: all of them, or those of these ids.
+        """Return the runs of the flow ``pipeline``, newest first: all of them, or those with these ids.
 
-        ``states`` are types of states; ``after`` and ``before`` are about the time for which a run was asked.
+        ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
         """
         wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
         if run_ids is not None:
@@ -225,7 +225,7 @@ class PrefectApi:
         return self.read_all("/flow_runs/filter", body)
 
     def read_all(self, path: str, body: Json) -> list[Json]:
-        """All that a filter finds, ``_PAGE`` with each request."""
+        """Return all objects that match a filter, ``_PAGE`` with each request."""
         found: list[Json] = []
         while True:
             rows = self.request("POST", path, body | {"limit": _PAGE, "offset": len(found)}) or []

@@ -1,9 +1,9 @@
-"""Which Prefect API a command talks to, and how this process's Prefect is told.
+"""Find the Prefect API for a command, and set it for Prefect in this process.
 
-The user's own API is taken when ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one
-(``4-product.md`` §6). Otherwise it is the server of the jobs directory (``flows/engine/server/start.py``).
+The user's own API is used if ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one (``4-product.md``
+§6), otherwise the server of the jobs directory (``flows/engine/server/start.py``).
 
-Nothing here imports Prefect, but for what it has read itself (``current_api``).
+Nothing here imports Prefect, except to read its own settings (``current_api``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class ApiAddress:
-    """Where a Prefect API is and how to talk to it. ``home`` and ``secret`` are set for a local server only."""
+    """The address of a Prefect API and how to call it. ``home`` and ``secret`` are set for a local server only."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -44,12 +44,12 @@ class ApiAddress:
 
     @classmethod
     def local(cls, home: Path, port: int, secret: str) -> ApiAddress:
-        """The server of the jobs directory that ``home`` is in."""
+        """Return the address of the jobs directory's server, whose directory is ``home``."""
         return cls(f"http://127.0.0.1:{port}/api", {"Authorization": f"Basic {basic(secret)}"}, home, secret)
 
     @property
     def port(self) -> int:
-        """The port, the scheme's own when the address names none."""
+        """The port; the default of the scheme if the address names none."""
         parts = urlsplit(self.url)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -63,7 +63,7 @@ class ApiAddress:
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
     def trust(self) -> ssl.SSLContext | bool:
-        """For ``verify`` of a client: the certificates that Prefect trusts; none are read where there is no TLS."""
+        """Return ``verify`` for a client: the certificates that Prefect trusts, or ``False`` without TLS."""
         if not self.url.startswith("https"):
             return False  # reading all of them takes 50 ms of CPU, for each client
         return ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
@@ -80,7 +80,7 @@ class ApiAddress:
 
 
 def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | None:
-    """The API the user has set up for Prefect, or ``None``."""
+    """Return the API that the user has set up for Prefect, or ``None``."""
     env = os.environ if environ is None else environ
     settings = _profile(env) | {key: value for key, value in env.items() if key.startswith("PREFECT_")}
     url = settings.get("PREFECT_API_URL") or _prefect_toml_url()
@@ -95,7 +95,7 @@ def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | Non
 
 
 def current_api() -> ApiAddress:
-    """The API that Prefect in this process uses: what it read of its settings when it was imported.
+    """Return the API that Prefect in this process uses, from the settings it read on import.
 
     Raises:
         InputError: it has none, so nothing would be durable.
@@ -146,7 +146,7 @@ def _prefect_toml_url() -> str | None:
 
 
 def use(address: ApiAddress, jobs_dir: Path) -> None:
-    """Point this process's Prefect, not imported yet, at ``address``; keep it quiet on the terminal."""
+    """Set ``address`` for this process's Prefect, before its import, and keep it quiet on the terminal."""
     settings: dict[str, Any] = {
         "PREFECT_API_URL": address.url,
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(jobs_dir.absolute()),
@@ -171,7 +171,7 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
 
 
 def is_loopback(address: ApiAddress) -> bool:
-    """Whether the API is on this machine."""
+    """Return whether the API is on this machine."""
     try:
         return proxies.is_loopback(urlsplit(address.url).hostname or "")
     except ValueError:
@@ -179,10 +179,10 @@ def is_loopback(address: ApiAddress) -> bool:
 
 
 def not_proxied(address: ApiAddress, environ: MutableMapping[str, str]) -> None:
-    """Let Prefect's own client reach an API on this machine directly (document 3 §1), whatever proxy is named.
+    """Exclude an API on this machine from proxies (document 3 §1), for Prefect's own client.
 
-    What is excepted already stays so. Readers look at the name in lower case first and then at no other: both say the
-    same from now on.
+    Existing exceptions are kept. Programs read the lower-case variable first and then ignore the other, so both get the
+    same value.
     """
     if not is_loopback(address):
         return

@@ -1,9 +1,9 @@
-"""The two artifacts of a run: the page of the job and the short form of its release report, replaced in place.
+"""The two artifacts of a run: the job's page and the short form of its release report, replaced in place.
 
-Prefect lists the artifacts of a run by ids, which come by chance, and removes them one by one: with one for each step
-they stood in no order, and most of the time of a prune went into them. They have no key: a key would be the title, of
-small letters and dashes alone, and make it a collection, with an event as large as the page. The title is the
-description, and its beginning tells them apart.
+Prefect lists the artifacts of a run in the random order of their ids and deletes them one by one, so one artifact per
+step would have no order and make a prune slow. They have no key: a key would be shown as title (small letters and
+dashes only) and make each a collection, with an event as large as the page. The description serves as title, and its
+beginning distinguishes the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN = 3
 
 
 class Page:
-    """A page of a run, of one ``heading``. What an earlier process left is asked for once. Thread-safe."""
+    """A page of a run, with one ``heading``; a page left by an earlier process is looked up once. Thread-safe."""
 
     def __init__(self, api: PrefectApi, run_id: str, heading: str = JOB) -> None:
         self.heading = heading
@@ -34,14 +34,14 @@ class Page:
         self._lock = threading.Lock()
 
     def publish(self, title: str, text: str) -> None:
-        """Replace what the page says: one request, but for the first. ``title`` is markdown, of one line.
+        """Replace the text of the page; ``title`` is one line of Markdown.
 
-        One whose making was not answered is looked for before it is made again, where the API is bridged.
+        If the API is bridged and the answer to a creation was lost, the page is looked up before it is created again.
         """
         self._publish(title, text)
 
     def entitle(self, title: str) -> None:
-        """Give the page another title; what it says stays."""
+        """Change the title of the page and keep its text."""
         self._publish(title, None)
 
     def _publish(self, title: str, text: str | None) -> None:

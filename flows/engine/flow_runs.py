@@ -1,4 +1,4 @@
-"""The changes to flow runs of the pipeline: begun by a deployment, labelled, logged, told of, settled, deleted.
+"""Change flow runs: start through a deployment, label, log, emit events, complete task runs, delete.
 
 Each is one function over the requests of ``PrefectApi``, which reads runs and sets their states itself.
 """
@@ -29,9 +29,9 @@ def find_deployments(api: PrefectApi) -> list[Json]:
 
 
 def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str, Any]) -> str:
-    """Start a run through a deployment and return its job id. Started once, also when the call is repeated.
+    """Start a run through a deployment and return its job id. Repeating the call starts no second run.
 
-    ``None`` is an empty text there, as the deployment's form sends it: not given, whatever the deployment says.
+    ``None`` is sent as an empty text, as the deployment's form does: not given, even if the deployment has a default.
     """
     given = {name: "" if value is None else value for name, value in parameters.items()}
     body = {"parameters": given, "idempotency_key": str(uuid4())}
@@ -64,7 +64,7 @@ def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
 
 
 def append_log(api: PrefectApi, run_id: str, level: int, message: str) -> None:
-    """Append a line to the log of a run that nobody runs. ``level`` is that of ``logging``."""
+    """Append a line to the log of a run that is not running. ``level`` is a level of ``logging``."""
     moment = datetime.now(UTC).isoformat()
     line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
     api.request("POST", "/logs/", [line])
@@ -87,7 +87,7 @@ def emit_event(api: PrefectApi, event: str, run: Json) -> None:
 
 
 def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) -> None:
-    """Complete the task runs of these names. Their states are events, of which an outage swallows some."""
+    """Set the task runs of these names to Completed. Their states are events, and an outage loses some."""
     body = {
         "flow_runs": {"id": {"any_": [run_id]}},
         "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}},

@@ -1,8 +1,8 @@
-"""The time in which a shared Prefect API is away: what a running job writes into its record waits for so long.
+"""Outages of a shared Prefect API: how long a running job waits to write its record.
 
-The work of a step needs no server. So a job that runs bridges ``BRIDGE`` seconds of one outage, all its calls together;
-commands that have not begun a job keep a patience of their own (``4-product.md`` §6). The server of the jobs directory
-itself is never bridged: it ends with its machine (``flows/engine/server/watch.py``).
+The work of a step needs no server. So a running job bridges ``BRIDGE`` seconds of one outage, over all its calls;
+commands that have not begun a job wait for less (``4-product.md`` §6). An outage of the jobs directory's own server is
+never bridged: it ends with its machine (``flows/engine/server/watch.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFUSED = 20.0
 
 
 class Outage:
-    """What the calls of this process to one API found, together. Thread-safe; said once, and once when it is over."""
+    """State of one API as seen by all calls of this process. Thread-safe; logs an outage once, and its end once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Outage:
         self._lock = threading.Lock()
 
     def failed(self, lasted: float = 0.0) -> None:
-        """A call was not answered, or with 5xx, for which it ``lasted`` seconds."""
+        """Record that a call was not answered, or with 5xx, after ``lasted`` seconds."""
         with self._lock:
             now = self._clock()
             self._since = now - lasted if self._since is None else self._since
@@ -52,7 +52,7 @@ class Outage:
             )
 
     def answered(self) -> None:
-        """A call was answered."""
+        """Record that a call was answered."""
         with self._lock:
             self._answers += 1
             since, told = self._since, self._told
@@ -63,12 +63,12 @@ class Outage:
 
     @property
     def over(self) -> bool:
-        """Whether it has lasted for too long."""
+        """Return whether the outage has lasted too long."""
         with self._lock:
             return self._since is not None and self._clock() - self._since >= BRIDGE
 
     def begin(self) -> Callable[[], bool]:
-        """For a call that begins: whether to give it up now."""
+        """Return a function that returns whether the call that begins now should be given up."""
         begun, answers = self._clock(), self._answers
 
         def hopeless() -> bool:
@@ -83,10 +83,10 @@ _known: dict[str, Outage] = {}
 
 
 def given_up() -> bool:
-    """Whether an API of this process has been away for too long, and still is."""
+    """Return whether an API of this process has been away for too long, and still is."""
     return any(found.over for found in _known.values())
 
 
 def outage_of(url: str) -> Outage:
-    """That of the API at an address, for everybody in this process who bridges it."""
+    """Return the outage shared by all callers of the API at ``url``."""
     return _known.setdefault(url.rstrip("/"), Outage())

@@ -1,10 +1,9 @@
-"""Prefect's process worker and its runner, made to outlast a server that is away, however long.
+"""Prefect's process worker and runner, changed to survive any outage of the server.
 
 Run as ``python -m flows.engine.outlast …`` with the options of ``prefect worker start``. Prefect's own worker ends
-after twelve failed looks in a row, its runner (``serve``) after three, and whoever keeps them ends their runs with
-them; an answer that fails while a run is being taken up ends a worker at once. Here a look that fails is told and the
-next one follows at the usual time. What was being taken up stays Pending in Prefect, and the sweep
-(``flows/job/running/sweep.py``) puts it right.
+after twelve failed polls in a row, its runner (``serve``) after three, and their runs end with them; an error while a
+run is being taken up ends a worker at once. Here a failed poll is logged and the next one follows at the usual time. A
+run that was being taken up stays Pending in Prefect, and the sweep (``flows/job/running/sweep.py``) corrects it.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ Workload = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def passes(error: httpx.HTTPError) -> bool:
-    """Whether it is the server that is away or failing, or one that has too much to do: no matter of ours."""
+    """Return whether an error comes from a server that is away, failing or overloaded, and will pass."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code in {408, 429}
     return isinstance(error, httpx.TransportError)
 
 
 def outlasting(workload: Workload) -> Workload:
-    """``workload``, which says that the server is away, once, and that it is back, instead of failing."""
+    """Return ``workload`` changed to log once that the server is away, and once that it is back, instead of failing."""
     away = False
 
     async def outlast_once(*args: Any) -> Any:
@@ -76,7 +75,7 @@ def outlasting(workload: Workload) -> Workload:
 
 
 async def loop(workload: Workload, interval: float, **options: Any) -> None:
-    """Prefect's loop, which never counts failures."""
+    """Run Prefect's loop without counting failures."""
     await critical_service_loop(workload=outlasting(workload), interval=interval, **options)
 
 
@@ -96,7 +95,7 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
     warnings.simplefilter("ignore", UserWarning)
 
     class Worker(ProcessWorker):
-        """Prefect's process worker. An exception in one of its tasks would end it, and every run it has."""
+        """Prefect's process worker. An exception in one of its tasks would end it together with all its runs."""
 
         get_and_submit_flow_runs = outlasting(ProcessWorker.get_and_submit_flow_runs)
         _sync_and_initialize = outlasting(ProcessWorker._sync_and_initialize)  # noqa: SLF001 - as above
@@ -158,7 +157,7 @@ def _log_failure(what: str, run: UUID, error: httpx.HTTPError) -> None:
 
 
 def main() -> None:
-    """Prefect's command line for a process worker, in this process; unless Prefect is unfit."""
+    """Run Prefect's command line for a process worker in this process, if the private parts of Prefect fit."""
     end_with_supervisor()
     try:
         patches.require("run", "loops", "worker")  # also what its runs need

@@ -29,7 +29,7 @@ Process = Literal["run", "loops", "worker", "server"]
 
 
 class UnfitPrefectError(TerminalError):
-    """Private parts of Prefect that Sluice relies on have changed in the installed version."""
+    """The installed version of Prefect lacks private parts that Sluice relies on."""
 
 
 @dataclass(frozen=True)

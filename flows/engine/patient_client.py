@@ -1,8 +1,8 @@
-"""Prefect's own client while a job runs: as patient as the job's record (``outage.py``).
+"""Make Prefect's own client as patient as the job's record while a job runs (``outage.py``).
 
 Prefect 3.8 repeats a call five times, 62 s in all, doubling the wait each time; more repetitions alone would wait for
-minutes after the server is back. What the engine asks for (a run's begin, its states, the form of a wait) may be
-repeated: a state carries the id of its transition, so the server knows one that it has carried out.
+minutes after the server is back. The calls of the engine (begin of a run, its states, the form of a wait) may be
+repeated: a state carries the id of its transition, so the server recognises one that it has carried out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _bridged: list[Outage] = []
 def send(
     client: PrefectHttpxSyncClient, request: httpx.Request, send: Any, send_args: Any, send_kwargs: Any, **codes: Any
 ) -> httpx.Response:
-    """Send a request as Prefect's client does; while an outage is bridged, again until it is answered or hopeless."""
+    """Send a request like Prefect's client; during a bridged outage, repeat it until it is answered or given up."""
     of_prefect = patches.of_prefect("prefect.client.base", "PrefectHttpxSyncClient._send_with_retry")
     if not _bridged:
         plain: httpx.Response = of_prefect(client, request, send, send_args, send_kwargs, **codes)
@@ -69,5 +69,5 @@ def bridging(url: str) -> Iterator[None]:
 
 
 def bridge_from_now_on(url: str) -> None:
-    """As ``bridging``, to the end of this process: a worker starts one for each run, whose end Prefect records."""
+    """Bridge outages until this process ends: a worker starts one per run, and Prefect records the end of that run."""
     bridging(url).__enter__()

@@ -1,7 +1,7 @@
-"""Whether the Prefect API that the user has set up is one, and lets us in: asked once, before anything rests on it.
+"""Check once, before anything depends on it, that the Prefect API set up by the user answers and accepts us.
 
-``4-product.md`` §6: an address that does not answer, or is no Prefect API, is a clear error within 15 s (exit code 3)
-in every command, never "no jobs".
+``4-product.md`` §6: an address that does not answer, or is not a Prefect API, is a clear error within 15 s (exit code
+3) in every command, never "no jobs".
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ REACH_SECONDS = 12.0
 
 
 def chosen_api(jobs_dir: Path) -> ApiAddress | None:
-    """The Prefect API that the user has set up, which has answered; ``None``: the jobs directory's own is meant.
+    """Return the Prefect API set up by the user, once it has answered; ``None`` for the jobs directory's own.
 
-    Where the address is that of the jobs directory's own server, its secret is added: no need to say it again.
+    If the address is that of the jobs directory's own server, its secret is added.
 
     Raises:
-        NetworkError: it does not answer, is no Prefect API, or refuses the credentials.
+        NetworkError: the API does not answer, is not a Prefect API, or refuses the credentials.
     """
     configured = configured_api()
     if configured is None:
@@ -44,14 +44,14 @@ def chosen_api(jobs_dir: Path) -> ApiAddress | None:
 
 
 def own_server(jobs_dir: Path, url: str) -> Path | None:
-    """The ``.prefect`` directory, when ``url`` is where the jobs directory's own server is; nothing is asked."""
+    """Return the ``.prefect`` directory if ``url`` is the jobs directory's own server. Sends no request."""
     home = jobs_dir.absolute() / ".prefect"
     found = announced(home)
     return home if found is not None and found.url == url.rstrip("/") else None
 
 
 def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:
-    """Ask a Prefect API something small. The time limit covers everything, a byte a second too.
+    """Send a small request to a Prefect API. The time limit covers the whole answer.
 
     Raises:
         NetworkError: names the address, without credentials.
@@ -84,7 +84,7 @@ def _probe_api(address: ApiAddress, deadline: float) -> NetworkError | None:
 
 
 def _judged(address: ApiAddress, answer: httpx.Response) -> NetworkError | None:
-    """What an answer says of the one who gave it."""
+    """Return the error that an answer shows; ``None`` if it comes from a Prefect API that accepts us."""
     status = answer.status_code
     if status in {401, 403}:
         return NetworkError(

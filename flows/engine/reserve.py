@@ -1,8 +1,8 @@
-"""``HOME/reserve``: disk space that is kept for the commands that free some.
+"""``HOME/reserve``: disk space kept for the commands that free space.
 
-On a full disk no server starts, so ``job prune`` and ``job delete`` could not begin. A job that begins makes the file;
-these two commands remove it, and make it again when they end. No other command does: a job that writes would use up
-the space at once.
+On a full disk no server starts, so ``job prune`` and ``job delete`` could not begin. A job that begins creates the
+file. These two commands remove it and create it again when they end. No other command does: a running job would use the
+space at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 4_000_000
 
 
 def keep_reserve(home: Path) -> None:
-    """Make the file, unless the disk is full or the platform cannot reserve space for a file."""
+    """Create the file, unless the disk is full or the platform cannot reserve space for a file."""
     if not hasattr(os, "posix_fallocate"):
         return
     path = home / NAME
@@ -35,7 +35,7 @@ def keep_reserve(home: Path) -> None:
 
 @contextmanager
 def reserve_given_up(home: Path) -> Iterator[None]:
-    """Remove the file for the time of the block, and make it again afterwards."""
+    """Remove the file for the duration of the block, then create it again."""
     path = home / NAME
     try:
         path.unlink()

@@ -1,8 +1,8 @@
-"""``.results/``: what finished steps counted, read as JSON and as nothing else (``4-product.md`` §4).
+"""``.results/``: the reports of finished steps, read only as JSON (``4-product.md`` §4).
 
-Prefect reads a stored result with the serializer that the *file* names, and a pickle runs what it holds. So a file is
-read here, and Prefect is handed a record of ours around the result that was found in it. Whatever is not exactly what a
-step left is a damaged result, which counts as none: the step is done again, and what it leaves takes the file's place.
+Prefect reads a stored result with the serializer that the *file* names, and a pickle runs code. So a file is read here,
+and Prefect gets a record of ours around the result. Anything else than the exact output of a step is a damaged result
+and counts as missing: the step is run again and replaces the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIVE: Final = ("__class__", "__exc_type__")
 
 
 class DamagedResultError(ValueError):
-    """The file is not what a step left. Its text says why, and quotes nothing of it."""
+    """The file is not the result of a step. The message gives the reason and quotes nothing from the file."""
 
 
 class _Metadata(msgspec.Struct):
@@ -49,7 +49,7 @@ class _Record(msgspec.Struct):
 
 
 def read_result(path: Path) -> bytes | None:
-    """The record of a finished step, as Prefect may read it; ``None`` when there is no file.
+    """Return the record of a finished step, as Prefect may read it; ``None`` without a file.
 
     Raises:
         DamagedResultError: it is no regular file of this user's directory, or something else than a step's result.
@@ -62,13 +62,13 @@ def read_result(path: Path) -> bytes | None:
 
 
 def read_report(path: Path) -> StepReport | None:
-    """What a finished step reported; ``None`` when there is no file. Raises as ``read_result``."""
+    """Return the report of a finished step; ``None`` without a file. Raises the errors of ``read_result``."""
     found = _checked(path)
     return found[1] if found is not None else None
 
 
 def _checked(path: Path) -> tuple[str, StepReport] | None:
-    """The text of a result and the report in it."""
+    """Return the text of a result and the report in it."""
     try:
         content = read_private(path, most=LARGEST)
     except NotPrivateError as problem:
@@ -91,7 +91,7 @@ def _checked(path: Path) -> tuple[str, StepReport] | None:
 
 
 def write_result(path: Path, content: bytes) -> None:
-    """Keep a record, whole or not at all (0600); it takes the place of whatever has the name.
+    """Write a record completely or not at all (0600), replacing any file of that name.
 
     Raises:
         StorageError: it cannot be written.

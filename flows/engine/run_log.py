@@ -1,7 +1,7 @@
-"""Our log lines in the Logs tab of a run, however it was started, and the end of the log.
+"""Send our log lines to the Logs tab of a run, however it was started, and end its log with our last line.
 
-Prefect sends the lines of our logger only where a setting named it before Prefect was imported, which a worker's run
-does not have, and of those only the ones of threads that know their run. This handler knows it.
+Prefect sends the lines of our logger only if a setting named it before Prefect was imported, which is not the case in a
+worker's run, and only from threads that know their run. This handler holds the run's id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tasks.shared.log import logger
 
 
 class RunLog(APILogHandler):
-    """Sends log lines to the run in whose context it was made; those of a step's own thread to its task run, too.
+    """Handler that sends log lines to one run, and those of a step's own thread to its task run, too.
 
-    Messages alone: a traceback may quote data.
+    Only messages: a traceback may quote data.
     """
 
     def __init__(self) -> None:
@@ -36,19 +36,18 @@ class RunLog(APILogHandler):
             super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message."""
+        """Return the message."""
         return record.getMessage()
 
     def flush(self) -> None:
-        """Nothing: Prefect's own handlers of the same queue wait for it at the end of a process, five seconds long."""
+        """Do nothing: Prefect's own handlers of the same queue wait for it at the end of a process, for five seconds."""
 
 
 class _SaidByUs(logging.Filter):
-    """Drops what Prefect's engine says of an end that our own lines tell.
+    """Filter Prefect log records that duplicate our end-of-run message.
 
-    Of a run: it asks for the result of one that ended as failed or cancelled, gets an exception, and logs its
-    traceback; a stop that a runner asked for is a crash to it. Of a step: that it failed, twice, and a wait is among
-    its errors.
+    For a failed or cancelled run, the engine asks for its result, gets an exception and logs the traceback; a stop
+    requested by a runner is logged as a crash. For a step, it logs a failure twice, and a wait as an error.
     """
 
     def __init__(self) -> None:
@@ -56,7 +55,7 @@ class _SaidByUs(logging.Filter):
         self.runs: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown."""
+        """Return whether the line is shown."""
         text = record.getMessage()
         if record.name == "prefect.task_runs":
             return not text.startswith(("Task run failed with state", *_UNFINISHED))
@@ -66,7 +65,7 @@ class _SaidByUs(logging.Filter):
 
 
 def unread(self: Console) -> None:
-    """Say no more. Rich itself ends a process whose lines nobody reads; a run lives on when its worker is killed."""
+    """Ignore that nobody reads the output. Rich would end the process, but a run outlives its killed worker."""
     self.quiet = True
 
 
@@ -77,7 +76,7 @@ _said = _SaidByUs()
 
 @contextmanager
 def shown_in_ui(run_id: str) -> Iterator[None]:
-    """Within the flow of a run: what our logger says is in the run's Logs tab."""
+    """Send our logger's lines to the run's Logs tab while the flow of a run is running."""
     _said.runs.discard(run_id)
     handler = RunLog()
     others = [one for one in logger.handlers if isinstance(one, APILogHandler)]  # a setting that names our logger
@@ -95,5 +94,5 @@ def shown_in_ui(run_id: str) -> Iterator[None]:
 
 
 def nothing_after(run_id: str) -> None:
-    """The last line of the run's log was ours."""
+    """Drop all later lines: the last line of the run's log was ours."""
     _said.runs.add(run_id)

@@ -1,4 +1,4 @@
-"""Names of runs that nobody typed: those that Prefect's server and its UI make up."""
+"""Recognise the names that Prefect's server and UI generate for runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _OF_THE_UI = re.compile(rf"(?:{_GREEK})\d*-(?P<star>[a-z-]+)")
 
 
 def is_made_up(name: str) -> bool:
-    """Whether a name is one that Prefect gave: an adjective and an animal, or a star.
+    """Return whether Prefect generated the name: an adjective and an animal, or a star.
 
-    The words of the UI's form are in its own files; where those are not, a name that looks like a star was typed.
+    The words of the UI are in its own files; without those, a name that looks like a star counts as typed.
     """
     first, _, last = name.rpartition("-")
     if first in _words("adj_any") and last in _words("subj"):
@@ -28,7 +28,7 @@ def is_made_up(name: str) -> bool:
 
 
 def _words(kind: str) -> set[str]:
-    """The words of a list of ``coolname``, which Prefect's server uses, and of the lists that it names."""
+    """Return the words of a list of ``coolname``, which Prefect's server uses, and of the lists that it includes."""
     import coolname.data
 
     made: Any = coolname.data.config[kind]

@@ -1,8 +1,8 @@
-"""What we ask of Prefect's engine: create a run, run it (again), park it, resume it. Its private parts: ``patches.py``.
+"""Use Prefect's engine: create a run, run it (again), park it, resume it. Its private parts are in ``patches.py``.
 
 Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before,
-and again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
-Suspended, then raises ``Pause`` in the flow body; pause keys are reset when a failed run is retried, so ours are new
+and again after Crashed, Failed or ``kill -9``. A custom wait saves its form first, then sets Paused (no deployment) or
+Suspended, then raises ``Pause`` in the flow body. Pause keys are reset when a failed run is retried, so ours are new
 each time and the decision is kept in a label.
 """
 
@@ -55,16 +55,17 @@ FieldWords = Mapping[str, tuple[str, str]]
 
 
 class WaitForm(RunInput, FormAnswer):
-    """What the resume form of a ``wait`` asks.
+    """The resume form of a ``wait``.
 
-    The Prefect server checks an answer against the schema of this form, and leaves the run parked when it does not fit.
+    The Prefect server checks an answer against the schema of this form, and keeps the run parked if it does not match.
     """
 
 
 def create_run(
     flow: Flow[..., Any], *, name: Callable[[str], str], parameters: dict[str, Any], labels: dict[str, Any]
 ) -> str:
-    """Create a run in state Pending and return its id: the job id. Nothing runs yet. ``name`` makes its name of the id.
+    """Create a run in state Pending and return its id: the job id. Nothing runs yet. ``name`` returns the name for an
+    id.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
@@ -78,7 +79,7 @@ def create_run(
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What Prefect's client says of an API that fails, as an error of ours."""
+    """Raise our errors for failures of the API that Prefect's client reports."""
     try:
         yield
     except (httpx.HTTPError, PrefectHTTPStatusError, RuntimeError) as error:
@@ -93,7 +94,7 @@ def translated() -> Iterator[None]:
 
 
 def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
-    """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record at ``address``.
+    """Run the flow run ``job_id`` now, in this thread. Its end is in the record at ``address``.
 
     Raises:
         NetworkError: the Prefect API went away.
@@ -119,7 +120,7 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
 
 @contextmanager
 def one_client() -> Iterator[None]:
-    """Let everything in this thread that asks Prefect for a client have the same: each one reads all certificates.
+    """Share one Prefect client in this thread: each new one reads all certificates.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
@@ -131,7 +132,7 @@ def one_client() -> Iterator[None]:
 
 
 def drain() -> None:
-    """Send what Prefect's background threads still hold: events (task runs) and logs."""
+    """Send the events (task runs) and logs that Prefect's background threads still hold."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogHandler
 
@@ -142,7 +143,7 @@ def drain() -> None:
 
 
 def current_run() -> tuple[str, bool]:
-    """The id of the flow run this code runs in, and whether it belongs to a deployment."""
+    """Return the id of the flow run this code runs in, and whether it belongs to a deployment."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
@@ -151,10 +152,10 @@ def current_run() -> tuple[str, bool]:
 
 @contextmanager
 def results_in(directory: str) -> Iterator[None]:
-    """Let step results be kept under ``directory``.
+    """Store step results under ``directory``.
 
-    The setting alone comes too late for a run that a worker started: its flow has its storage by now, in the home
-    of that worker, where another machine would not find what is done.
+    The setting alone comes too late for a run that a worker started: its flow already has its storage, in the home of
+    that worker, where another machine would not find it.
     """
     with ExitStack() as stack:
         if str(PREFECT_RESULTS_LOCAL_STORAGE_PATH.value()) != directory:  # as a command has set it
@@ -168,33 +169,33 @@ def results_in(directory: str) -> Iterator[None]:
 
 
 class StepResults(LocalFileSystem):
-    """Where Prefect finds and leaves the results of steps: what may be read there is decided in ``results.py``."""
+    """Prefect's storage of step results; ``results.py`` decides what may be read."""
 
     _block_type_name = "Sluice step results"
 
     def read_path(self, path: str, **_: bool) -> bytes:  # type: ignore[override]
-        """The record of a finished step. What raises here is no result to Prefect: the step is done."""
+        """Return the record of a finished step. An exception makes Prefect run the step."""
         record = read_result(self._resolve_path(path))
         if record is None:
             raise DamagedResultError("there is none")
         return record
 
     def write_path(self, path: str, content: bytes, **_: bool) -> str:  # type: ignore[override]
-        """Keep the record of a step."""
+        """Write the record of a step."""
         target = self._resolve_path(path)
         write_result(target, content)
         return str(target)
 
     async def aread_path(self, path: str) -> bytes:
-        """As ``read_path``."""
+        """Return the record like ``read_path``."""
         return self.read_path(path)
 
     async def awrite_path(self, path: str, content: bytes) -> str:
-        """As ``write_path``."""
+        """Write the record like ``write_path``."""
         return self.write_path(path, content)
 
     def _resolve_path(self, path: str) -> Path:
-        """The path itself: a link in its place would lead elsewhere."""
+        """Return the path unchanged, because following a link could lead elsewhere."""
         base = Path(self.basepath or ".").absolute()
         target = base / path
         if not target.is_relative_to(base) or ".." in target.relative_to(base).parts:
@@ -203,12 +204,12 @@ class StepResults(LocalFileSystem):
 
 
 def sealed(context: StepContext) -> Any:
-    """A task argument that Prefect passes through without looking into it."""
+    """Return a task argument that Prefect passes on without inspecting it."""
     return quote(context)
 
 
 def result_of(state: State[Any]) -> StepReport | Exception:
-    """What a step's task left: its report, or the exception it did not finish with."""
+    """Return the report of a step's task, or the exception that ended it."""
     data = state.data
     if isinstance(data, ResultRecord):
         data = data.result
@@ -233,10 +234,11 @@ def leave_alone() -> None:
 def saved_form(
     job_id: str, position: int, description: str, fields: FieldWords, *, deployed: bool
 ) -> tuple[str, State[Any]]:
-    """Save the form of a run that is about to be parked: the key under which the answers to it will be found, and the
-    state that parks the run. It shows the ``description``, and its ``fields`` with their words.
+    """Save the form of a run that is about to be parked. Return the key of its answers and the state that parks the
+    run.
 
-    When the call that saved it was not answered, its repetition is refused: another form under another key then.
+    The form shows ``description`` and the texts of ``fields``. If the answer to the call was lost, its repetition is
+    refused: another form is then saved under another key.
     """
     while True:
         key, state = form_state(position, deployed=deployed)
@@ -250,7 +252,7 @@ def saved_form(
 
 
 def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
-    """The key under which the answers to the form will be found, and the state that parks this run."""
+    """Return the key under which the answers to the form are stored, and the state that parks this run."""
     pause_key = f"{position}-{uuid4().hex[:8]}"
     state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
     keyset = keyset_from_paused_state(state)
@@ -266,7 +268,7 @@ def save_form(job_id: str, state: State[Any], description: str, fields: FieldWor
 
 
 def worded(fields: FieldWords) -> type[WaitForm]:
-    """The form with a title and a description for each field; what may be answered is the same in every language."""
+    """Return the form with a title and a description for each field; the values are the same in every language."""
     shown: dict[str, Any] = {}
     for name, (title, description) in fields.items():
         field = copy(WaitForm.model_fields[name])
@@ -292,12 +294,12 @@ def park(job_id: str, state: State[Any]) -> NoReturn:
 
 
 def stay_suspended(job_id: str, *, deployed: bool) -> NoReturn:
-    """Leave the flow of a run that somebody suspended in the UI, and let *Resume* be there for as long as it takes.
+    """Leave the flow of a run suspended in the UI, and keep *Resume* available without a time limit.
 
-    The UI gives a limit with it, by default five minutes, after which Prefect would set the run to Failed.
+    The UI sets a limit, by default five minutes, after which Prefect would set the run to Failed.
 
     Raises:
-        prefect.exceptions.Pause: always, but for a run that was resumed meanwhile: ``Abort``.
+        prefect.exceptions.Pause: always, unless the run was resumed meanwhile: ``Abort``.
     """
     message = "stopped by Suspend: Resume goes on" if deployed else "stopped: pipeline continue goes on"
     state: State[Any] = (Suspended if deployed else Paused)(message=message)
@@ -310,7 +312,7 @@ def stay_suspended(job_id: str, *, deployed: bool) -> NoReturn:
 
 
 def raise_termination_if_asked() -> None:
-    """Hand a SIGTERM that a Prefect runner sent on purpose (a cancel) back to Prefect.
+    """Pass a SIGTERM that a Prefect runner sent on purpose (a cancel) back to Prefect.
 
     Raises:
         prefect.exceptions.TerminationSignal: a runner asked; the flow must let it through.
@@ -322,6 +324,6 @@ def raise_termination_if_asked() -> None:
 
 
 def in_scratch_directory() -> bool:
-    """Whether this process works in a directory that a process worker made for one run, and removes after it."""
+    """Return whether this process works in a directory that a process worker made for one run and will remove."""
     here = Path.cwd()
     return here.parent == Path(tempfile.gettempdir()).resolve() and here.name.endswith("prefect")

@@ -1,8 +1,8 @@
-"""The slot of a deployment's ``concurrency_limit`` that a run has: renewed, and never a reason to end the run.
+"""Renew the slot that a run has of a deployment's ``concurrency_limit``, without ever ending the run.
 
-Prefect's own renewal ends a run when the server was away for a moment at the wrong time, or forgot who had which slot.
-The limit is there so that runs wait for each other; one that works is not ended for it. A slot that was not renewed for
-``lease_duration`` is given to the next run, as it has to be for the runs of a dead machine.
+Prefect's own renewal ends a run if the server was away at the wrong moment or has lost the slots. The limit only makes
+runs wait for each other; a running one is not ended for it. A slot that was not renewed for ``lease_duration`` goes to
+the next run, as it must for the runs of a dead machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN = 10.0
 
 @contextmanager
 def renewed_slot(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
-    """Renew the slot of a run of this process while it lasts: in place of Prefect's ``maintain_concurrency_lease``."""
+    """Renew the slot of a run of this process while it lasts, in place of Prefect's ``maintain_concurrency_lease``."""
     over = threading.Event()
     renewing = (current_api(), str(lease_id), lease_duration, over)
     thread = threading.Thread(target=renew, args=renewing, name=f"slot-{lease_id}", daemon=True)

@@ -1,7 +1,7 @@
-"""Prefect's server as an application of ours: it has one UI, asks nobody on the internet, and keeps less.
+"""Prefect's server as our application: one UI, no requests to the internet, fewer stored events.
 
-Of the two servers that use it one is a jobs directory's own (``child.py``), one stands for itself
-(``deployments/server.py``). Importing this imports Prefect.
+Two servers use it: a jobs directory's own (``child.py``) and a separate one (``deployments/server.py``). Importing this
+imports Prefect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_ADDRESSES = dict.fromkeys(collections.KNOWN_VIEWS, "none:")
 
 
 def application(place: Path) -> Any:
-    """Prefect's server; ``place`` is a directory of its own.
+    """Return Prefect's server; ``place`` is a directory of its own.
 
     Raises:
         UnfitPrefectError: private parts of Prefect have changed in the installed version.
@@ -43,14 +43,14 @@ def application(place: Path) -> Any:
 
 
 async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) -> None:
-    """Write down what happened, but for the states of task runs.
+    """Store events except for the states of task runs.
 
-    Prefect makes the task runs and their states of those events, and automations see them as they come. Written down as
-    events, too, they were most of what a job leaves in the database, and no page of the UI but the feed reads them.
+    Prefect derives the task runs and their states from those events, and automations see them as they arrive. Stored as
+    events too, they would be most of a job's data in the database, and only the feed of the UI reads them.
     """
     await write_events(session=session, events=[event for event in events if not makes_a_task_run(event)])
 
 
 def makes_a_task_run(event: ReceivedEvent) -> bool:
-    """Whether Prefect's recorder of task runs takes the event: with the same words as there (``task_run_recorder``)."""
+    """Return whether Prefect's recorder of task runs uses the event, by the same rule (``task_run_recorder``)."""
     return event.event.startswith("prefect.task-run") and event.resource.get("prefect.orchestration") == "client"

@@ -25,7 +25,7 @@ from tasks.shared.files.private_file import open_private
 
 
 def home_of(config: str | None, jobs_dir: str | None) -> Path:
-    """The ``.prefect`` directory of a configuration's jobs directory, of ``jobs_dir``, or of the default one."""
+    """Return the ``.prefect`` directory of a configuration's jobs directory, of ``jobs_dir``, or of the default one."""
     if config is not None:
         return load(config).config.jobs_dir.absolute() / ".prefect"
     place = Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute()
@@ -34,7 +34,7 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 
 
 def start(home: Path, port: int) -> int:
-    """Start a server that stays; one that runs already, for a command, stays from now on."""
+    """Start a server that stays; a server that a command has started stays from now on."""
     with EmbeddedServer(home.parent, stay_at=port) as kept:
         address = kept.address()
     if kept.starts:
@@ -71,7 +71,7 @@ def stop(home: Path) -> int:
 
 
 def _alone(clients: IO[bytes]) -> bool:
-    """Take the lock of the server's users, if there are none. A server that lingers has it itself for moments."""
+    """Take the lock of the server's users if there are none. A lingering server holds it for moments."""
     for _ in range(5):
         try:
             fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,9 +94,9 @@ def _end(home: Path, pid: int) -> None:
 
 
 def status(home: Path) -> int:
-    """Say where the server answers, by the link that opens its UI; exit code 1 when none does.
+    """Print the link that opens the server's UI; exit code 1 if no server answers.
 
-    Where the user has set up an API of another server, that one is meant, and judged.
+    If the user has set up the API of another server, that one is checked.
     """
     address = configured_api()
     if address is not None and own_server(home.parent, address.url) is None:
@@ -123,7 +123,7 @@ def status(home: Path) -> int:
 
 
 def slots_doubt(api: PrefectApi) -> str | None:
-    """What to say of a server that forgets who has which slot of a limit when it dies; ``None``: it does not."""
+    """Return a warning if the server loses the slots of limits when it dies; ``None`` otherwise."""
     hint = "start it with python -m deployments.server, or set it there: docs/deployment.md, What runs at once"
     try:
         settings = api.request("GET", "/admin/settings")

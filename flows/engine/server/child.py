@@ -1,15 +1,15 @@
-"""The embedded Prefect server: its own process, which ends when nobody uses it any more.
+"""The embedded Prefect server: a process that ends when nobody uses it any more.
 
-Run as ``python -m flows.engine.server.child HOME --listener FD --lock FD`` with a listening socket: whoever starts it
-knows its address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
-``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``server.json`` says that
-it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone. If a user
-asked for it (``Announced.linger``), the server lingers then, for the commands that come next.
+Run as ``python -m flows.engine.server.child HOME --listener FD --lock FD`` with a listening socket: the process that
+starts it has the address at once, and imports Prefect while the server does. The users of the server hold a shared
+``flock`` on ``HOME/clients.lock``; the kernel releases it however they end, including ``kill -9``. Unless
+``server.json`` has ``stay`` set, a thread of the server waits for the exclusive lock, which it gets when the last user
+is gone. If a user requested it (``Announced.linger``), the server then lingers for the next commands.
 
-``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends. ``HOME/server.lock`` is
-locked by the server as long as it lives: that is how others tell one that died from one that does not answer. The
-server writes into it when it has started; requests that come before wait in the queue of its socket. When its directory
-is removed, the server ends at once and writes nothing more.
+``HOME/server.json`` (0600) gives users the address and is removed when the server ends. The server holds
+``HOME/server.lock`` while it lives: so others can distinguish a dead server from one that does not answer. It writes to
+that file when it has started; earlier requests wait in the queue of its socket. When its directory is removed, the
+server ends at once and writes nothing more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GRACE_SECONDS = 8.0
 
 
 class Watch:
-    """What ends the server: its last user's end and the time that it lingers then, or the end of its directory."""
+    """The thread that ends the server: after its last user and the time it lingers, or when its directory is removed."""
 
     def __init__(self, home: Path, lock: int) -> None:
         self.home = home
@@ -61,7 +61,7 @@ class Watch:
         self._until = 0.0
 
     def run(self) -> None:
-        """Look until the server is to end, and end it."""
+        """Wait until the server must end, and end it."""
         while True:
             time.sleep(LOOK_EVERY)
             if self._is_removed():
@@ -77,7 +77,7 @@ class Watch:
             fcntl.flock(self._clients, fcntl.LOCK_UN)
 
     def _is_removed(self) -> bool:
-        """Whether the directory is gone, or another has taken its place: nothing may be written there any more."""
+        """Return whether the directory is gone or replaced: nothing may be written there any more."""
         try:
             there, ours = (self.home / "server.lock").stat(), os.fstat(self._lock)
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class Watch:
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def _goes_on(self) -> bool:
-        """Whether the server is to live without users. What they asked for counts from now on, and is said."""
+        """Return whether the server continues without users. The time to linger starts now and is written down."""
         found = announced(self.home)
         if found is None or found.stay:
             return found is not None
@@ -105,13 +105,13 @@ class Watch:
 
 
 def stays(home: Path) -> bool:
-    """Whether the server is to stay without users: ``server start`` says so, also of one that runs already."""
+    """Return whether ``server start`` keeps the server running without users."""
     found = announced(home)
     return found is not None and found.stay
 
 
 def end(home: Path) -> None:
-    """Stop the server: politely first, for certain after ``GRACE_SECONDS``."""
+    """Stop the server: by SIGTERM, after ``GRACE_SECONDS`` by SIGKILL."""
     withdraw(home, os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
@@ -119,11 +119,11 @@ def end(home: Path) -> None:
 
 
 def collect_apart(every: float = COLLECT_EVERY) -> None:
-    """Collect garbage in a thread of its own, and nowhere else.
+    """Collect garbage only in a thread of its own.
 
-    A request that is cut off leaves a cursor of SQLite in a cycle. To finalize it takes the lock of its connection,
-    which another thread holds while it waits up to a minute for the database: in the thread of the event loop nobody,
-    not even who is to end that wait, would be served meanwhile.
+    A request that is cut off leaves a cursor of SQLite in a cycle. Finalizing it takes the lock of its connection,
+    which another thread holds while it waits up to a minute for the database. In the thread of the event loop, this
+    would block all requests, including the one that ends the wait.
     """
 
     def collect() -> None:

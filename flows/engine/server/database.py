@@ -1,12 +1,12 @@
-"""The database of a local Prefect server: a migrated one where there is none, else one that this Prefect can open.
+"""The database of a local Prefect server: a migrated one if there is none, else one that this Prefect can open.
 
-On an empty file Prefect's server runs sixty migrations, more than half of the time of a first start. So the database
-that they leave, with no row but its version, is kept in the user's cache directory (``$XDG_CACHE_HOME/sluice``, else
-``~/.cache/sluice``) by the first server that runs them. Without a cache directory that can be written each new jobs
-directory is migrated, and one that is there already always is, by Prefect itself.
+On an empty file Prefect's server runs sixty migrations, more than half of the time of a first start. So the first
+server that runs them keeps the resulting database, with no row but its version, in the user's cache directory
+(``$XDG_CACHE_HOME/sluice``, else ``~/.cache/sluice``). Without a writable cache directory each new database is
+migrated. An existing database is always migrated by Prefect itself.
 
-A database that is there is only read before a server touches it: a server of an older Prefect would fail on a newer
-database in the middle of its start, and one on a damaged file only when it comes to the bad page.
+An existing database is only read before a server opens it: a server of an older Prefect would fail on a newer database
+in the middle of its start, and one on a damaged file only when it reads the bad page.
 
 Nothing here imports Prefect but ``make``.
 """
@@ -51,7 +51,7 @@ LARGEST = 64_000_000
 
 
 def prepare_database(home: Path) -> bool:
-    """Have a database in ``home``; whether it is as the installed Prefect wants it, so that nothing is to be migrated.
+    """Provide a database in ``home``. Return whether it needs no migration for the installed Prefect.
 
     Raises:
         StorageError: there is one that cannot be used (``check_database``), or none can be written.
@@ -77,9 +77,9 @@ def _has_profiles(home: Path) -> bool:
 
 
 def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:
-    """Look at the database in ``home``; none is fine. ``thoroughly``, or when it is ``SMALL``, every page is read.
+    """Check the database in ``home``, if there is one. ``thoroughly``, or if it is ``SMALL``, every page is read.
 
-    Returns the versions that it says it has: one, or none where it is not known.
+    Return the versions it contains: one, or none if unknown.
 
     Raises:
         StorageError: it is of a newer version (``prefect-database-newer``), or damaged (``prefect-database-damaged``).
@@ -114,10 +114,10 @@ def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:
 
 @contextmanager
 def diagnosed(home: Path | None) -> Iterator[None]:
-    """When a local server fails for good, look whether its database is why: one bad page is met only when it is read.
+    """Check the database when a local server fails for good: a bad page is found only when it is read.
 
     Raises:
-        StorageError: in place of the ``NetworkError``, when the database is damaged.
+        StorageError: in place of the ``NetworkError``, if the database is damaged.
     """
     try:
         yield
@@ -128,7 +128,7 @@ def diagnosed(home: Path | None) -> Iterator[None]:
 
 
 def _versions(path: Path, *, thoroughly: bool) -> list[str]:
-    """The versions that the database says it has; none when there is nothing of Prefect's in it yet."""
+    """Return the versions in the database; none if Prefect has not written to it yet."""
     with open_private(path) as file:
         header = file.read(len(_HEADER))
     if not header:
@@ -152,7 +152,7 @@ def _versions_in(connection: sqlite3.Connection, *, thoroughly: bool) -> list[st
 
 
 def is_known(version: str) -> bool:
-    """Whether the installed Prefect knows a version of the database; importing Prefect would take a second."""
+    """Return whether the installed Prefect has a version of the database; importing Prefect would take a second."""
     package = find_spec("prefect")
     places = package.submodule_search_locations if package is not None else None
     scripts = [path for place in places or () for path in sorted(Path(place, MIGRATIONS).glob("*.py"), reverse=True)]
@@ -176,7 +176,7 @@ def _damaged(path: Path, why: str) -> StorageError:
 
 @dataclass(frozen=True)
 class ReadyDatabase:
-    """A migrated database: its file's content, and the revision that it says it has."""
+    """A migrated database: the content of its file, and its revision."""
 
     content: bytes
     revision: str
@@ -233,7 +233,7 @@ def migrated_revision(content: bytes) -> str:
 
 
 def is_new(path: Path) -> bool:
-    """Whether no database is or was at ``path``."""
+    """Return whether no database is or was at ``path``."""
     return not any(path.with_name(path.name + suffix).exists() for suffix in BESIDE)
 
 
@@ -253,10 +253,10 @@ def provide(path: Path) -> bool:
 
 
 def make(path: Path) -> None:
-    """Migrate the database at ``path``, which is the configured one, and keep a copy of it for other jobs directories.
+    """Migrate the database at ``path``, which is the configured one, and cache a copy for other jobs directories.
 
-    For the process of a server, before anything else uses the database. What a ``kill -9`` leaves is migrated further
-    by the next server: each migration is a transaction of its own.
+    For the process of a server, before anything else uses the database. After a ``kill -9``, the next server continues:
+    each migration is a transaction of its own.
     """
     from prefect.server.database import provide_database_interface
 
@@ -267,7 +267,7 @@ def make(path: Path) -> None:
 
 
 def _store_in_cache(content: bytes) -> None:
-    """Write a migrated database into the cache directory, unless another process is about to, or it cannot be."""
+    """Write a migrated database into the cache directory, unless another process does or it cannot be written."""
     path = cached_at()
     if path is None:
         return

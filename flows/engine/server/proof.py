@@ -1,11 +1,10 @@
-"""Where the local Prefect server of a jobs directory is, and how it and its users know each other.
+"""The address of a jobs directory's local Prefect server, and how it and its users recognise each other.
 
-``4-product.md`` §6. ``HOME/server.json`` (0600) names the address of the server for later commands. A server that was
-killed leaves it behind, so the file proves nothing. The secret lies in ``HOME/api-secret`` (0600), in the form
-``user:password`` that Prefect's ``PREFECT_API_AUTH_STRING`` has. Whoever finds the address of a server in the file
-believes it only after the server has answered a random challenge with a keyed hash over it: the secret itself is sent
-to nobody before. The address is part of what is hashed, so that another listener cannot pass the challenge on to the
-real server.
+``4-product.md`` §6. ``HOME/server.json`` (0600) holds the address of the server for later commands. A killed server
+leaves it behind, so the file proves nothing. The secret is in ``HOME/api-secret`` (0600), in the form ``user:password``
+of Prefect's ``PREFECT_API_AUTH_STRING``. A user of the address first sends a random challenge; the server must answer
+with a keyed hash over it. The secret itself is never sent before. The address is part of the hashed text, so that
+another listener cannot pass the challenge on to the real server.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _LARGEST = 4096
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """A server: its address, its process, and what becomes of it without users.
+    """A server: its address, its process, and whether it stays without users.
 
-    ``stay`` is that of ``server start``. ``linger`` are the seconds that a user asked for and the server has not begun
-    to count; ``until`` is when it ends that lingers now, in seconds since 1970.
+    ``stay`` is set by ``server start``. ``linger`` are the seconds that a user requested and the server has not begun
+    to count; ``until`` is the end of a lingering server, in seconds since 1970.
     """
 
     url: str
@@ -64,7 +63,7 @@ class Announced(msgspec.Struct, frozen=True):
 
 
 def announced(home: Path) -> Announced | None:
-    """What is said of the server of ``home``; ``None`` when nothing is, or nothing that can be read."""
+    """Return the content of ``server.json`` in ``home``; ``None`` without a readable one."""
     try:
         return msgspec.json.decode(read_file(home / NAME), type=Announced)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -72,23 +71,23 @@ def announced(home: Path) -> Announced | None:
 
 
 def announce(home: Path, server: Announced) -> None:
-    """Say where a server is; it withdraws that when it ends. The caller holds ``start.lock``."""
+    """Write ``server.json``; the server removes it when it ends. The caller holds ``start.lock``."""
     write_file(home / NAME, msgspec.json.encode(server))
 
 
 def withdraw(home: Path, pid: int) -> None:
-    """Say it no more, unless another server is told of by now."""
+    """Remove ``server.json``, unless it names another server by now."""
     found = announced(home)
     if found is not None and found.pid == pid:
         (home / NAME).unlink(missing_ok=True)
 
 
 class NotProvedError(Exception):
-    """Whoever listens there is not the server of this jobs directory, or does not answer; says what was seen."""
+    """The listener is not the server of this jobs directory, or does not answer; the message gives the reason."""
 
 
 def read_secret(home: Path) -> str | None:
-    """The secret of the jobs directory; ``None`` when there is none, or one that others could know."""
+    """Return the secret of the jobs directory; ``None`` if there is none, or if others could read it."""
     try:
         handle = os.open(home / SECRET_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -102,14 +101,14 @@ def read_secret(home: Path) -> str | None:
 
 
 def make_secret(home: Path) -> str:
-    """A new secret for the jobs directory, in place of what was there. Whoever knew the old one knows nothing now."""
+    """Write and return a new secret for the jobs directory. The old one is no longer valid."""
     secret = f"sluice:{secrets.token_urlsafe(32)}"
     write_file(home / SECRET_FILE, secret.encode())
     return secret
 
 
 def basic(secret: str) -> str:
-    """The secret as Prefect's UI keeps it and as ``Authorization: Basic`` carries it."""
+    """Return the secret as Prefect's UI stores it and as ``Authorization: Basic`` carries it."""
     return base64.b64encode(secret.encode()).decode()
 
 
@@ -136,7 +135,7 @@ def answer(secret: str, port: int, query: str) -> bytes | None:
 
 
 def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
-    """Challenge the server that listens on ``port`` of 127.0.0.1. One that still starts answers when it has started.
+    """Challenge the server that listens on ``port`` of 127.0.0.1. A starting server answers when it has started.
 
     Raises:
         NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
@@ -154,7 +153,7 @@ def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
 
 
 def _http_get(port: int, path: str, deadline: float) -> bytes:
-    """The body of one answer. The deadline is for all of it: a byte a second is a silence like any other."""
+    """Return the body of one answer. The deadline covers all of it, even if bytes keep arriving slowly."""
 
     def seconds_left() -> float:
         seconds = deadline - time.monotonic()

@@ -1,10 +1,10 @@
 """The embedded Prefect server of a jobs directory, for users who have set up no Prefect API of their own.
 
-``4-product.md`` §6: one server process a jobs directory, on a free loopback port, with SQLite under
-``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
-the last of them, or a while later (``lingering``, ``child.py``). ``server start`` keeps one until ``server
-stop``. It answers only to those who know the secret of the jobs directory, and is believed only when it has proved that
-it knows it, too (``flows/engine/server/proof.py``).
+``4-product.md`` §6: one server process per jobs directory, on a free loopback port, with SQLite under
+``jobs_dir/.prefect``. The first command that needs it starts it, later commands share it, and it ends after the last of
+them or a while later (``lingering``, ``child.py``). ``server start`` keeps one until ``server stop``. The server
+answers only to clients with the secret of the jobs directory, and clients trust it only after it has proved that it has
+the secret, too (``flows/engine/server/proof.py``).
 
 Nothing here imports Prefect: the server starts while the command imports it.
 """
@@ -82,9 +82,9 @@ NO_BLOCKS = {
 
 
 def lingering(asked: timedelta | None) -> timedelta:
-    """How long the server is to stay after this command: as ``server_linger`` says, else ``LINGER`` on a terminal.
+    """Return how long the server stays after this command: ``server_linger``, else ``LINGER`` on a terminal.
 
-    Where nobody sits, in a pipe, under a scheduler, in CI, there is no next command to be quick for.
+    In a pipe, a scheduler or CI, no next command is expected soon.
     """
     if asked is not None:
         return asked
@@ -101,7 +101,7 @@ class EmbeddedServer:
     """
 
     def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0), stay_at: int | None = None) -> None:
-        """``stay_at`` is the port of a server that is to stay until ``server stop``; 0 is a free one.
+        """Prepare a share; ``stay_at`` is the port of a server that stays until ``server stop`` (0: a free one).
 
         Raises:
             InputError: somebody else can change the jobs directory (``jobs-dir-unsafe``).
@@ -120,15 +120,15 @@ class EmbeddedServer:
         return find(self.home)
 
     def running_permanently(self) -> ApiAddress | None:
-        """As ``running``, but only of a server that ``server start`` keeps: others end by themselves."""
+        """Return the address like ``running``, but only of a server kept by ``server start``; others end by themselves."""
         found = announced(self.home)
         return self.running() if found is not None and found.stay else None
 
     def begin(self) -> Self:
-        """Take a share, and start the server unless one runs already. After a second of waiting, it says so.
+        """Take a share, and start the server unless one runs already. Print a message after a second of waiting.
 
         Raises:
-            StorageError: the jobs directory cannot be written, or the database is not one that can be used.
+            StorageError: the jobs directory cannot be written, or the database cannot be used.
             NetworkError: a server of this jobs directory lives and does not prove itself.
         """
         self._telling.enter_context(report_wait())
@@ -165,18 +165,18 @@ class EmbeddedServer:
                 announce(self.home, msgspec.structs.replace(said, linger=wanted, until=None))
 
     def announced(self) -> ApiAddress:
-        """Where the server is or will be; it may not answer yet."""
+        """Return the address of the server, which may not answer yet."""
         if self._address is None:
             raise ValueError("begin() comes first")
         return self._address
 
     @property
     def starts(self) -> bool:
-        """Whether a server was started, which says for itself that it is waited for; not where one ran already."""
+        """True if this process started the server, which then reports the wait itself."""
         return self._child is not None
 
     def address(self) -> ApiAddress:
-        """Wait until the server answers, and say where."""
+        """Wait until the server answers, and return its address."""
         with self._telling, nullcontext() if self.starts else report_wait():
             wait_until_up(self.announced(), self._child)
         return self.announced()
@@ -214,15 +214,15 @@ def _outlives(found: Announced | None) -> bool:
 
 
 def report_wait() -> AbstractContextManager[None]:
-    """Say that the server is waited for, and for how long, when that takes more than a moment."""
+    """Print that the server is waited for, and how long at most, if it takes more than a moment."""
     return patience(f"waiting for the local Prefect server, {START_TIMEOUT:.0f} s at most")
 
 
 def locked(handle: IO[bytes], how: int, holder: str) -> None:
-    """Take a lock that others have for moments; ``holder`` says who, and where the lock is.
+    """Take a lock that others hold only for moments; ``holder`` says who, and gives the path of the lock.
 
     Raises:
-        NetworkError: somebody has it for longer than ``START_TIMEOUT``.
+        NetworkError: somebody holds it for longer than ``START_TIMEOUT``.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while True:
@@ -243,9 +243,9 @@ def spawn(
 ) -> tuple[subprocess.Popen[bytes], ApiAddress]:
     """Start a server process in a session of its own, so that a terminal's Ctrl-C does not reach it.
 
-    It holds neither the terminal nor the pipes of this process. The caller holds ``start.lock`` and knows that no
-    server lives. One that ended without a word leaves its address behind: somebody else may listen there by now and
-    have been sent the secret, so there is a new one.
+    It holds neither the terminal nor the pipes of this process. The caller holds ``start.lock`` and has checked that no
+    server lives. If a server died without removing its address, another program may listen there and have received the
+    secret, so a new secret is made.
 
     Raises:
         InputError: the port is in use.

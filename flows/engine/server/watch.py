@@ -1,7 +1,7 @@
-"""Whether the local Prefect server lives, and its end under a command: noticed within seconds, said, exit code 3.
+"""Check whether the local Prefect server lives, and end a command within seconds when it dies (exit code 3).
 
-Prefect's own client would try again for minutes before it gave up. A job's files are safe at any moment, as after a
-``kill -9``; with its record gone away there is nothing to wait for, and ``continue`` starts another server.
+Prefect's own client would retry for minutes. A job's files are safe at any moment, as after a ``kill -9``; without its
+record there is nothing to wait for, and ``continue`` starts another server.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _farewell: Farewell | None = None
 
 
 def is_alive(home: Path) -> bool:
-    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says.
+    """Return whether a server process of this jobs directory lives, as the kernel shows by its lock.
 
     Raises:
-        StorageError: the kernel does not say, for want of file descriptors for example.
+        StorageError: the lock cannot be checked, for example for want of file descriptors.
     """
     return _state(home) is not None
 
 
 def _state(home: Path) -> bytes | None:
-    """Return what the server that lives has written into its lock file, ``STARTED`` or blanks; ``None`` without one.
+    """Return what the live server has written into its lock file, ``STARTED`` or blanks; ``None`` without a server.
 
-    Raises as ``is_alive``.
+    Raises the errors of ``is_alive``.
     """
     try:
         with open_private(home / "server.lock") as handle:
@@ -93,7 +93,7 @@ def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
 
 
 def _announced(home: Path) -> ApiAddress:
-    """The address in ``server.json``; nobody has asked it anything yet."""
+    """Return the address in ``server.json``, unchecked."""
     secret, found = read_secret(home), announced(home)
     try:
         port = urlsplit(found.url).port if found is not None else None
@@ -127,7 +127,7 @@ def last_words(farewell: Farewell) -> Iterator[None]:
 
 @contextmanager
 def watched(address: ApiAddress) -> Iterator[None]:
-    """While the context lasts, end this process when the server at ``address`` ends. Other APIs are not watched."""
+    """End this process when the server at ``address`` ends, while the context lasts. Other APIs are not watched."""
     if address.home is None:
         yield
         return
@@ -150,13 +150,13 @@ def _watch(address: ApiAddress, home: Path, over: threading.Event) -> None:
 
 
 def _replaced(address: ApiAddress, home: Path) -> bool:
-    """Whether another command has started another server meanwhile."""
+    """Return whether another command has started another server meanwhile."""
     found = announced(home)
     return found is not None and found.url != address.url
 
 
 def end(home: Path) -> None:
-    """Say what happened and end the process."""
+    """Print the reason and end the process."""
     error = NetworkError(
         "prefect-server-lost", "the local Prefect server ended while it was in use",
         context=f"its log: {home / 'server.log'}",
