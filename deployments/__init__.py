@@ -1,1 +1,1 @@
-"""How the pipeline is run for real: serving it, and the sandbox services."""
+"""Production use of the pipeline (serve, worker, server, notifications), and the sandbox services."""

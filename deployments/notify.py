@@ -1,8 +1,9 @@
-"""Calls and mails when a job needs a person: ``python -m deployments.notify --webhook FILE --mail FILE``.
+"""Set up webhook calls and mails for jobs that need a person: ``python -m deployments.notify --webhook FILE --mail
+FILE``.
 
-Run where ``PREFECT_API_URL`` names the server; run again, it replaces what it made. A file holds one line, the address,
+Run where ``PREFECT_API_URL`` names the server; a second run replaces the first. Each file holds one line, the address,
 which is a secret: of a webhook, or for mail one of Apprise's, ``mailtos://…`` (docs/deployment.md, "Notifications").
-Prefect's server does the rest: what it is told here is kept there, and it calls and mails by itself.
+The automation is stored in Prefect's server, which then sends calls and mails by itself.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ MAIL = _WORDS + "{{ text }}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the automation; 0 when it stands."""
+    """Create the automation; return 0 on success."""
     parser = argparse.ArgumentParser(
         prog="deployments.notify", description="Tell a webhook, a mailbox or both when a job needs a person."
     )
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def automation(actions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What Prefect's server keeps: when it is to act, and how."""
+    """Return the automation that Prefect's server stores: its trigger and its actions."""
     return {
         "name": AUTOMATION,
         "description": "A job failed, was cut off, waits for a person, or did not begin.",
@@ -145,7 +146,7 @@ def _mails(file: Path | None) -> list[dict[str, Any]]:
 
 
 def _save_block(block: Any, name: str) -> str:
-    """Keep a block in Prefect; its id."""
+    """Save a block in Prefect and return its id."""
     from prefect.exceptions import PrefectHTTPStatusError
 
     try:

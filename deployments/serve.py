@@ -1,10 +1,10 @@
 """Serve the flow from this machine: ``python -m deployments.serve`` keeps a deployment that the Prefect UI can start.
 
 It uses the Prefect API that ``PREFECT_API_URL`` or a profile names, else the one that ``server start`` keeps for
-``APP_JOBS_DIR`` (or ``./jobs``). Runs are processes of their own on this machine; configuration paths are paths here.
+``APP_JOBS_DIR`` (or ``./jobs``). Each run is a process on this machine; configuration paths are paths here.
 
-What serves is a child of this process: at SIGTERM and Ctrl-C it is held still and its runs end between two files,
-``stopped``, before it goes, as with a worker (``deployments/worker.py``).
+The serving process is a child of this one. At SIGTERM and Ctrl-C it is suspended, and its runs end between two files,
+``stopped``, before it ends, as with a worker (``deployments/worker.py``).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A Prefect server for several machines: ``python -m deployments.server --host 127.0.0.1 --port 4200``.
 
-As ``prefect server start``, with what Sluice needs of one (``SERVER`` in ``flows/engine/server/start.py``): slots of
-runs that were lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages
-that call an analytics host, nobody on the internet is asked. What the environment says wins; the database, the login
-and ``PREFECT_HOME`` are named there. Without a login it listens on loopback only.
+Like ``prefect server start``, with the settings that Sluice needs (``SERVER`` in ``flows/engine/server/start.py``):
+slots of lost runs are freed after a ``kill -9``, a run that has not begun an hour after its time is reported, no page
+calls an analytics host, and no request goes to the internet. Environment variables take precedence; they also set the
+database, the login and ``PREFECT_HOME``. Without a login it listens on loopback only.
 
-With ``--reports`` it shows release reports in the UI to whoever is signed in. It need not read the jobs: the directory
-to which ``report.copy_to`` copies the pages is enough.
+With ``--reports`` it shows release reports in the UI to signed-in users. It does not need access to the jobs: the
+directory to which ``report.copy_to`` copies the pages is enough.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def settings(port: int) -> dict[str, str]:
-    """What the server is set up with where the environment does not say it."""
+    """Return the settings of the server for which no environment variable is set."""
     return SERVER | {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}"}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
+    """Return whether only this machine reaches that address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

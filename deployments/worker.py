@@ -1,17 +1,16 @@
 """A Prefect worker whose runs end cleanly when it is stopped: ``python -m deployments.worker --pool sluice --limit 2``.
 
-Options are those of ``prefect worker start``, of a process worker. That one kills its runs (SIGKILL) within a second of
-its own SIGTERM or SIGINT, so that they would be ``interrupted``. Here it is held still first, so that it takes up
-nothing new, and its runs get the signal: each ends between two files and records that it is ``stopped``
-(``4-product.md`` §4, "Stop": within 10 seconds). Then the worker goes. Whoever starts this must signal it alone, not
-its children: ``KillMode=mixed`` in systemd, and in a container it is so.
+The options are those of ``prefect worker start`` for a process worker. Prefect's own worker kills its runs (SIGKILL)
+within a second of its SIGTERM or SIGINT, so that they would be ``interrupted``. This one is suspended first, so that it
+takes up nothing new, and its runs get the signal: each ends between two files and records that it is ``stopped``
+(``4-product.md`` §4, "Stop": within 10 seconds). Then the worker ends. Signal this process alone, not its children:
+``KillMode=mixed`` in systemd; containers do so by default.
 
-Beside it a thread looks at its start and every minute for runs that nobody runs any more
-(``flows/job/running/sweep.py``), and goes on with the jobs of schedules that were cut
-off; with ``--unfinished tell`` it only tells of them.
+A thread looks at the start and every minute for runs whose process is gone (``flows/job/running/sweep.py``), and
+continues the jobs of schedules that were cut off; with ``--unfinished tell`` it only reports them.
 
-It takes two runs at once unless ``--limit`` says otherwise. A server that is away, however long, ends neither it nor
-its runs (``flows/engine/outlast.py``).
+It runs two jobs at once unless ``--limit`` is given. An outage of the server ends neither the worker nor its runs
+(``flows/engine/outlast.py``).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LIMIT = "2"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Work until a signal; the exit code of the worker."""
+    """Work until a signal; return the exit code of the worker."""
     parser = argparse.ArgumentParser(
         prog="deployments.worker", allow_abbrev=False,
         description="A worker of a process pool; it has the options of prefect worker start, too.",
@@ -80,14 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def is_gone(home: Path) -> bool:
-    """Whether the local server has ended. Without file descriptors, say, nobody knows; that is no death."""
+    """Return whether the local server has ended. If this cannot be checked, it counts as alive."""
     with contextlib.suppress(StorageError):
         return not is_alive(home)
     return False
 
 
 def add_unfinished(parser: argparse.ArgumentParser) -> None:
-    """The option that says what becomes of jobs that were cut off."""
+    """Add the option for jobs that were cut off."""
     parser.add_argument(
         "--unfinished", choices=["continue", "tell"], default="continue",
         help="what to do with jobs of schedules that were cut off [default: continue]",
@@ -95,7 +94,7 @@ def add_unfinished(parser: argparse.ArgumentParser) -> None:
 
 
 def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, pool: str | None = None) -> None:
-    """Look now and every minute, until the worker of ``pool`` is ``ending``. A server that is away is asked again."""
+    """Sweep now and every minute until the worker of ``pool`` is ``ending``, also after an error of the server."""
     with PrefectApi(address) as api:
         looks = Sweep(api, hint=hint_anywhere, pool=pool)
         while not ending.is_set():
@@ -113,7 +112,7 @@ def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, 
 
 
 def limited(options: Sequence[str]) -> list[str]:
-    """The options with a limit of runs at once, in one of the ways Prefect's command line takes it."""
+    """Return the options with a limit of concurrent runs, in any spelling of Prefect's command line."""
     given = any(one.startswith(("--limit", "-l")) for one in options)
     return list(options) if given else [*options, "--limit", LIMIT]
 
@@ -125,10 +124,11 @@ def supervise(
     lost: Callable[[], bool] = lambda: False,
     ending: threading.Event | None = None,
 ) -> int:
-    """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first, and set ``ending``.
+    """Run a worker until it ends. At the first SIGTERM or SIGINT, let its children end first, and set ``ending``.
 
-    The worker is killed when this process is: two workers would serve one place (``end_with_supervisor``). Its runs go
-    on. When its local server is ``lost``, it ends with 3: whoever takes that server's place is sent nothing.
+    The worker is killed with this process, because two workers would serve one place (``end_with_supervisor``). Its
+    runs go on. When its local server is ``lost``, it ends with 3, so that nothing is sent to another program at that
+    address.
     """
     asked: list[int] = []
 
@@ -155,7 +155,7 @@ def supervise(
 
 
 def stop(worker: subprocess.Popen[bytes], patience: float, *, again: Callable[[], bool]) -> None:
-    """Let the children of a worker end, then the worker; a second signal (``again``) waits no longer."""
+    """Let the children of a worker end, then the worker; a second signal (``again``) ends the wait."""
     worker.send_signal(signal.SIGSTOP)
     deadline = time.monotonic() + patience
     told: set[int] = set()
@@ -171,9 +171,9 @@ def stop(worker: subprocess.Popen[bytes], patience: float, *, again: Callable[[]
 
 
 def children(parent: int) -> set[int]:
-    """The child processes of ``parent`` that still do something; those that ended wait for it to notice.
+    """Return the child processes of ``parent`` that still run, without ended ones not yet reaped.
 
-    Not the one that Python's multiprocessing keeps for its own ends: it goes when the parent does, and not before.
+    Python's multiprocessing tracker is left out: it ends only after its parent.
     """
     found = set()
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""The flow, the job, the command line: the thin Prefect edge and what people use."""
+"""The flow, the job and the command line, on top of the steps."""
 
 # Every Python reads this file, and before any other: what is in the others may be of the newest kind that we ask for.
 import sys

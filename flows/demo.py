@@ -1,4 +1,4 @@
-"""``demo``: the embedded default. Sandbox services, made-up data, the whole pipeline, and where its files are.
+"""``demo``: run the whole pipeline with sandbox services and made-up data, and print where its files are.
 
 The settings of each mode of ``send`` are ``APP_*`` variables of the demo's own process: a secret must not be a
 parameter of the run.
@@ -51,7 +51,7 @@ SHOWN_LINES = 2
 
 
 def run(*, keep: bool, review: bool, send: str) -> int:
-    """Run the demo; the exit code of the pipeline."""
+    """Run the demo; return the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
     if send == "s3" and not objectstore.available():
@@ -93,7 +93,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
 
 @contextmanager
 def sandbox_in(state: Path) -> Iterator[SandboxChild]:
-    """The sandbox services as a child process.
+    """Start the sandbox services as a child process.
 
     Raises:
         TerminalError: a service did not start.
@@ -111,13 +111,13 @@ def sandbox_in(state: Path) -> Iterator[SandboxChild]:
 
 
 def only_job(config: str) -> JobRecord:
-    """The demo's job."""
+    """Return the demo's job."""
     with opened(load(config)) as session:
         return session.jobs()[0]
 
 
 def show(record: JobRecord) -> None:
-    """The table of steps and the paths of the files."""
+    """Print the table of steps and the paths of the files."""
     rows = [list(step.cells().values()) for step in record.steps]
     keep = [n for n in range(len(COLUMNS)) if any(cells[n] for cells in rows)]
     widths = {n: max(len(COLUMNS[n]), *(len(cells[n]) for cells in rows)) for n in keep}
@@ -138,7 +138,7 @@ def show(record: JobRecord) -> None:
 
 @contextmanager
 def place(*, keep: bool) -> Iterator[Path]:
-    """A private directory for this demo. The next demo replaces it unless it is kept or still in use."""
+    """Provide a private directory for this demo. The next demo replaces it unless it is kept or still in use."""
     base = Path(tempfile.gettempdir()) / f"sluice-demo-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     facts = base.lstat()
@@ -213,7 +213,7 @@ def _objects(store: objectstore.ObjectStoreChild) -> list[str]:
 
 
 def _documents(fhir: str) -> list[str]:
-    """What the receiving process of a transfer finds by its search."""
+    """Return the documents that the receiving process of a transfer finds by its search."""
     query = {"identifier": f"{PROJECT_SYSTEM}|{PROJECT}"}
     answer = httpx.get(f"{fhir}/fhir/DocumentReference", params=query, trust_env=False).raise_for_status()
     attachments = [entry["resource"]["content"][0]["attachment"] for entry in answer.json().get("entry", ())]

@@ -1,4 +1,5 @@
-"""The jobs directory is this user's or root's, and nobody else can write to it (``4-product.md`` §4).
+"""Check that the jobs directory belongs to this user or root and that nobody else can write to it (``4-product.md``
+§4).
 
 A link to a directory is allowed, since a person may have made one on purpose: the link and its target are checked.
 """
@@ -22,7 +23,7 @@ _REFERENCE = "jobs-dir-unsafe"
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read a configuration and check its jobs directory; a warning of that check is one of the configuration.
+    """Read a configuration and check its jobs directory; add the warnings of that check to the configuration's.
 
     Raises:
         config.ConfigError: with all findings.

@@ -1,4 +1,4 @@
-"""What commands print. A reader that went away, or a terminal that cannot show a sign, never fails a run."""
+"""Print the output of commands. A closed pipe, or a terminal that lacks a character, never fails a run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _quiet = False
 
 
 class Rendered(Protocol):
-    """Something with the one form of an error (``4-product.md`` §2)."""
+    """An error in the common form (``4-product.md`` §2)."""
 
     def render(self) -> str:
-        """Reference and message, context, hint."""
+        """Return reference and message, context, hint."""
         ...
 
 
 def prepare_streams() -> None:
-    """Let signs that the terminal's encoding lacks appear as question marks."""
+    """Print question marks for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -47,7 +47,7 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Leave out what only tells how far a command is, and that all went well."""
+    """Leave out progress and success messages."""
     global _quiet
     _quiet = True
     try:
@@ -57,25 +57,25 @@ def hushed() -> Iterator[None]:
 
 
 def account(text: str, *, aside: bool = False) -> None:
-    """Print what was done, ``aside`` on stderr where stdout is for JSON; nothing where a person wants none (``-q``)."""
+    """Print what was done, on stderr if ``aside`` because stdout holds JSON. Nothing with ``-q``."""
     if not _quiet:
         print_line(text, err=aside)
 
 
 def say_in_passing(text: str) -> None:
-    """Print ``text`` on stderr; who ends the process does not wait for a terminal that takes nothing (Ctrl-S)."""
+    """Print ``text`` on stderr without waiting for a paused terminal (Ctrl-S): the process is about to end."""
     saying = threading.Thread(target=print_line, args=(text,), kwargs={"err": True}, name="words", daemon=True)
     saying.start()
     saying.join(AFTER)
 
 
 def print_json(document: Any) -> None:
-    """Print a document as every ``--json`` does."""
+    """Print a document in the form of every ``--json``."""
     print_line(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def draw(line: str) -> None:
-    """Show ``line`` on the terminal at stderr in place of the one shown before; whatever is printed wipes it."""
+    """Show ``line`` on the terminal at stderr in place of the last one; any other output removes it."""
     global _drawn
     if _quiet:
         return
@@ -85,7 +85,7 @@ def draw(line: str) -> None:
 
 
 def wipe() -> None:
-    """Remove the line that ``draw`` left, if one did; but for a terminal that takes nothing (Ctrl-S) nobody waits."""
+    """Remove the line shown by ``draw``, if any, without waiting for a paused terminal (Ctrl-S)."""
     global _drawn
     if not _lock.acquire(timeout=AFTER):
         return
@@ -98,7 +98,7 @@ def wipe() -> None:
 
 
 def write(text: str, *, err: bool = False) -> None:
-    """Print ``text`` as it is, now."""
+    """Print ``text`` unchanged and flush it."""
     with _lock:
         wipe()
         _put(text, err=err)
@@ -123,7 +123,7 @@ def _put(text: str, *, err: bool) -> None:
 
 
 def one_line(text: str) -> str:
-    """What a person wrote, or the name of a file, as a terminal may show it: control characters become escapes."""
+    """Return text from a person or a file name for a terminal, with control characters escaped."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
@@ -135,8 +135,8 @@ def complain(findings: Iterable[Rendered]) -> None:
 
 @contextmanager
 def patience(text: str, *, after: float = AFTER, first: bool = False) -> Iterator[None]:
-    """Print on stderr what is waited for, once, when it takes longer than ``after`` seconds; with ``first`` only if
-    nothing was printed before.
+    """Print ``text`` once on stderr if the block takes longer than ``after`` seconds; with ``first`` only if nothing
+    was printed before.
     """
     before = _written
 

@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of the specification's table."""
+        """Return the commands in the order of the specification's table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command as a hint."""
+        """Resolve a command like click, with the nearest command as a hint."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(error.message + meant, ctx) from None
 
     def _by_last_word(self, ctx: click.Context) -> dict[str, list[str]]:
-        """Every command in full, those of groups too, by what somebody may have typed of it."""
+        """Return every full command by the words a person may have typed for it."""
         known = {name: [name] for name in COMMANDS}
         for name in COMMANDS:
             found = self.get_command(ctx, name)
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a command; its exit code. Errors go to stderr as reference and message, context, hint."""
+    """Run a command and return its exit code. Errors go to stderr as reference and message, context, hint."""
     try:
         result: Any = cli.main(list(argv), prog_name="sluice", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -164,12 +164,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _first() -> list[str]:
-    """The options that stand before a command, for every one."""
+    """Return the options that every command accepts before its name."""
     return [name for option in cli.params if not option.is_eager for name in option.opts]
 
 
 def print_error(error: Exception) -> int:
-    """Print an error in the one form; its exit code."""
+    """Print an error in the common form and return its exit code."""
     from config import ConfigError
     from tasks.shared.errors import SluiceError, internal_error
 

@@ -1,7 +1,7 @@
-"""Make every command that Sluice prints for a person to run, so that it runs as it is printed.
+"""Build every command that Sluice prints, so that it runs exactly as printed.
 
-``4-product.md`` §2: with the program name and the paths that the person used, quoted for the shell. A command in a
-log, on a page or in the Prefect UI has absolute paths, so it runs in any directory of the machine.
+``4-product.md`` §2: with the program name and the paths that the person used, quoted for the shell. A command in a log,
+on a page or in the Prefect UI has absolute paths, so it runs in any directory of the machine.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SCRIPT = "sluice"
 
 
 def command(*words: str, anywhere: bool = False) -> str:
-    """A command of this program as a shell takes it; ``anywhere`` is for those who are in another directory.
+    """Return a command of this program for a shell; with ``anywhere`` it runs in any directory.
 
-    The path of the configuration stands in it as it was given to the command that runs now.
+    The path of the configuration is written as it was given to the current command.
     """
     if anywhere:
         return shlex.join([*_whole(_started_as()), *words])
@@ -30,9 +30,9 @@ def command(*words: str, anywhere: bool = False) -> str:
 
 
 def about(verb: str, *rest: str) -> str:
-    """A command like ``job list`` about the configuration that the command which runs now was given, and its ``--set``.
+    """Return a command like ``job list`` with the configuration and ``--set`` options of the current command.
 
-    Where no command runs, or one without a configuration, it is a picture of the command.
+    Outside of a command, or without a configuration, placeholders are used.
     """
     config, overrides = _parameter("config"), _parameter("overrides")
     if not isinstance(config, str):
@@ -42,7 +42,7 @@ def about(verb: str, *rest: str) -> str:
 
 
 def install(extra: str) -> str:
-    """The command that adds an extra to what this program runs under, with the versions that belong to it."""
+    """Return the command that installs an extra for this program, with matching versions."""
     clone = Path(__file__).parents[1]
     pip, pins = [sys.executable, "-m", "pip", "install", "--quiet"], clone / "constraints.txt"
     if not pins.is_file():  # installed from a wheel
@@ -51,22 +51,22 @@ def install(extra: str) -> str:
 
 
 def _parameter(name: str) -> Any:
-    """What the command that runs now was given for an argument or option; ``None`` where it has none such."""
+    """Return the value of an argument or option of the current command; ``None`` if it has none of that name."""
     context = click.get_current_context(silent=True)
     return context.params.get(name) if context is not None else None
 
 
 def _written_paths() -> dict[str, str]:
-    """Whole paths of configurations, and how they were written."""
+    """Return the absolute paths of configurations, each with the path as it was typed."""
     config, configs = _parameter("config"), _parameter("configs")
     written = [config, *(configs if isinstance(configs, tuple) else ())]
     return {str(Path(one).absolute()): one for one in written if isinstance(one, str)}
 
 
 def _started_as() -> list[str]:
-    """What stood before the arguments when this process was started: ``python -m flows.run``, or the script's path.
+    """Return the program of this process: ``python -m flows.run``, or the path of the script.
 
-    A process that is no command of ours (a worker) runs under an interpreter that has the package.
+    For a process that is not one of our commands (a worker), ``-m`` with its interpreter.
     """
     arguments = sys.argv[1:]
     before = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
@@ -79,7 +79,7 @@ def _started_as() -> list[str]:
 
 
 def _short(program: list[str]) -> list[str]:
-    """A program by its name alone where the shell finds this very one under it: the shell gave its path to us."""
+    """Return a program by its name alone if the shell finds this program under it."""
     name = Path(program[0]).name
     found = shutil.which(name)
     same = found is not None and Path(found).absolute() == Path(program[0]).absolute()

@@ -1,10 +1,10 @@
-"""SIGINT and SIGTERM: one handler for a process, which does nothing that a signal handler must not do.
+"""Handle SIGINT and SIGTERM with one handler that is safe inside a signal handler.
 
-The handler notes the signal and wakes a thread through a pipe. While a flow runs, the thread asks its steps to stop
-(``Stop``), and ends the process when they have not ended it within ``STOP_SECONDS``, or at once on a second signal.
-Before and after a flow there is nothing to tidy up: the handler raises ``Interrupted``.
+The handler stores the signal and wakes a thread through a pipe. While a flow runs, the thread asks its steps to stop
+(``Stop``), and ends the process after ``STOP_SECONDS``, or at once on a second signal. Before and after a flow there is
+nothing to clean up: the handler raises ``Interrupted``.
 
-The thread also says what happens now, at once.
+The thread also prints at once what happens.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class Signals:
         self._pipe: tuple[int, int] | None = None
 
     def __reduce__(self) -> str:
-        """Prefect sends a served flow to its process with what it names: there it is the one of that process."""
+        """Pickle as a reference: a served flow sent to its process gets that process's own object."""
         return "signals"
 
     def fix_exit_code(self, code: int) -> None:
-        """The exit code is decided: a signal while the interpreter ends must not change it.
+        """Keep the exit code from now on: a signal while the interpreter ends must not change it.
 
-        The first one ends the process at once; after one that was seen, ``STOP_SECONDS`` go on and others are nothing.
+        The first signal ends the process at once. After an earlier one, the process has ``STOP_SECONDS`` and ignores
+        others.
         """
         if self.seen is not None:
             self._said.wait(SAID)  # a thread that prints while the interpreter ends would make it crash
@@ -71,7 +72,7 @@ class Signals:
                 signal.signal(number, lambda *_: os._exit(code))
 
     def install(self, words: Callable[[str], None] | None = None) -> None:
-        """Take over the signals; only the main thread can. ``words`` takes what a person is told, and soon returns."""
+        """Set the handlers, in the main thread only. ``words`` prints a text for the person and returns soon."""
         self._words = words or self._words
         if threading.current_thread() is not threading.main_thread():
             return
@@ -84,7 +85,7 @@ class Signals:
 
     @contextmanager
     def stopping(self, stop: Stop, give_up: Callable[[str], None]) -> Iterator[None]:
-        """While a flow runs: signals ask for a stop; ``give_up`` records it and ends the process."""
+        """Let signals request a stop while a flow runs; ``give_up`` records it and ends the process."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -102,7 +103,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def announce_ui_stop(self, name: str) -> None:
-        """Somebody asked for a stop elsewhere, in the UI: it may take as long as after a signal."""
+        """Print that the UI requested a stop, and end the process if that takes longer than after a signal."""
 
         def over() -> None:
             if self._stop is stop and give_up is not None:
@@ -172,14 +173,14 @@ def end_with_supervisor(*, every: float = 0.5) -> None:
 
 
 def ignore() -> None:
-    """From here on signals do nothing: the interpreter puts handlers away before it ends, and would die of them."""
+    """Ignore signals from now on: the interpreter removes handlers before it ends, and a signal would kill it."""
     if threading.current_thread() is threading.main_thread():
         for number in NUMBERS:
             signal.signal(number, signal.SIG_IGN)
 
 
 def _nobody(_text: str) -> None:
-    """Say nothing: a worker's run."""
+    """Print nothing: a worker's run."""
 
 
 def _exit_process(name: str) -> None:
@@ -187,7 +188,7 @@ def _exit_process(name: str) -> None:
 
 
 def exit_code_of(signal_name: str | None) -> int:
-    """130 for SIGINT, 143 for SIGTERM."""
+    """Return 130 for SIGINT, 143 for SIGTERM."""
     if signal_name is None or signal_name not in signal.Signals.__members__:
         return 130
     return 128 + int(signal.Signals[signal_name])

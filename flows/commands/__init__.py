@@ -1,1 +1,1 @@
-"""The commands, one module a group. Slow imports stand in the bodies: ``--help`` answers at once."""
+"""The commands, one module per group. Slow imports are in the function bodies, so that ``--help`` answers at once."""

@@ -1,4 +1,4 @@
-"""``version``, and what the program prints when it is called without a command: where to begin."""
+"""``version``, and the output of a call without a command: the first steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = (
 
 
 def begin() -> None:
-    """A few commands, in the order in which a person needs them."""
+    """Print a few commands in the order in which a new user needs them."""
     lines = [(command(*words), what) for what, words in FIRST]
     width = max(len(line) for line, _ in lines)
     shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
@@ -37,7 +37,7 @@ def version() -> int:
 
 
 def tell_versions() -> None:
-    """One line with the versions."""
+    """Print one line with the versions."""
     import platform
     from importlib.metadata import version as version_of
 

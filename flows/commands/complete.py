@@ -1,7 +1,8 @@
-"""What a shell offers for the word at the cursor (``4-product.md`` §2), and the command ``completion``.
+"""Shell completion of the word at the cursor (``4-product.md`` §2), and the command ``completion``.
 
-It has to be there at once: no Prefect, no server, no configuration read in full. So ids come from the names in the jobs
-directory, and keys and steps from the JSON Schema. What cannot be found out is not offered; nothing here is an error.
+Completion must be fast: no Prefect, no server, no complete configuration. So ids come from the directory names in the
+jobs directory, keys and steps from the JSON Schema. If something cannot be found, nothing is offered; there are no
+errors.
 """
 
 from __future__ import annotations
@@ -60,17 +61,17 @@ def script(shell: str) -> str:
 
 
 def files(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Files and directories: the shell knows them."""
+    """Return the marker by which the shell completes files and directories."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def folders(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Directories."""
+    """Return the marker by which the shell completes directories."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
-    """``latest``, and the ids of jobs that have a directory, those that were worked on last first."""
+    """Return ``latest`` and the ids of jobs with a directory, last used first."""
     try:
         found = sorted(((path.stat().st_mtime, path.name) for path in directories(jobs_dir(context))), reverse=True)
     except OSError:
@@ -79,14 +80,14 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
 
 
 def steps(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Names of steps, of several between commas the last one."""
+    """Return the names of steps; in a list with commas, for the last one."""
     before, comma, last = incomplete.rpartition(",")
     names = _choices(keys()["pipeline.enabled_steps"])
     return _beginning((f"{before}{comma}{name}" for name in names), f"{before}{comma}{last}")
 
 
 def overrides(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Keys with the equals sign; behind it the values, where a key has a few."""
+    """Return keys with the equals sign; after it the values, if a key has only a few."""
     key, equals, _rest = incomplete.partition("=")
     if equals:
         return _beginning((f"{key}={value}" for value in _choices(keys().get(key, {}))), incomplete)
@@ -94,7 +95,7 @@ def overrides(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
 
 
 def jobs_dir(context: click.Context) -> Path:
-    """Where the jobs of the configuration are, as far as a look tells: ``--set``, environment, file, default."""
+    """Return the jobs directory without a full check: ``--set``, environment, file, default."""
     given = [str(one).partition("=") for one in context.params.get("overrides") or ()]
     name = next((value for key, _, value in reversed(given) if key == "jobs_dir"), "") or os.environ.get("APP_JOBS_DIR")
     if not name:
@@ -106,7 +107,7 @@ def jobs_dir(context: click.Context) -> Path:
 
 @cache
 def keys() -> dict[str, Any]:
-    """Every key by its dotted path, with its schema; deprecated ones are not offered."""
+    """Return every key by its dotted path, with its schema, without deprecated ones."""
 
     def walk(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, below in schema["properties"].items():
@@ -119,7 +120,7 @@ def keys() -> dict[str, Any]:
 
 
 def _choices(schema: dict[str, Any]) -> list[str]:
-    """The values that a schema names, at whatever depth; of one that is true or false, both."""
+    """Return the values that a schema allows at any depth; both of a boolean."""
     if "enum" in schema:
         return [str(value) for value in schema["enum"]]
     if schema.get("type") == "boolean":

@@ -13,7 +13,7 @@ from flows.output import complain, print_json, print_line
 
 @click.group("config")
 def group() -> None:
-    """Write a configuration, check it, show it; its JSON Schema."""
+    """Write, check or show a configuration; print its JSON Schema."""
 
 
 @group.command()
@@ -22,7 +22,7 @@ def group() -> None:
 def check(config: str, overrides: tuple[str, ...]) -> int:
     """Report all findings of a configuration at once.
 
-    Also those about files and directories that it names.
+    This includes the files and directories that it names.
     """
     from config import ConfigError
     from flows.jobs_dir import load
@@ -83,9 +83,9 @@ def init(file: str, steps: str | None, force: bool) -> int:
 def migrate(old: str, new: str | None, force: bool) -> int:
     """Rewrite a file with older names, or of aether.
 
-    The names of today replace the older ones; comments stay.
+    Current names replace the older ones; comments stay.
 
-    Without NEW the text is printed, and the warnings about what a person must change go to stderr.
+    Without NEW the text is printed. Warnings about changes you must make yourself go to stderr.
     """
     from flows.commands import migrate
 

@@ -1,4 +1,4 @@
-"""``pipeline continue``, ``job run`` and ``job unfinished``: go on with jobs that exist."""
+"""``pipeline continue``, ``job run`` and ``job unfinished``: continue existing jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tasks.shared.errors import GateError, InputError, SluiceError, TerminalErro
 
 @dataclass(frozen=True)
 class ContinueRequest:
-    """What a command says about an existing job."""
+    """The arguments of a command about an existing job."""
 
     config: str
     job_id: str
@@ -56,11 +56,12 @@ class ContinueRequest:
 def go_on(
     asked: ContinueRequest, decision: str | None = None, said: Said = NOTHING_SAID, *, question: str | None = None
 ) -> int:
-    """Continue a job: decide a wait, then run what is left.
+    """Continue a job: decide a wait, then run the remaining steps.
 
-    ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
-    waits goes on waiting. What is ``said`` is kept with the decision. With a ``question`` to the project it waits, too.
-    An ``approve`` that decides nothing, because the wait began under an earlier version, ends with that of a gate.
+    ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
+    job goes on waiting. ``said`` is recorded with the decision. With a ``question`` to the project it waits, too. An
+    ``approve`` that decides nothing, because the wait began under an earlier version, ends with the exit code of a
+    gate.
     """
     undone = 0
     with adopted(asked) as (session, record, inputs):
@@ -108,7 +109,7 @@ def go_on(
 
 
 def refuse_ended(record: JobRecord, decision: str | None) -> None:
-    """Raise ``TerminalError`` for a job that was cancelled, ``InputError`` for a decision where none is asked for."""
+    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a decision without a wait."""
     if record.state is JobState.CANCELLED:
         raise TerminalError(
             "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
@@ -123,7 +124,7 @@ def refuse_ended(record: JobRecord, decision: str | None) -> None:
 
 
 def report_again(asked: ContinueRequest) -> None:
-    """Make the release report of a job again where ``why_again`` says so. Its lines go to stderr.
+    """Make the release report of a job again if ``why_again`` gives a reason. Its lines go to stderr.
 
     Raises:
         InputError: the workers of a deployment run the job.
@@ -144,7 +145,7 @@ def report_again(asked: ContinueRequest) -> None:
 
 
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
-    """A job of a deployment is run by its workers."""
+    """Print that workers run the job of a deployment; return the exit code."""
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
     account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
     if as_json:
@@ -194,7 +195,7 @@ def run_one(asked: ContinueRequest, *, step: str, force: bool) -> int:
 
 
 def find_step(record: JobRecord, step: str) -> int:
-    """The position of a step given by name or position.
+    """Return the position of a step given by name or position.
 
     Raises:
         InputError: there is no such step, or its name occurs more than once.
@@ -218,9 +219,9 @@ def find_step(record: JobRecord, step: str) -> int:
 
 @contextmanager
 def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
-    """An existing job with its lock held: its record, and its inputs with the configuration file as it is now.
+    """Lock an existing job; yield its record and its inputs, with the configuration file as it is now.
 
-    What somebody answered in the UI has become the record's decision.
+    An answer given in the UI is recorded as the decision.
 
     Raises:
         JobBusyError: another process runs it.
@@ -255,9 +256,9 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
 
 
 def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None = None, reset: int | None) -> int:
-    """The preflight of the steps still to do (or of one); prints its findings and returns the exit code.
+    """Run the preflight of the remaining steps (or of one), print the findings and return the exit code.
 
-    ``reset`` is the position from which on everything is about to be forgotten.
+    Steps from position ``reset`` on will be run again.
     """
     from flows.job.preflight import exit_code, preflight
 
@@ -275,9 +276,9 @@ OPEN = (JobState.INTERRUPTED, JobState.STOPPED, JobState.FAILED, JobState.WAITIN
 
 
 def unfinished(configs: Sequence[str], *, go: bool) -> int:
-    """Name what needs a person, in each jobs directory; with ``go``, continue first what was cut off.
+    """Print the jobs that need a person, for each jobs directory; with ``go``, first continue jobs that were cut off.
 
-    Exit code 1 when something is left for a person; an error in one of them does not keep the others from their turn.
+    Exit code 1 if a job is left for a person. An error in one jobs directory does not stop the others.
     """
     code = 0
     told: set[str] = set()
@@ -287,7 +288,7 @@ def unfinished(configs: Sequence[str], *, go: bool) -> int:
 
 
 def _code_of(work: Callable[[], int]) -> int:
-    """Return 0 or 1. An error is printed and counts as 1; a job that another process runs by now is no error."""
+    """Return 0 or 1. An error is printed and counts as 1, except for a job that another process runs by now."""
     try:
         return min(1, work())
     except JobBusyError:

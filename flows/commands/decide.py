@@ -30,13 +30,13 @@ CORRECTED = "corrected files are there and will be read"
 
 
 def on_terminal() -> bool:
-    """Whether somebody can be asked."""
+    """Return whether a person can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a person says with her decision on the command line; ``None`` where she has not said it yet."""
+    """The parts of a decision given on the command line; ``None`` for those not given yet."""
 
     by: str | None = None
     comment: str = ""
@@ -49,10 +49,10 @@ NOTHING_SAID = Said()
 
 
 def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
-    """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
-    may, who says so, and why where the report says stop. ``None``: nothing is decided.
+    """Show the short release report, the input of the next step and its destination, and ask for a decision, a name,
+    and a reason if the report says stop. Return ``None`` if nothing is decided.
 
-    In English, as all of the terminal is, which is the engineer's; the lines of the report are in its own language.
+    In English, like the rest of the terminal; the lines of the report are in its own language.
     """
     source, files = to_be_read(waiting)
     print_line(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
@@ -74,13 +74,13 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: b
 
 
 def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
-    """Say the release report in short before somebody decides, and who has decided already."""
+    """Print the short release report before a decision, and who has decided already."""
     for line in report_lines(waiting, despite=despite):
         print_line(line, err=err)
 
 
 def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
-    """Say that nothing is decided, and for what the job waits; ``report`` says which command decides."""
+    """Print that nothing is decided, and what the job waits for; ``report`` prints which command decides."""
     print_line(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
     print_line("\n".join(where_to_look(waiting)), err=err)
 
@@ -88,9 +88,9 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
 def decision_of(
     answer: bool, said: Said, *, files: str = "", shown: Shown | None = None, questions: tuple[str, ...] = ()
 ) -> Approval:
-    """A decision made with this command now, by the person that is named, else by the one who is logged in.
+    """Return a decision made now with this command, by the given person or else the logged-in user.
 
-    ``files`` is the digest of what it is made on, ``shown`` the release report, ``questions`` were asked before.
+    ``files`` is the digest of the reviewed files, ``shown`` the release report, ``questions`` the earlier questions.
 
     Raises:
         InputError: an answer names no finding of the report.
@@ -113,7 +113,7 @@ def decision_of(
 
 
 def login() -> str:
-    """The login name of whoever runs this process."""
+    """Return the login name of the user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -121,7 +121,7 @@ def login() -> str:
 
 
 def _text(words: str) -> str:
-    """Words of a command line, without what is no text in its encoding and could not be kept as JSON."""
+    """Return words of a command line without characters that JSON cannot hold."""
     return words.encode(errors="replace").decode()
 
 
@@ -134,7 +134,7 @@ that the job waits once more; or nobody decided.
 def release(
     session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
 ) -> Released:
-    """Keep a release of what waits, with the release report shown before, and return what became of it."""
+    """Record a release of the waiting data, after showing the release report, and return its result."""
     if waiting.position not in record.seen:
         print_line(
             f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
@@ -162,12 +162,10 @@ def release(
 
 
 def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
-    """Why the flow has to look again at a job that waits for a decision or is complete, though nobody decides: its
-    release report failed or does not cover what is there. ``None`` when it need not, and for any other job.
+    """Return why the flow must run again for a waiting or complete job without a decision: its release report failed or
+    does not cover the current files. ``None`` if it need not, and for any other job.
 
-    ``on_demand`` says that somebody asks for the report, also of a job that needs none.
-
-    Raises ``StorageError``.
+    With ``on_demand``, the report was requested, also for a job that needs none. Raises ``StorageError``.
     """
     waiting = record.undecided
     if waiting is None:

@@ -1,6 +1,6 @@
 """``extraction preview | list | show | pause | resume | cancel | delete | prioritize``: document 2, on a terminal.
 
-The cohort preview and the Task API of the extraction server, without a job of ours. Never imports Prefect.
+The cohort preview and the Task API of the extraction server, independent of our jobs. Never imports Prefect.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 
 def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False) -> Callable[..., int]:
-    """A command that does ``one`` thing to each of the jobs it is given; its further options go there."""
+    """Return a command that calls ``one`` for each job given; its further options are passed on."""
 
     @functools.wraps(one)
     def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
@@ -145,9 +145,9 @@ def list_(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """List the server's extraction jobs, newest first. Those of other clients, too.
+    """List the server's extraction jobs, newest first. Includes those of other clients.
 
-    The ids are the server's, not those of pipeline jobs; pipeline status says which extraction a job has.
+    The ids are the server's, not those of pipeline jobs; pipeline status shows the extraction of a job.
     """
     with _opened(config, overrides) as (client, k):
         try:
@@ -178,21 +178,21 @@ def list_(
 @group.command()
 @functools.partial(_on_jobs, in_full=True)
 def show(client: ExtractionClient, job_id: str) -> ExtractionTask:
-    """Show jobs: state, priority, times, and how far they are."""
+    """Show jobs: state, priority, times and progress."""
     return client.task(job_id)
 
 
 @group.command()
 @_on_jobs
 def pause(client: ExtractionClient, job_id: str) -> ExtractionTask:
-    """Pause running jobs. A batch that is under way is finished."""
+    """Pause running jobs. The current batch is finished."""
     return client.change(job_id, "pause", pause=_wait)
 
 
 @group.command()
 @_on_jobs
 def resume(client: ExtractionClient, job_id: str) -> ExtractionTask:
-    """Resume paused jobs where they were."""
+    """Resume paused jobs where they stopped."""
     return client.change(job_id, "resume", pause=_wait)
 
 
@@ -220,7 +220,7 @@ def delete(client: ExtractionClient, job_id: str) -> None:
     help="High jobs are taken before normal ones.",
 )
 def prioritize(client: ExtractionClient, job_id: str, priority: str) -> ExtractionTask:
-    """Change the priority of jobs. The version is read again when it has moved on in between."""
+    """Change the priority of jobs. The version is read again if it has changed in between."""
     from tasks.extractor.task import Priority
 
     return client.prioritize(job_id, Priority(priority), pause=_wait)
@@ -228,7 +228,7 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 
 @contextmanager
 def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[ExtractionClient, int]]:
-    """The client of the configured server, and ``report.k``, below which no number of patients is said."""
+    """Open the client of the configured server; also yield ``report.k``, the smallest patient count that is printed."""
     from flows.jobs_dir import load
     from tasks.extractor.client import extraction_client, service_client
 
@@ -239,7 +239,7 @@ def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[Extrac
 
 
 def _check_query(document: Any, path: Path) -> None:
-    """A CRTDL or a bare CCDL; whether its criteria are right is for the server to say."""
+    """Check that the document is a CRTDL or a bare CCDL; the server checks its criteria."""
     if not isinstance(document, dict) or not {"cohortDefinition", "inclusionCriteria"} & document.keys():
         raise InputError(
             "crtdl-keys", "neither a CRTDL (cohortDefinition) nor a CCDL (inclusionCriteria)", context=str(path),
@@ -248,10 +248,10 @@ def _check_query(document: Any, path: Path) -> None:
 
 
 def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
-    """The ids as the server writes them, each once; of one that is not whole the server is asked for its jobs.
+    """Return the ids as the server writes them, each once; for the beginning of an id, the server's jobs are listed.
 
-    Raises ``InputError`` (``extraction-id``, ``id-ambiguous``, ``extraction-unknown``). No "latest": the server has
-    the jobs of others, too.
+    Raises ``InputError`` (``extraction-id``, ``id-ambiguous``, ``extraction-unknown``). There is no "latest": the
+    server also has jobs of others.
     """
     see = f"see: {about('extraction list')}"
     hint = f"{see}; pipeline status says which one a pipeline job has"
@@ -279,7 +279,7 @@ def _each(
     as_json: bool,
     told: Callable[[ExtractionTask, int], str],
 ) -> int:
-    """Do something to each job, also after one of them failed; the exit code of the worst."""
+    """Call ``one`` for each job, also after one has failed; return the exit code of the worst."""
     errors: list[SluiceError] = []
     documents: list[dict[str, Any]] = []
     with _opened(config, overrides) as (client, k):
@@ -304,7 +304,7 @@ def _each(
 
 
 def _explained(error: SluiceError, client: ExtractionClient, job_id: str) -> SluiceError:
-    """Return the error of an operation on one job in words about that job, where its status has a meaning there."""
+    """Return the error of an operation on one job, worded for that job if its status has a special meaning."""
     operation, status = str(error.operation), error.answered
     if status == 404:
         return InputError(

@@ -33,7 +33,7 @@ FIRST_STEPS = tuple(name for name, step in STEPS.items() if step.by_default)
 
 @dataclass
 class Wanted:
-    """What the configuration is to say."""
+    """The answers from which the configuration is written."""
 
     steps: Sequence[str]
     mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD
@@ -42,10 +42,10 @@ class Wanted:
 
 
 def init(file: str, steps: str | None, *, force: bool) -> int:
-    """Write the configuration and print what is still to do. Asks for steps and addresses where somebody can answer.
+    """Write the configuration and print what is still to do. Asks for steps and addresses if a person can answer.
 
     Raises:
-        InputError: there is such a file already, nowhere to write it, or the piped answers cannot be used.
+        InputError: the file exists, it cannot be written, or the piped answers cannot be used.
         ConfigError: these steps cannot be a pipeline.
     """
     path = Path(file)
@@ -78,12 +78,12 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
 
 
 def on_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether a person can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, one answer a line. ``/dev/null`` is neither."""
+    """Return whether standard input is a pipe or a file, one answer per line. ``/dev/null`` is neither."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode if sys.stdin is not None else 0
     except (OSError, ValueError):  # closed, or no file at all
@@ -92,9 +92,9 @@ def is_piped() -> bool:
 
 
 def answer(question: str, *, key: str, default: str, read: Callable[[str], Any]) -> Any:
-    """Ask one question and return what ``read`` makes of the answer; an empty one is the default.
+    """Ask one question and return the answer converted by ``read``; an empty one is the default.
 
-    A terminal is asked again after an answer that cannot be used. In a pipe the next line answers the next question.
+    On a terminal, an answer that cannot be used is asked for again. In a pipe, each line answers one question.
 
     Raises:
         InputError: the pipe ended, or a line of it cannot be used.
@@ -120,7 +120,7 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
 
 
 def ask_settings(steps: Sequence[str] | None) -> Wanted:
-    """Return the answers of a terminal or a pipe, service by service; an empty one takes what is in brackets."""
+    """Return the answers of a terminal or a pipe, service by service; an empty one is the value in brackets."""
     print_line("Enter takes what stands in brackets.")
     if steps is None:
         print_line(f"steps: {', '.join(STEPS)}; exactly one import first")
@@ -144,7 +144,7 @@ def _ask_terms(wanted: Wanted) -> None:
 
 
 def _ask_step_settings(step: str, wanted: Wanted) -> None:
-    """Ask for what this step must be told, below a line that says what it talks to."""
+    """Ask for the settings of this step, after a line about the service it uses."""
     known = example()
     if (block := known.get(f"services.{step}")) is not None:
         print_line("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
@@ -172,12 +172,12 @@ def _ask_step_settings(step: str, wanted: Wanted) -> None:
 
 
 def _is_example(key: str) -> bool:
-    """Whether the example's value is a picture of one's own: neither a variable nor a choice."""
+    """Return whether the example's value must be replaced: neither a variable nor a choice."""
     return keys_by_name()[key].kind is not Kind.CHOICE and not example()[key].value.startswith("${")
 
 
 def _steps(text: str) -> list[str]:
-    """Names of steps between commas or blanks. Raises ``InputError``."""
+    """Return the names of steps separated by commas or blanks. Raises ``InputError``."""
     found = []
     for name in text.replace(",", " ").split():
         try:
@@ -191,7 +191,7 @@ def _steps(text: str) -> list[str]:
 
 
 def _checked(key: str) -> Callable[[str], str]:
-    """A reader of an answer: it must be a value of this key, or name a variable."""
+    """Return a converter of an answer, which must be a value of this key or name a variable."""
     block, _, name = key.rpartition(".")
     described = blocks()[block].model_fields[name]
     kind: Any = Annotated[described.annotation, *(described.metadata or [None])]  # it wants one at least
@@ -228,7 +228,7 @@ def _read(reader: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
 
 
 def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
-    """Raise what ``config check`` would, once the variables are set."""
+    """Raise the error that ``config check`` would, once the variables are set."""
     addresses = [value for key, value in (values or {}).items() if keys_by_name()[key].kind is Kind.URL]
     set_ = dict.fromkeys(variables(text), "x") | dict.fromkeys(variables("\n".join(addresses)), "https://x.example")
     with tempfile.TemporaryDirectory(prefix="sluice-init-") as directory:
@@ -238,7 +238,7 @@ def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
 
 
 def free(path: Path, *, force: bool) -> None:
-    """Raise ``InputError`` unless a file can be written at ``path``; ``force`` allows one that is there."""
+    """Raise ``InputError`` unless a file can be written at ``path``; ``force`` allows to replace one."""
     if not path.absolute().parent.is_dir():
         raise InputError(
             "file-not-found", "there is no such directory", context=str(path.parent),

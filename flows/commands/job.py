@@ -15,12 +15,12 @@ STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "in
 
 
 class Age(click.ParamType[timedelta]):
-    """A duration, as in the configuration."""
+    """A duration, written as in the configuration."""
 
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read it, or say what is wrong with it."""
+        """Return the duration, or fail with a usage error."""
         from config.duration import DurationError, parse_duration
 
         if isinstance(value, timedelta):
@@ -32,12 +32,12 @@ class Age(click.ParamType[timedelta]):
 
 
 class Since(click.ParamType[datetime]):
-    """A moment: so long ago, or a date or time in ISO 8601, of this machine's clock where it names no other zone."""
+    """A moment: an age, or a date or time in ISO 8601, in this machine's time zone if it has none."""
 
     name = "age"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Read it, or say what is wrong with it."""
+        """Return the moment, or fail with a usage error."""
         if isinstance(value, datetime):
             return value
         try:
@@ -67,7 +67,7 @@ def group() -> None:
 def list_(
     config: str, as_json: bool, states: tuple[str, ...], since: datetime | None, overrides: tuple[str, ...]
 ) -> int:
-    """List the jobs of a jobs directory, newest first. States, names, why they failed or wait."""
+    """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
     from flows.commands import status
 
     return status.list_jobs(config, overrides=overrides, as_json=as_json, states=states, since=since)
@@ -128,11 +128,11 @@ def report(
     check: bool,
     overrides: tuple[str, ...],
 ) -> int:
-    """Show the release report of a job. Where its page is, what speaks against a release, what to look at.
+    """Show the release report of a job. The path of its page, the stops, and the points to check.
 
     This is the newest report: for the decision that the job waits for, or of the job's end. It is made again first if
-    it failed or, while the job waits, if files changed. The exit code is 0 even if something speaks against a release.
-    With --check it is then 5, and 1 if the data files are not those that the report covers.
+    it failed or, while the job waits, if files changed. The exit code is 0 even if the report says stop. With --check
+    it is then 5, and 1 if the data files are not those that the report covers.
     """
     from flows.commands import report as command
 
@@ -148,11 +148,11 @@ def report(
     "--continue", "go", is_flag=True, help="Continue interrupted jobs, and stopped ones of a schedule, before."
 )
 def unfinished(configs: tuple[str, ...], go: bool) -> int:
-    """Name what is unfinished and needs a person. Jobs that did not finish, and runs that did not begin.
+    """List jobs that need you. Jobs that did not finish, and runs that did not begin.
 
-    Failed, waiting, stopped and interrupted jobs, each with the command that goes on, and runs of a deployment whose
-    time was an hour ago. The exit code is 0 when there is none: for every morning, by cron or a timer. CONFIG names a
-    jobs directory; one for each is enough.
+    Prints failed, waiting, stopped and interrupted jobs, each with the command that continues it, and runs of a
+    deployment that are an hour overdue. The exit code is 0 if there are none. Run it every morning, by cron or a timer.
+    CONFIG selects a jobs directory; one file for each is enough.
     """
     from flows.commands import continue_job as command
 
@@ -164,7 +164,7 @@ def unfinished(configs: tuple[str, ...], go: bool) -> int:
 @job_argument
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
-    """Remove a job's directory and record. Refused while it runs."""
+    """Remove a job's directory and record. Refused while the job runs."""
     from flows.job import prune
 
     return prune.delete(config, job, overrides)
@@ -177,9 +177,9 @@ def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")
 @set_option
 def prune(config: str, older_than: timedelta, dry_run: bool, as_json: bool, overrides: tuple[str, ...]) -> int:
-    """Delete jobs that nothing happened to for longer than AGE. Directories and records.
+    """Delete jobs that have not changed for longer than AGE. Removes directories and records.
 
-    Complete, failed, stopped, interrupted and cancelled ones; never a job that runs, waits, or is scheduled.
+    Deletes complete, failed, stopped, interrupted and cancelled jobs, never a job that runs, waits, or is scheduled.
     """
     from flows.job import prune
 

@@ -1,4 +1,4 @@
-"""``demo``, ``sandbox`` and ``server``: what runs on this machine alone."""
+"""``demo``, ``sandbox`` and ``server``: programs that serve this machine only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from flows.commands import complete
 def demo(keep: bool, review: bool, send: str) -> int:
     """Run a whole pipeline on this machine, on made-up data.
 
-    It runs against sandbox services on loopback, and begins with a query to their extraction server. Prints each step's
-    summary line and where the files are.
+    It starts sandbox services on loopback and queries their extraction server. Each step prints a summary line; the
+    paths of the files are printed at the end.
     """
     from flows import demo as whole
 
@@ -79,7 +79,7 @@ _where = click.option(
 
 @click.group("server")
 def server() -> None:
-    """The local Prefect server with its UI, in the background."""
+    """Start, stop or show the local Prefect server with its UI."""
 
 
 @server.command()
@@ -93,7 +93,7 @@ def server() -> None:
     help="Port on 127.0.0.1; 0 takes a free one.",
 )
 def start(config: str | None, jobs_dir: str | None, port: int) -> int:
-    """Start the server and print the link that opens its UI. CONFIG names the jobs directory by its jobs_dir."""
+    """Start the server and print the link that opens its UI. The jobs directory is that of CONFIG."""
     from flows.engine.server import background
 
     return background.start(background.home_of(config, jobs_dir), port)
@@ -113,7 +113,7 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 @click.argument("config", required=False, shell_complete=complete.files)
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
-    """Say whether the server answers, and the link that opens its UI."""
+    """Show whether the server answers, and the link that opens its UI."""
     from flows.engine.server import background
 
     return background.status(background.home_of(config, jobs_dir))

@@ -1,4 +1,4 @@
-"""``config migrate``: a configuration file in the names of today. Never imports Prefect."""
+"""``config migrate``: rewrite a configuration file with current names. Never imports Prefect."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LEFT = frozenset({"deprecated-key", "url-ends-in-fhir"})
 
 
 def migrate(old: str, new: str | None, *, force: bool) -> int:
-    """Write the file ``old`` in the names of today to ``new``, or print it.
+    """Write the file ``old`` with current names to ``new``, or print it.
 
-    Warnings about what a person must change, such as the names of variables, go to stderr. Nothing is written unless
-    both files are the same configuration.
+    Warnings about manual changes, such as the names of variables, go to stderr. Nothing is written unless both files
+    are the same configuration.
 
     Raises:
         ConfigError: the file has errors, which come first.
-        InputError: there is a file ``new`` already, or nowhere to write it; ``migration-differs``.
+        InputError: the file ``new`` exists or cannot be written; ``migration-differs``.
     """
     if new is not None:
         free(Path(new), force=force)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have: each stands here once, with one meaning and one text."""
+"""Arguments and options shared by several commands, each with one meaning and one text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ status_option = click.option("--json", "as_json", is_flag=True, help="Print the 
 
 
 def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
-    """What a new job is told on the command line; the command gets it as its first argument, a ``JobInputs``."""
+    """Add the arguments of a new job to a command, which gets them as its first argument, a ``JobInputs``."""
 
     @functools.wraps(function)
     def command(

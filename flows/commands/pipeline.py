@@ -42,7 +42,7 @@ def start(job: JobInputs, no_progress: bool, as_json: bool, detach: bool) -> int
 @group.command()
 @job_inputs
 def plan(job: JobInputs) -> int:
-    """Check everything that start checks, and start nothing."""
+    """Run the checks of start, and start nothing."""
     from flows.commands import start
 
     return start.plan(job)
@@ -117,7 +117,7 @@ def continue_(
 )
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
-    """Show how a job stands. Its state, steps, counts, progress, last error, and what it waits for."""
+    """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""
     from flows.commands import status as view
 
     return view.show(config, job, overrides=overrides, as_json=as_json, watch=watch)

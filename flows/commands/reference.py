@@ -1,4 +1,4 @@
-"""The reference page of the command line, ``docs/commands.md``, made from the commands themselves.
+"""The reference page of the command line, ``docs/commands.md``, generated from the commands.
 
 Run ``python -m flows.commands.reference > docs/commands.md`` after a change of a command; a test compares.
 """
@@ -66,7 +66,7 @@ _ARGUMENTS = {
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     root = click.Context(cli, info_name="sluice")
     return "\n".join([_INTRODUCTION, *_commands(cli, root)]).rstrip() + "\n"
 

@@ -1,7 +1,7 @@
-"""``job report``: the release report of a job, from the files in its directory, if the record knows them.
+"""``job report``: show the release report of a job from the files in its directory, if the record matches them.
 
-As the gate does: a file that somebody edited is not believed. A report that failed, or that does not cover what is
-there, is made again first; without that, Prefect is not imported.
+As at the gate, an edited file is refused. A report that failed, or that does not cover the current files, is made again
+first; otherwise Prefect is not imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOPS = 5
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What somebody wants to see, and where."""
+    """The arguments of ``job report``."""
 
     config: str
     job: str
@@ -49,12 +49,12 @@ class ReportRequest:
 
 
 def report(asked: ReportRequest) -> int:
-    """Print where the newest report of a job is, its stops and what to look at; 0, or ``STOPS`` with ``check``.
+    """Print the path of a job's newest report, its stops and points to check; return 0, or ``STOPS`` with ``check``.
 
     Raises:
-        InputError: there is no such job, or no report of it, or nothing may be written where the copy is to be.
-        DataError: what stands in its place is none, or not the one that the record knows; with ``check``, the files are
-            not those that it covers.
+        InputError: there is no such job, it has no report, or the copy cannot be written there.
+        DataError: the report is damaged, or is not the recorded one; with ``check``, the data files are not those that
+            it covers.
         StorageError: the copy cannot be written.
     """
     if asked.out is not None:
@@ -90,7 +90,7 @@ def report(asked: ReportRequest) -> int:
 
 
 def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
-    """Whether the report of a job that waits, or is complete, failed or does not cover what is there."""
+    """Return whether the report of a waiting or complete job failed or does not cover the current files."""
     from flows.commands.decide import why_again
 
     try:
@@ -101,7 +101,7 @@ def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
 
 
 def _page_of(asked: ReportRequest, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:
-    """What a browser opens."""
+    """Return the path of the page for a browser."""
     return files.page(directory.path, found.step, recipient=asked.recipient) if asked.as_json else path
 
 

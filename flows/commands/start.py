@@ -1,4 +1,4 @@
-"""``pipeline start`` and ``plan``: what commands do around the flow; going on with a job is in ``continue_job.py``."""
+"""``pipeline start`` and ``plan``: the work of commands around the flow. ``continue_job.py`` continues a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _said: set[str] = set()
 
 
 def plan(inputs: JobInputs) -> int:
-    """Preflight only: print every finding, and at the end whether the job can start."""
+    """Run the preflight only: print every finding, and whether the job can start."""
     loaded = inputs.load()
     code = check(loaded, inputs)
     if code == 0:
@@ -48,7 +48,7 @@ def plan(inputs: JobInputs) -> int:
 
 
 def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
-    """Everything that can be found wrong before a job exists, printed; the exit code for it, 0 when nothing was."""
+    """Print all findings that can be found before a job exists; return their exit code, 0 without findings."""
     from flows.job.preflight import exit_code, preflight
 
     warn(loaded, inputs)
@@ -58,7 +58,7 @@ def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
 
 
 def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
-    """Preflight, create the job, run it here or hand it to a deployment."""
+    """Run the preflight, create the job, and run it here or hand it to a deployment."""
     loaded = inputs.load()
     if code := check(loaded, inputs):
         return code
@@ -109,7 +109,9 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
 
 @contextmanager
 def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
-    """As ``session.opened``, for commands that run a flow: Prefect is imported while the server starts."""
+    """Open a session like ``session.opened``, for commands that run a flow: Prefect is imported while the server
+    starts.
+    """
     from flows.engine.api import PrefectApi
     from flows.engine.importing import uncollected
 
@@ -147,13 +149,13 @@ def _drained() -> None:
 
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
-    """Run the job's flow run in this process; the exit code."""
+    """Run the job's flow run in this process; return the exit code."""
     return report(session, job_id, as_json=as_json, ended=execute(session, job_id, progress=progress, aside=as_json))
 
 
 def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> SluiceError | None:
-    """Run the job's flow run in this process, with the lines of its steps on stdout, or on stderr when ``aside``; the
-    error of a step that ended it.
+    """Run the job's flow run in this process, with step lines on stdout (on stderr if ``aside``). Return the error of
+    the step that ended it.
     """
     from flows.engine import runs
     from flows.pipeline import pipeline
@@ -177,8 +179,8 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
 
 
 def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError | None = None) -> int:
-    """Print how the job stands, and return the exit code for it. The error that ``ended`` a run just now is printed
-    with the names of files that the record leaves out.
+    """Print the state of a job and return its exit code. The error that just ``ended`` a run is printed with the file
+    names that the record leaves out.
     """
     record = session.job(job_id)
     if as_json:
@@ -211,7 +213,7 @@ def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError |
 
 
 def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -> None:
-    """Print what is doubtful about the configuration and what it names; ``job_dir`` is that of a job that goes on."""
+    """Print warnings about the configuration and its files; ``job_dir`` is that of a job to be continued."""
     from flows.job.preflight import warnings
 
     _said.clear()
@@ -221,7 +223,7 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
 
 
 def doubt(text: str) -> None:
-    """Print what is doubtful, and keeps nobody from starting, once; the steps need not say it again."""
+    """Print a warning once; the steps do not repeat it."""
     if text not in _said:
         _said.add(text)
         print_line(f"warning: {text}", err=True)

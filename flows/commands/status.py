@@ -1,4 +1,4 @@
-"""``pipeline status`` and ``job list``: the record as a person or a script reads it. Never imports Prefect."""
+"""``pipeline status`` and ``job list``: print the job record for a person or a script. Never imports Prefect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ APPROVAL_KEYS = (
 
 
 def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
-    """Print one job's status; with ``watch`` until it neither runs nor is pending."""
+    """Print one job's status; with ``watch``, until it is no longer running or pending."""
     from flows.gate.decisions import as_decided
 
     with opened(load(config, overrides), job_id) as session:
@@ -60,7 +60,7 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
 
 
 def text(record: JobRecord, config: str | None = None) -> str:
-    """A job's status for a person, who asked with ``config``."""
+    """Return a job's status for a person who gave ``config``."""
     lines = [f"job {record.id}: {record.state.value}{_since(record)}"]
     for step in record.steps:
         detail = step.summary() if step.state == "completed" else ""
@@ -92,7 +92,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
 
 
 def _as_left(record: JobRecord) -> JobRecord:
-    """An interrupted job with what its directory says of its steps."""
+    """Return an interrupted job with the step results in its directory."""
     if record.state is not JobState.INTERRUPTED or record.directory is None:
         return record
     directory = JobDirectory(Path(record.directory))
@@ -100,7 +100,7 @@ def _as_left(record: JobRecord) -> JobRecord:
 
 
 def _since(record: JobRecord) -> str:
-    """Since when nobody runs an interrupted job: the last sign of life of who did."""
+    """Return the last sign of life of an interrupted job's process."""
     if record.state is not JobState.INTERRUPTED or record.directory is None:
         return ""
     last = last_sign(Path(record.directory))
@@ -108,7 +108,7 @@ def _since(record: JobRecord) -> str:
 
 
 def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
-    """The command; with the configuration that a person asks with, where the run found none at its own; or none."""
+    """Return lines with the command that continues the job, if any; with ``config`` if the job's own is gone."""
     if record.never_began:
         return []
     nowhere = record.directory is None and not os.path.exists(str(record.config))  # noqa: PTH110 - an answer
@@ -117,13 +117,13 @@ def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
 
 
 def hint_anywhere(record: JobRecord) -> str:
-    """As ``continue_hint``, for who reads it in another directory of the machine than the one that was worked in."""
+    """Return the hint like ``continue_hint``, valid in any directory of the machine."""
     where = ["--set", f"jobs_dir={Path(record.directory).parent}"] if record.directory else []
     return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where, anywhere=True)}"
 
 
 def continue_hint(record: JobRecord) -> str:
-    """The command that goes on with a job, and where it decides, how."""
+    """Return the command that continues a job, with the options that decide if it waits."""
     overrides = [str(one) for one in record.parameters.get("overrides") or ()]
     where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
     how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
@@ -138,7 +138,7 @@ def list_jobs(
     states: Collection[str] = (),
     since: datetime | None = None,
 ) -> int:
-    """Print the jobs of a configuration's jobs directory, newest first: of these states, asked for since then."""
+    """Print the jobs of a configuration's jobs directory, newest first, filtered by state and time of request."""
     from flows.gate.decisions import as_decided
 
     loaded = load(config, overrides)
@@ -164,7 +164,7 @@ def list_jobs(
 
 
 def status_of(record: JobRecord) -> Json:
-    """What ``pipeline status --json`` prints. Keys are never left out (``4-product.md`` §2)."""
+    """Return the output of ``pipeline status --json``. Keys are never left out (``4-product.md`` §2)."""
     waiting = record.waiting if record.state is JobState.WAITING else None
     error = record.error if record.state in {JobState.FAILED, JobState.CANCELLED} else None
     progress = record.progress or ProgressRecord()
@@ -199,7 +199,7 @@ def status_of(record: JobRecord) -> Json:
 
 
 def _findings(record: JobRecord, steps: Sequence[StepReport]) -> Json:
-    """What the last step with a gate found in the data, and whether the job went through the gate."""
+    """Return what the last step with a gate found in the data, and whether the job passed the gate."""
     gated = [step for step in steps if step.state == "completed" and declared(step.name).gate is not None]
     if not gated:
         return {"errors": None, "warnings": None, "gate": None}
@@ -215,7 +215,7 @@ def _findings(record: JobRecord, steps: Sequence[StepReport]) -> Json:
 
 
 def row_of(record: JobRecord) -> Json:
-    """What ``job list --json`` prints for this job."""
+    """Return the output of ``job list --json`` for this job."""
     failed = record.state in {JobState.FAILED, JobState.CANCELLED}
     return {
         "id": record.id,
@@ -230,7 +230,7 @@ def row_of(record: JobRecord) -> Json:
 
 
 def reason(record: JobRecord) -> str:
-    """Why a job failed or waits, in a few words behind its name."""
+    """Return in a few words why a job failed or waits, to follow its name."""
     row = row_of(record)
     if record.error and row["error"]:
         said = one_line(record.error.message)[:80]
@@ -239,7 +239,7 @@ def reason(record: JobRecord) -> str:
 
 
 def age(created: str | None) -> str:
-    """How long ago, for a person."""
+    """Return the time since then, in words."""
     if not created:
         return ""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()

@@ -100,7 +100,7 @@ class PrefectApi:
 
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
-        """Make the calls of this thread once, with a time limit for each phase. For calls that may be repeated later."""
+        """Make the calls of this thread once, with a time limit for each phase; a failed call can be made later."""
         self._hurry.seconds = seconds
         try:
             yield

@@ -40,7 +40,7 @@ class RunLog(APILogHandler):
         return record.getMessage()
 
     def flush(self) -> None:
-        """Do nothing: Prefect's own handlers of the same queue wait for it at the end of a process, for five seconds."""
+        """Do nothing: Prefect's own handlers of the same queue wait for it when a process ends, for five seconds."""
 
 
 class _SaidByUs(logging.Filter):

@@ -1,1 +1,1 @@
-"""What is told of a job: pages, the event file, the terminal. Never read back."""
+"""Output about a job: pages, the event file, the terminal. Never read back."""

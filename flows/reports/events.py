@@ -1,7 +1,7 @@
-"""The written vocabulary of a job's events, and their form in ``events.ndjson``.
+"""The kinds of events of a job, and their form in ``events.ndjson``.
 
-One line of ``jobs_dir/<job>/events.ndjson`` is one JSON object: a ``Head`` that all have, and the fields of one kind
-of event. ``docs/observability.md`` describes every field; a test compares it with these classes.
+One line of ``jobs_dir/<job>/events.ndjson`` is one JSON object: the common fields (``EventHead``), and the fields of
+one kind of event. ``docs/observability.md`` describes every field; a test compares it with these classes.
 
 The schema is strict, so that tools notice a wrong line. Nothing here reads one.
 """
@@ -53,7 +53,7 @@ class JobEvent(Event, frozen=True, kw_only=True, tag="job"):
 class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     """A step begins (``running``) or ends; at its completion with counts and statistics, as in the job record.
 
-    Sizes in bytes, times in seconds. A step that the record knows as complete is not told again.
+    Sizes in bytes, times in seconds. A step already recorded as complete is not reported again.
     """
 
     state: Literal["running", "completed"] | StepEnd
@@ -72,7 +72,7 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
 
 
 class KickOff(Event, frozen=True, kw_only=True, tag="kickoff"):
-    """An extraction job was submitted, or found again; its handle goes into the record. ``extraction`` is its id."""
+    """An extraction job was submitted, or found again, and its handle recorded. ``extraction`` is its id."""
 
     extraction: Text
 
@@ -87,15 +87,18 @@ class Export(Event, frozen=True, kw_only=True, tag="export"):
 
 
 class Wait(Event, frozen=True, kw_only=True, tag="wait"):
-    """A ``wait`` asks a person (``asked``), or has the answer (``decided``); who and why is in the job record only."""
+    """A ``wait`` asks a person (``asked``), or has the answer (``decided``); name and reason are only in the job
+    record.
+    """
 
     state: Literal["asked", "decided"]
     approved: bool | None = None
 
 
 class Gate(Event, frozen=True, kw_only=True, tag="gate"):
-    """What the validation gate did behind its step: ``open`` or ``closed``, and how many findings it saw, rounded to 5
-    and not below: each may be another patient's."""
+    """The result of the validation gate after its step: ``open`` or ``closed``, and the number of findings, rounded to
+    5 and at least 5: each may be another patient's.
+    """
 
     state: Literal["open", "closed"]
     findings: Count
@@ -107,9 +110,9 @@ KINDS: tuple[type[Event], ...] = (JobEvent, KickOff, Status, Download, RequestRe
 
 
 class EventHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What every event has: ``time`` in UTC (ISO 8601, milliseconds), the ``job``, and its ``run`` from 1.
+    """The fields of every event: ``time`` in UTC (ISO 8601, milliseconds), the ``job``, and its ``run`` from 1.
 
-    ``step`` and ``position`` (from 1) name the step it belongs to; ``null`` between steps.
+    ``step`` and ``position`` (from 1) name the step of the event; ``null`` between steps.
     """
 
     time: Annotated[str, described(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
@@ -127,7 +130,7 @@ class EventEntry:
     event: Event
 
     def line(self) -> bytes:
-        """The entry as one line of JSON, with its newline."""
+        """Return the entry as one line of JSON, with its newline."""
         return msgspec.json.encode(msgspec.to_builtins(self.head) | msgspec.to_builtins(self.event)) + b"\n"
 
 
@@ -153,7 +156,7 @@ _ALWAYS: Final[tuple[tuple[type[Event], str, str], ...]] = (
 
 
 def kind_of(event: Event) -> str:
-    """The kind, as the field ``event`` names it."""
+    """Return the kind of an event, as the field ``event`` names it."""
     return str(type(event).__struct_config__.tag)
 
 
@@ -164,7 +167,7 @@ def _title(name: str) -> str:
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of one line, as kept in ``docs/schemas/events.schema.json``."""
+    """Return the JSON Schema (2020-12) of one line, as kept in ``docs/schemas/events.schema.json``."""
     _, components = msgspec.json.schema_components((EventHead, *KINDS), ref_template="#/$defs/{name}")
     components = {_title(name): {**one, "title": _title(name)} for name, one in components.items()}
     kinds = [{"$ref": f"#/$defs/{_title(kind.__name__)}"} for kind in KINDS]
@@ -189,7 +192,7 @@ def schema() -> dict[str, Any]:
 
 
 def _conditions(kind: type[Event]) -> Iterator[dict[str, Any]]:
-    """``_ONLY`` and ``_ALWAYS`` of a kind, as the schema says them."""
+    """Yield ``_ONLY`` and ``_ALWAYS`` of a kind as conditions of the schema."""
     for one, name, states in _ONLY:
         if one is kind:
             yield {"if": {"required": [name]}, "then": {"properties": {"state": {"enum": list(states)}}}}

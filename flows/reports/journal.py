@@ -1,10 +1,10 @@
 """The journal of one run of a job, ``events.ndjson``, and the log of all its runs, ``job.log``.
 
-Steps tell through their ``Meter``, and so do the clients of services. ``jobs_dir/<job>/events.ndjson`` is append-only,
-mode 0600, one event a line (``flows/reports/events.py``). Every event is one write, so a killed process leaves whole
-lines; only a power cut or a full disk can tear the last one, and the next run removes what is torn before it goes on.
-The log tells others what happened: what the program itself must know is in the job record, and a log that cannot be
-written fails no run.
+Steps report events through their ``Meter``, as do the clients of services. ``jobs_dir/<job>/events.ndjson`` is
+append-only, mode 0600, one event per line (``flows/reports/events.py``). Every event is one write, so a killed process
+leaves complete lines; only a power cut or a full disk can tear the last one, and the next run removes it first. The
+journal is for other tools: the program's own state is in the job record, and a journal that cannot be written fails no
+run.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ NAME: Final = "events.ndjson"
 
 
 def utc_now() -> datetime:
-    """This moment."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class EventLog:
-    """The log of one job, open for appending; thread-safe. One process has it at a time: the one with the job's lock.
+    """The event file of one job, open for appending; thread-safe. Only the holder of the job's lock opens it.
 
     Raises:
         StorageError: it cannot be opened.
@@ -51,11 +51,11 @@ class EventLog:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was told yet."""
+        """Return whether the file had no events."""
         return self._file.size == 0
 
     def append(self, entry: EventEntry) -> None:
-        """Append an entry. Never raises: the first event that cannot be written is said in ``job.log``."""
+        """Append an entry. Never raises: the first event that cannot be written is logged in ``job.log``."""
         line = entry.line()
         with self._lock:
             if not self._file.is_open:
@@ -83,9 +83,9 @@ class EventLog:
 
 
 class Journal:
-    """Takes the events of one run, in any thread, and says which run and which step they belong to.
+    """Collector of the events of one run, from any thread; it adds the run and the current step.
 
-    ``run`` is the one of the record; ``step`` the name and position at which it goes on, of a job that was parked.
+    ``run`` is that of the record; ``step`` the name and position at which a parked job continues.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Journal:
     @classmethod
     @contextmanager
     def opened(cls, directory: Path, job: str, steps: tuple[str, ...], run: Run) -> Iterator[Journal]:
-        """Keep the journal of a run of ``steps`` from here on; when the context is left without an end, it tells one.
+        """Open the journal of a run of ``steps``; if the context is left without an end event, write one.
 
         Raises:
             StorageError: the log cannot be opened.
@@ -124,13 +124,13 @@ class Journal:
                 raise
 
     def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
-        """Tell that the run began; where nothing was told before, also that there is a job."""
+        """Record that the run began; in an empty journal, also that the job was created."""
         if first:
             self._append_event(JobEvent(state="created", steps=list(steps)), self.run.created)
         self._append_event(JobEvent(state="started" if first else "resumed"), self.run.began)
 
     def tell(self, event: Event) -> None:
-        """Take an event: ``tasks.shared.events.Collector``."""
+        """Record an event (``tasks.shared.events.Collector``)."""
         self._append_event(event)
 
     def _append_event(self, event: Event, time: str | None = None) -> str:
@@ -141,12 +141,12 @@ class Journal:
             return head.time
 
     def now(self) -> str:
-        """This moment, as events have it; never before the one told last, whatever becomes of the machine's clock."""
+        """Return the current time for an event, never before that of the last event, even if the clock was set back."""
         self._latest = max(self._latest, timestamp(self._clock()))
         return self._latest
 
     def at(self, name: str, position: int) -> None:
-        """What is told from now on belongs to this step."""
+        """Assign later events to this step."""
         self._step = (name, position)
 
     def completed(self, step: StepReport, *, mode: str | None = None) -> None:
@@ -157,7 +157,7 @@ class Journal:
             self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 
     def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> str:
-        """Tell how the run ends; ``error`` is a reference. Returns when."""
+        """Record the end of the run and return its time; ``error`` is a reference."""
         self._ended = True
         if state == "completed":
             self._step = (None, None)
@@ -165,11 +165,11 @@ class Journal:
 
     @property
     def over(self) -> bool:
-        """Whether the end of the run was told."""
+        """Return whether the end of the run was recorded."""
         return self._ended
 
     def end_with_exception(self, exception: BaseException) -> None:
-        """Tell the end of a run that an exception ends, unless its end was told."""
+        """Record the end of a run that an exception ends, unless an end was recorded."""
         if self._ended:
             return
         if isinstance(exception, SluiceError | ConfigError):
@@ -182,7 +182,7 @@ class Journal:
 
 
 class _JobLogFormatter(logging.Formatter):
-    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
+    """Formatter: time in UTC, level, message; one line per record, so that no message can forge a line."""
 
     converter = staticmethod(time.gmtime)
 
@@ -195,7 +195,7 @@ class _JobLogFormatter(logging.Formatter):
 
 @contextmanager
 def job_log(path: Path) -> Iterator[None]:
-    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
+    """Append everything from the pipeline's logger to ``job.log`` (0600)."""
     with storage_errors(path):
         stream = io.TextIOWrapper(io.BufferedWriter(open_private(path, "ab")), encoding="utf-8")
     handler = logging.StreamHandler(stream)

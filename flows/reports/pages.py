@@ -1,6 +1,6 @@
-"""The page of a job: what a person reads in the Prefect UI. Counts, sizes, times and names of steps; never data.
+"""The page of a job in the Prefect UI. Counts, sizes, times and names of steps; never data.
 
-What happened to every step, then a table for each in their order. How far the one is that runs stands in the title
+It shows the state of every step, then a table for each in order. The title shows the progress of the running step
 (``flows/job/watch.py``).
 """
 
@@ -46,7 +46,7 @@ PageState = Literal["running"] | JobEnd
 
 @contextmanager
 def best_effort(what: str) -> Iterator[None]:
-    """What cannot be written for a person fails no run."""
+    """Log an error while writing a page instead of failing the run."""
     try:
         yield
     except SluiceError as error:
@@ -54,19 +54,20 @@ def best_effort(what: str) -> Iterator[None]:
 
 
 def title(state: str) -> str:
-    """The title of the page of a job that is in this state."""
+    """Return the title of the page of a job in this state."""
     return f"{JOB}: {state}"
 
 
 def running_title(position: int, step: str, percent: int | None, text: str) -> str:
-    """The title while a step runs: how far it is."""
+    """Return the title while a step runs, with its progress."""
     done = "" if percent is None else f", {percent} %"
     return title(f"running step {position}, {literal(step)}{done}: {literal(text)}")
 
 
 def _step(step: StepReport, counted: Mapping[str, Any], k: int, types: Collection[str]) -> list[str]:
-    """What a step counted, in a table of its own, by the rules of publication with ``k``; ``counted`` is what the error
-    of a failed one says."""
+    """Return the table of a step's counts, by the rules of publication with ``k``; ``counted`` are the counts of a
+    failed step's error.
+    """
     facts = [(name, value) for name, value in step.cells().items() if value and name not in ("#", "step", "state")]
     said = details({**step.details, **counted}, k, types)
     facts += [fact for key, value in said.items() for fact in _facts(key, value)]
@@ -76,7 +77,7 @@ def _step(step: StepReport, counted: Mapping[str, Any], k: int, types: Collectio
 
 
 def _facts(key: str, value: Any) -> list[tuple[str, str]]:
-    """One row; or one for every entry of a table of counts, and for every line of a table, under its first cell."""
+    """Return one row; for a table of counts or lines, one row for each entry."""
     if isinstance(value, dict) and value and not any(isinstance(entry, (dict, list)) for entry in value.values()):
         return [(f"{_words(key)}: {name}", _plain(key, entry)) for name, entry in value.items()]
     if isinstance(value, list) and value and all(isinstance(line, dict) and line for line in value):
@@ -85,7 +86,7 @@ def _facts(key: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _cells(line: dict[str, Any]) -> str:
-    """What is behind the first cell of a line, as far as there is anything."""
+    """Return the cells of a line after the first, leaving out empty ones."""
     return ", ".join(f"{_words(name)} {_plain(name, value)}" for name, value in [*line.items()][1:] if value != "")
 
 
@@ -94,7 +95,7 @@ def _words(key: str) -> str:
 
 
 def _plain(key: str, value: Any) -> str:
-    """A detail in the form a person reads; ``key`` tells bytes and seconds from other numbers."""
+    """Return a detail as text; ``key`` distinguishes bytes and seconds from other numbers."""
     match value:
         case str():
             return value
@@ -123,11 +124,11 @@ def job_page(
     k: int,
     language: str = "en",
 ) -> None:
-    """Publish the job's page: what happened to every step, what it waits for, what went wrong.
+    """Publish the job's page: the state of every step, what the job waits for, what went wrong.
 
-    ``state`` is the one the run is about to have, which the record does not show yet; ``continued_with`` the command
-    that goes on with the job; ``counted`` what the error of the step that failed counted. Fewer than ``k`` patients are
-    not said. For what the job waits is said as in the form, in the ``language`` of the release report.
+    ``state`` is the next state of the run, which is not in the record yet; ``continued_with`` the command that
+    continues the job; ``counted`` the counts of a failed step's error. Fewer than ``k`` patients are not reported. The
+    wait is described as in the form, in the ``language`` of the release report.
     """
     failed = record.error.step if record.error and state == "failed" else None
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
@@ -144,7 +145,7 @@ def job_page(
 
 
 def _standing(record: JobRecord, state: PageState, language: str) -> list[str]:
-    """What the job waits for, or what went wrong."""
+    """Return lines about what the job waits for, or what went wrong."""
     lines: list[str] = []
     if state == "waiting" and record.waiting:
         lines += ["## Waiting", "", wait_description(record.waiting, record.step_names, language=language), ""]
@@ -157,7 +158,7 @@ def _standing(record: JobRecord, state: PageState, language: str) -> list[str]:
 
 
 def _tables(steps: Sequence[StepReport]) -> Iterator[str]:
-    """The tables in which every step has a row, or those that have something to say there."""
+    """Yield the tables with a row for every step, or for the steps that have values there."""
     rows = [step.cells() for step in steps]
     timed = [[cells[name] for name in TIMES] for cells in rows if cells["time"]]
     yield from _section("Steps", DATA, [[cells[name] for name in DATA] for cells in rows])
@@ -173,7 +174,7 @@ def _section(heading: str, header: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def _files(record: JobRecord) -> Iterator[str]:
-    """The job's id and where its files are."""
+    """Yield the job's id and the paths of its files."""
     yield from ("## Files", "", f"- job {code(record.id)}")
     report = str(record.page) if record.page is not None else None
     files = {"configuration": record.config, "CRTDL": record.crtdl, "directory": record.directory}
@@ -185,19 +186,19 @@ def _files(record: JobRecord) -> Iterator[str]:
 
 
 def _compared(one: Compared) -> tuple[str, ...]:
-    """Lines written by the step before and read by the step."""
+    """Return the row of lines written by the step before and read by the step."""
     verdict = "agrees" if one.agrees else "differs"
     return str(one.position), one.name, f"{one.written:,}", f"{one.read:,}", verdict
 
 
 def _found(step: StepReport) -> tuple[str, str, str, str]:
-    """What a validation found; whether that stops the job is said at its end."""
+    """Return the findings of a validation and, last, whether they stop the job."""
     place = f"where each is stands in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
     return str(step.position), step.name, f"about {step.findings or 0:,}", place
 
 
 def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
-    """What of persons is still in the data that a step wrote, by path, and whether that is meant."""
+    """Yield the identifying elements still in the output of a step, by path, and whether they are intended."""
     for paths, meant in ((step.identifying, "came back as it went"), (step.kept_identifiers, "kept on purpose")):
         for path, patients in (paths or {}).items():
             yield str(step.position), path, patients, meant
@@ -210,9 +211,9 @@ _ANSWERS: Final = 12
 def wait_description(
     waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None, *, language: str = "en"
 ) -> str:
-    """What the resume form tells a person, in the ``language`` of the release report.
+    """Return the text of the resume form, in the ``language`` of the release report.
 
-    ``by_hand`` is the command that goes on with the job, where no worker does after the decision.
+    ``by_hand`` is the command that continues the job, if no worker does after the decision.
     """
     words = Words(language, k=0)
     after = step_names[waiting.position : waiting.position + 1]
@@ -239,13 +240,13 @@ def wait_description(
 
 
 def field_words(language: str) -> dict[str, tuple[str, str]]:
-    """What the fields of the form are called, and what they are for."""
+    """Return label and description of each field of the form."""
     words = Words(language, k=0)
     return {name: (words(f"field_{name}"), words(f"field_{name}_help")) for name in FormAnswer.model_fields}
 
 
 def _release(waiting: Waiting, words: Words) -> list[str]:
-    """The release report in short and where it is, and the first of two decisions."""
+    """Return the short release report, its path, and the first of two decisions."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
         lines += [words("form_missing", why=literal(shown.missing)), ""]
@@ -272,7 +273,7 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
 
 
 def _breakable(text: str) -> str:
-    """Markdown whose long paths may be broken behind their signs, where a column is too narrow for them."""
+    """Return Markdown whose long paths may break after their separators in a narrow column."""
     return _PATH.sub(lambda path: _SIGN.sub(r"\g<0><wbr>", path[0]), text)
 
 
@@ -281,7 +282,7 @@ def _items(lines: Iterable[str]) -> list[str]:
 
 
 def _change(waiting: Waiting, words: Words) -> str:
-    """Where corrected files go, and which."""
+    """Return where corrected files go, and which can be corrected."""
     place = code(waiting.directory)
     if waiting.corrections is Corrections.NOT_SENT:
         return words("form_no_change", path=place)
@@ -299,7 +300,7 @@ _SPECIAL = re.compile(
 
 
 def literal(text: str) -> str:
-    """Markdown that is shown as ``text``."""
+    """Return Markdown that is shown as ``text``."""
     return _SPECIAL.sub(_escaped, text)
 
 
@@ -310,14 +311,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def code(text: str) -> str:
-    """A path or a name in the typeface of code."""
+    """Return a path or a name as code."""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if "`" in text else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of literal texts; columns without any value are left out, except the first two."""
+    """Return a table of literal texts; columns without any value are left out, except the first two."""
     keep = [n for n in range(len(header)) if n < 2 or any(cells[n] for cells in rows)]
     lines = ["| " + " | ".join(header[n] for n in keep) + " |", "|" + "---|" * len(keep)]
     lines += ["| " + " | ".join(literal(cells[n]).replace("\n", " ") for n in keep) + " |" for cells in rows]

@@ -1,4 +1,4 @@
-"""The JSON Schemas of what a job tells other tools, kept under ``docs/schemas/``.
+"""The JSON Schemas of a job's output for other tools, kept under ``docs/schemas/``.
 
 Run ``python -m flows.reports.schemas docs/schemas`` after a change of an event, of the summary or of the release
 report; a test compares.
@@ -16,13 +16,13 @@ from tasks.release_report.report.document import ReleaseReport
 
 
 def texts() -> dict[str, str]:
-    """The schemas as text, by file name."""
+    """Return the schemas as text, by file name."""
     schemas = {"events": events.schema(), "summary": summary.schema(), "release-report": _release_report()}
     return {f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas.items()}
 
 
 def _release_report() -> dict[str, Any]:
-    """The schema (2020-12) of ``release-report.json``: as it is written, with every key."""
+    """Return the schema (2020-12) of ``release-report.json``: as it is written, with every key."""
     found = ReleaseReport.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
     for model in (found, *found["$defs"].values()):
         model.pop("title", None)

@@ -1,7 +1,7 @@
 """A release report in a few lines: as an artifact of the Prefect UI, for the form, for a terminal (document 5, §3).
 
-Tiles, what speaks against a release and what to look at, where the page is, and the decision. No codes of the data, no
-table of contents; names of paths, files and hosts are shown as they are.
+Tiles, stops, points to check, the path of the page, and the decision. No codes of the data, no table of contents; names
+of paths, files and hosts are shown as they are.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SHOWN: Final[tuple[Level, ...]] = ("stop", "look")
 
 
 def publish(page: Page, directory: Path, shown: Shown, position: int | None, language: str) -> None:
-    """The short form as an artifact of the run, the ``page`` beside that of the job; ``directory`` is the job's.
+    """Publish the short form as an artifact of the run, on ``page``; ``directory`` is the job's.
 
-    Of a report that is missing nothing but the ``language`` is known, which the others have.
+    A missing report is published in ``language``.
     """
     with best_effort("the short form of the release report"):
         if shown.missing is not None:
@@ -63,7 +63,7 @@ def add_decisions(page: Page, directory: Path, record: JobRecord, position: int,
 
 
 def headline(report: ReleaseReport) -> str:
-    """May it leave, in one sentence."""
+    """Return whether the data may be released, in one sentence."""
     words, level = Words.of_report(report), verdict(report)
     answer = outcome(report) or level
     number = report.tiles.stops if level == "stop" else report.tiles.looks
@@ -72,7 +72,7 @@ def headline(report: ReleaseReport) -> str:
 
 
 def tiles(report: ReleaseReport) -> str:
-    """What would leave, and where to, in one line."""
+    """Return the data to be sent and their destination, in one line."""
     words, found = Words.of_report(report), report.tiles
     patients = (
         words.patients(found.patients) if isinstance(found.patients, Count) else words("patients", n=found.patients)
@@ -84,7 +84,7 @@ def tiles(report: ReleaseReport) -> str:
 
 
 def lines(report: ReleaseReport, most: int = 20) -> list[str]:
-    """The same in lines of a terminal: the answer, what would leave, and at most ``most`` lines of what was found."""
+    """Return the short form for a terminal: the result, the data to be sent, and at most ``most`` findings."""
     words = Words.of_report(report)
     shown = [one for level in _SHOWN for one in report.findings if one.level == level]
     found = [f"  {words(one.level).upper()}: {_finding_line(words, one, one_line, visible)}" for one in shown[:most]]
@@ -93,7 +93,7 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
 
 
 def file_lines(report: ReleaseReport, most: int = 20) -> list[str]:
-    """The files that leave with their sizes, as section 2 has them: R1 and R7 hold."""
+    """Return the files to be sent with their sizes, as in section 2, by R1 and R7."""
     words = Words.of_report(report)
     rows = report.rows("files")
     shown = [f"{one_line(words.value(row[0]))}, {words.value(row[1], 'bytes')}" for row in rows[:most]]
@@ -101,13 +101,13 @@ def file_lines(report: ReleaseReport, most: int = 20) -> list[str]:
 
 
 def types(report: ReleaseReport) -> list[str]:
-    """The types that section 6 names: those of fewer than k patients are "other types" there."""
+    """Return the resource types that section 6 names; types of fewer than k patients are "other types" there."""
     return [str(row[0]) for row in report.rows("types") if not str(row[0]).startswith("@")]
 
 
 def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:
-    """The short form as markdown, at most ``LARGEST`` bytes. ``where`` is the page's path on its machine, ``link`` its
-    address where the site serves it.
+    """Return the short form as Markdown, at most ``LARGEST`` bytes. ``where`` is the page's path on its machine,
+    ``link`` its address if the site serves it.
     """
     for most, letters in ((20, _LETTERS), (10, _LETTERS), (5, 100), (2, 60), (0, 40)):
         text = "\n".join(_markdown(report, most, letters, where, link)) + "\n"
@@ -139,7 +139,7 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
 
 
 def _finding_line(words: Words, finding: ReportFinding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
-    """A finding in one line; ``data`` shows a path or a name, ``ours`` the words around it."""
+    """Return a finding in one line; ``data`` formats a path or a name, ``ours`` the words around it."""
     affects = f" ({words.patients(finding.patients)})" if finding.patients is not None else ""
     return f"{joined(words.finding(finding), data, ours)}{affects}"
 

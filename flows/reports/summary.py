@@ -1,6 +1,6 @@
-"""``jobs_dir/<job>/summary.json``: how a run of a job ended, in one JSON document for other tools.
+"""``jobs_dir/<job>/summary.json``: the end of a run of a job, in one JSON document for other tools.
 
-Written whole at the end of every run, mode 0600; described in ``docs/observability.md``. Sizes are bytes, times
+Written as a whole at the end of every run, mode 0600; described in ``docs/observability.md``. Sizes are bytes, times
 seconds, moments UTC; absent values are null, keys are never left out. Counts, names and sizes only, as in the record.
 """
 
@@ -28,7 +28,9 @@ NAME: Final = "summary.json"
 
 
 class Compared(Kept):
-    """Lines that the step before says it wrote, and that this step read (``4-product.md`` §5, "Reconciliation")."""
+    """Lines that the step before reported as written, and lines that this step read (``4-product.md`` §5,
+    "Reconciliation").
+    """
 
     position: int
     name: str
@@ -38,7 +40,7 @@ class Compared(Kept):
 
 
 class Inputs(Kept):
-    """Names of what the job was started with: of files and directories without their path, of a URL without query."""
+    """Names of the job's inputs: files and directories without their path, a URL without its query."""
 
     config: str
     crtdl: str | None
@@ -48,7 +50,7 @@ class Inputs(Kept):
 
 
 class Versions(Kept):
-    """What ran."""
+    """Versions of Sluice, Python and Prefect."""
 
     sluice: str
     python: str
@@ -56,8 +58,8 @@ class Versions(Kept):
 
 
 class Decision(Kept):
-    """A person's decision at the wait at ``position``; of two reviewers each has one. Without her own words, which may
-    be about a patient: those are in the job record and in the release report.
+    """A person's decision at the wait at ``position``; with two reviewers there are two. Comments are left out, since
+    they may be about a patient; they are in the job record and in the release report.
     """
 
     position: int
@@ -69,7 +71,7 @@ class Decision(Kept):
 
 
 class Summary(Kept):
-    """A job at the end of a run, its ``run``-th. ``created`` is of the job, the other moments are the run's.
+    """A job at the end of its ``run``-th run. ``created`` is of the job, the other moments are the run's.
 
     ``report`` is the path of the page of the newest release report.
     """
@@ -130,7 +132,7 @@ def summary_of(
 
 
 def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
-    """Every comparison of lines that was made."""
+    """Return every comparison of lines that was made."""
     return [
         Compared(
             position=step.position,
@@ -145,7 +147,7 @@ def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
 
 
 def inputs_of(inputs: JobInputs) -> Inputs:
-    """The names of a job's inputs."""
+    """Return the names of a job's inputs."""
     return Inputs.model_validate({name: _name(getattr(inputs, name)) for name in Inputs.model_fields})
 
 
@@ -157,7 +159,7 @@ def _name(value: str | None) -> str | None:
 
 @functools.cache
 def versions() -> Versions:
-    """The versions of this process."""
+    """Return the versions of this process."""
     return Versions(sluice=_version("sluice"), python=platform.python_version(), prefect=_version("prefect"))
 
 
@@ -180,7 +182,7 @@ def end_run(
     error: Problem | None = None,
     reason: str | None = None,
 ) -> None:
-    """Tell how the run of a job ends, in its events and then in its summary; ``k`` as in ``summary_of``.
+    """Record the end of a job's run, in its events and then in its summary; ``k`` as in ``summary_of``.
 
     Raises only what ``inputs`` raises, after the event is written.
     """
@@ -189,9 +191,9 @@ def end_run(
 
 
 def write(directory: Path, summary: Summary) -> None:
-    """Write the summary; the one before it is there until this one is complete.
+    """Write the summary; the previous one stays until this one is complete.
 
-    Never raises: a summary that cannot be written is said in ``job.log``, and fails no run.
+    Never raises: a failure is logged in ``job.log`` and fails no run.
     """
     try:
         write_file(directory / NAME, summary.model_dump_json(indent=2).encode() + b"\n")
@@ -201,7 +203,7 @@ def write(directory: Path, summary: Summary) -> None:
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the document, as kept in ``docs/schemas/summary.schema.json``."""
+    """Return the JSON Schema (2020-12) of the document, as kept in ``docs/schemas/summary.schema.json``."""
     found = Summary.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
     for model in (found, *found["$defs"].values()):
         model.pop("title", None)

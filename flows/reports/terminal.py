@@ -1,6 +1,4 @@
-"""What a run shows: a bar for each step on a terminal, one plain line a step and minute elsewhere, nothing in a
-worker.
-"""
+"""Show a run: on a terminal a bar per step, elsewhere one plain line per step and minute, nothing in a worker."""
 
 from __future__ import annotations
 
@@ -28,44 +26,44 @@ LEAST_BAR = 6
 
 
 class Presenter:
-    """Tells nobody. The base of those that do."""
+    """Base class of presenters; shows nothing."""
 
     def step_started(self, position: int, name: str) -> None:
-        """A step begins, or answers from its stored result."""
+        """Show that a step begins, or answers from its stored result."""
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Called about five times a second from a thread beside the step."""
+        """Show progress. Called about five times a second from a thread beside the step."""
 
     def step_finished(self, step: StepReport, *, again: bool) -> None:
-        """A step is complete; ``again`` when it had been complete before this run."""
+        """Show that a step is complete; ``again`` if it was complete before this run."""
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
-        """A release report was made, or could not be, and nobody is asked: ``waits`` says what a person needs."""
+        """Show a release report, made or missing, for which no decision is asked (``waits`` shows those)."""
 
     def failed(self, error: SluiceError) -> None:
-        """An error ends the run; it may name files, which the record does not."""
+        """Show the error that ends the run; unlike the record, it may name files."""
 
     def waits(self, waiting: Waiting) -> None:
-        """The job is parked."""
+        """Show that the job is parked."""
 
     def process_ends(self, words: str) -> None:
-        """The process ends without waiting for its threads."""
+        """Show that the process ends without waiting for its threads."""
 
     def close(self) -> None:
-        """Leave the terminal tidy; called also when the process ends in a hurry."""
+        """Restore the terminal; called also when the process ends in a hurry."""
 
 
 _presenter: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
 
 
 def current() -> Presenter:
-    """Who is told in this context: Prefect's engine is between the command that says so and the flow that asks."""
+    """Return the presenter of this context, set by the command; Prefect's engine is between command and flow."""
     return _presenter.get() or Presenter()
 
 
 @contextmanager
 def presented_by(presenter: Presenter) -> Iterator[None]:
-    """Tell ``presenter`` what runs in this context; commands do, workers do not. It is closed at the end."""
+    """Show runs in this context with ``presenter``, and close it at the end. Commands use it, workers do not."""
     before = _presenter.set(presenter)
     try:
         yield
@@ -75,9 +73,9 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
 
 
 class Terminal(Presenter):
-    """Progress on stderr, one summary line a finished step on stdout, or on stderr when that is for JSON.
+    """Progress on stderr; one summary line per finished step on stdout, or on stderr if stdout is for JSON.
 
-    A warning is said once, while the step runs or at its end, and not at all when the command has ``said`` it before.
+    A warning is printed once, during the step or at its end, unless the command has already printed it (``said``).
     """
 
     def __init__(
@@ -97,20 +95,20 @@ class Terminal(Presenter):
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Say that Prefect begins the run, unless the first step soon does."""
+        """Print that Prefect begins the run, unless the first step starts soon."""
         with self._begins:
             self._begins.enter_context(patience("beginning the run"))
             yield
 
     def step_started(self, position: int, name: str) -> None:
-        """Note when the step began, so that the first plain line comes a minute later."""
+        """Store the start of the step, so that the first plain line is printed a minute later."""
         self._begins.close()
         self._next_line = time.monotonic() + LINE_EVERY
         self._warned = 0
         self._told = set()
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Draw the bar, or print the minute's line; what the step warns of gets a line of its own."""
+        """Draw the bar, or print the line of the minute; each warning of the step gets a line."""
         for warning in snapshot.warnings[self._warned :]:
             if warning not in self._said:
                 print_line(f"warning: {name}: {warning}", err=True)
@@ -123,7 +121,7 @@ class Terminal(Presenter):
             account(f"{name}: {describe(snapshot)}", aside=True)
 
     def _news(self, snapshot: Snapshot) -> bool:
-        """Whether a request has just failed for now, which is told once a minute as soon as it happens."""
+        """Return whether to print a failed request at once; at most once a minute."""
         now = time.monotonic()
         if snapshot.held is None or now < self._next_news:
             return False
@@ -140,7 +138,7 @@ class Terminal(Presenter):
                     print_line(f"warning: {step.name}: {warning}", err=True)
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
-        """Print what the release report says, the stops once, and where it is."""
+        """Print the result of the release report, the stops once, and its path."""
         if shown.on_demand:
             account(f"release report: {ON_DEMAND}", aside=self._to_stderr)
             return
@@ -156,22 +154,22 @@ class Terminal(Presenter):
             account(text, aside=self._to_stderr)
 
     def failed(self, error: SluiceError) -> None:
-        """Keep the error for the last lines of the command."""
+        """Store the error for the last lines of the command."""
         self.error = error
 
     def waits(self, waiting: Waiting) -> None:
-        """Say where the job waits."""
+        """Print that and where the job waits."""
         print_line(
             "\n".join([f"{waiting.position} {waiting.step}: waiting for approval", *where_to_look(waiting)]),
             err=self._to_stderr,
         )
 
     def process_ends(self, words: str) -> None:
-        """Say how the job goes on."""
+        """Print how to continue the job."""
         say_in_passing(words)
 
     def close(self) -> None:
-        """Wipe the bar."""
+        """Remove the bar."""
         wipe()
 
 

@@ -52,7 +52,7 @@ GRACE_SECONDS = 8.0
 
 
 class Watch:
-    """The thread that ends the server: after its last user and the time it lingers, or when its directory is removed."""
+    """Thread that ends the server: after its last user and the time it lingers, or when its directory is removed."""
 
     def __init__(self, home: Path, lock: int) -> None:
         self.home = home

@@ -120,7 +120,7 @@ class EmbeddedServer:
         return find(self.home)
 
     def running_permanently(self) -> ApiAddress | None:
-        """Return the address like ``running``, but only of a server kept by ``server start``; others end by themselves."""
+        """Return the address like ``running``, but only of a server that ``server start`` keeps."""
         found = announced(self.home)
         return self.running() if found is not None and found.stay else None
 
