@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from config.fields import BaseUrl, Block, Kind, Secret, Text, problem, read_text
+from config.fields import BaseUrl, ConfigBlock, KeyKind, Secret, Text, problem, read_text
 
 DEFAULT_API_KEY_HEADER = "x-api-key"
 
@@ -37,11 +37,11 @@ def _read_header_name(value: Any) -> str:
     return text
 
 
-Username = Annotated[str, Kind.TEXT, BeforeValidator(_read_username)]
-HeaderName = Annotated[str, Kind.TEXT, BeforeValidator(_read_header_name)]
+Username = Annotated[str, KeyKind.TEXT, BeforeValidator(_read_username)]
+HeaderName = Annotated[str, KeyKind.TEXT, BeforeValidator(_read_header_name)]
 
 
-class AuthConfig(Block):
+class AuthConfig(ConfigBlock):
     """Credentials of one service. The rules that join several keys are in ``config.rules``."""
 
     username: Username | None = Field(None, description="Basic Auth user name")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from config.auth import BASIC, OAUTH2
-from config.fields import Kind
+from config.fields import KeyKind
 from config.keys import keys_by_name
 
 EXTRACTOR = "services.extractor"
@@ -24,10 +24,10 @@ class DeprecatedKey:
     why: str = ""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> KeyKind:
         """How its value is read."""
         if self.unit is not None or self.replacement is None:
-            return Kind.INTEGER
+            return KeyKind.INTEGER
         return keys_by_name()[self.replacement].kind
 
     @property

@@ -88,7 +88,7 @@ def parse_document(text: str) -> tuple[Node | None, tuple[Duplicate, ...]]:
         raise DocumentError("is not valid YAML") from None
     if root is None:
         return None, ()
-    builder = _Builder()
+    builder = _NodeBuilder()
     return builder.build(root, ""), tuple(builder.duplicates)
 
 
@@ -102,7 +102,7 @@ def plain(node: Node) -> Any:
 
 
 @dataclass(frozen=True)
-class Place:
+class TextSpan:
     """Where an entry of a mapping or a list stands in the text: its dotted path, and half-open ranges of characters.
 
     ``key`` is the range of the key, empty for an entry of a list; ``value`` that of a scalar, ``None`` for others. The
@@ -119,7 +119,7 @@ class Place:
     flow: bool
 
 
-def places(text: str) -> list[Place]:
+def places(text: str) -> list[TextSpan]:
     """Return where each entry of a valid document stands, in the order of the text.
 
     Raises ``DocumentError`` for what ``parse_document`` refuses, and for a document with aliases or merge keys, whose
@@ -136,7 +136,7 @@ def places(text: str) -> list[Place]:
     return list(_places(root, "", text.splitlines()))
 
 
-def _places(node: yaml.Node | None, path: str, lines: list[str]) -> Iterator[Place]:
+def _places(node: yaml.Node | None, path: str, lines: list[str]) -> Iterator[TextSpan]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             place = _place(f"{path}.{key.value}".lstrip("."), key, value, lines)
@@ -148,11 +148,11 @@ def _places(node: yaml.Node | None, path: str, lines: list[str]) -> Iterator[Pla
             yield from _places(value, f"{path}[{index}]", lines)
 
 
-def _place(path: str, key: yaml.Node, value: yaml.Node, lines: list[str]) -> Place:
+def _place(path: str, key: yaml.Node, value: yaml.Node, lines: list[str]) -> TextSpan:
     start, scalar = key.start_mark, isinstance(value, yaml.ScalarNode)
     end = _end(value)
     rest = lines[end.line][end.column :] if end.line < len(lines) else ""
-    return Place(
+    return TextSpan(
         path,
         (start.index, key.end_mark.index) if key is not value else (start.index, start.index),
         (value.start_mark.index, value.end_mark.index) if scalar else None,
@@ -189,7 +189,7 @@ def _line(part: Any) -> int:
     return int(part.start_mark.line) + 1
 
 
-class _Builder:
+class _NodeBuilder:
     """Turns PyYAML's nodes into ours."""
 
     def __init__(self) -> None:

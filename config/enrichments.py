@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from config.fields import Block, Boolean, FilledText, problem
+from config.fields import Boolean, ConfigBlock, FilledText, problem
 from config.findings import ConfigError, Finding, translate
 from config.services import AttributeToAdd, CreateGroup, CrtdlPreprocessingConfig, EnrichmentRule
 
@@ -47,7 +47,7 @@ class _FileAttribute(AttributeToAdd):
     model_config = _CAMEL
 
 
-class _FileRule(Block):
+class _FileRule(ConfigBlock):
     model_config = _CAMEL
 
     group_reference: FilledText

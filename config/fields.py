@@ -29,13 +29,13 @@ LARGEST_INTEGER = 2**31 - 1
 _CLOSE = 0.6
 
 
-class Block(BaseModel):
+class ConfigBlock(BaseModel):
     """A block of keys: frozen, unknown keys refused, values never shown in pydantic's own errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Kind(Enum):
+class KeyKind(Enum):
     """The type of a key as the documentation names it (document 1's words)."""
 
     TEXT = "string"
@@ -253,14 +253,14 @@ def one_of(choices: type[_Choice]) -> Callable[[Any], _Choice]:
     return read
 
 
-Text = Annotated[str, Kind.TEXT, BeforeValidator(read_text)]
-FilledText = Annotated[str, Kind.TEXT, BeforeValidator(read_filled_text)]
-Secret = Annotated[SecretStr, Kind.SECRET, BeforeValidator(read_secret)]
-FilePath = Annotated[Path, Kind.PATH, BeforeValidator(read_path)]
-Integer = Annotated[int, Kind.INTEGER, BeforeValidator(read_integer)]
-Boolean = Annotated[bool, Kind.BOOLEAN, BeforeValidator(read_boolean)]
-Duration = Annotated[timedelta, Kind.DURATION, BeforeValidator(read_duration)]
-DurationOrZero = Annotated[timedelta, Kind.DURATION, BeforeValidator(read_duration_or_zero)]
-Url = Annotated[str, Kind.URL, BeforeValidator(read_url)]
-BaseUrl = Annotated[str, Kind.URL, BeforeValidator(read_base_url)]
-RootUrl = Annotated[str, Kind.URL, BeforeValidator(read_root_url)]
+Text = Annotated[str, KeyKind.TEXT, BeforeValidator(read_text)]
+FilledText = Annotated[str, KeyKind.TEXT, BeforeValidator(read_filled_text)]
+Secret = Annotated[SecretStr, KeyKind.SECRET, BeforeValidator(read_secret)]
+FilePath = Annotated[Path, KeyKind.PATH, BeforeValidator(read_path)]
+Integer = Annotated[int, KeyKind.INTEGER, BeforeValidator(read_integer)]
+Boolean = Annotated[bool, KeyKind.BOOLEAN, BeforeValidator(read_boolean)]
+Duration = Annotated[timedelta, KeyKind.DURATION, BeforeValidator(read_duration)]
+DurationOrZero = Annotated[timedelta, KeyKind.DURATION, BeforeValidator(read_duration_or_zero)]
+Url = Annotated[str, KeyKind.URL, BeforeValidator(read_url)]
+BaseUrl = Annotated[str, KeyKind.URL, BeforeValidator(read_base_url)]
+RootUrl = Annotated[str, KeyKind.URL, BeforeValidator(read_root_url)]

@@ -19,7 +19,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from config.duration import format_duration
-from config.fields import Block, Choices, Kind, RootUrl, nearest
+from config.fields import Choices, ConfigBlock, KeyKind, RootUrl, nearest
 from config.model import PipelineConfig
 from config.services import SHORTEST
 from config.steps import STEPS
@@ -32,7 +32,7 @@ class KeyInfo:
     """One key. ``steps`` are the steps it belongs to; empty when every run uses it."""
 
     key: str
-    kind: Kind
+    kind: KeyKind
     default: Any
     description: str
     minimum: int | timedelta | None
@@ -48,7 +48,7 @@ class KeyInfo:
     @property
     def secret(self) -> bool:
         """Whether its value is never shown."""
-        return self.kind is Kind.SECRET
+        return self.kind is KeyKind.SECRET
 
     @property
     def default_text(self) -> str:
@@ -83,7 +83,7 @@ def show(value: Any) -> str:
         # "./jobs" rather than "jobs", as document 1 writes it: one sees that it starts at the working directory.
         return str(value) if value.is_absolute() or str(value).startswith(".") else f"./{value}"
     if isinstance(value, tuple):
-        if isinstance(value[0], Block):
+        if isinstance(value[0], ConfigBlock):
             return f"{len(value)} rule{'s' if len(value) > 1 else ''}"
         return "[" + ", ".join(show(item) for item in value) + "]"
     if isinstance(value, str) and value.startswith(("http://", "https://")):
@@ -92,7 +92,7 @@ def show(value: Any) -> str:
 
 
 @cache
-def _described() -> tuple[KeyInfo | tuple[str, type[Block]], ...]:
+def _described() -> tuple[KeyInfo | tuple[str, type[ConfigBlock]], ...]:
     return tuple(_walk(PipelineConfig, ""))
 
 
@@ -109,7 +109,7 @@ def keys_by_name() -> dict[str, KeyInfo]:
 
 
 @cache
-def blocks() -> dict[str, type[Block]]:
+def blocks() -> dict[str, type[ConfigBlock]]:
     """Every block by its dotted path; the root is the empty path."""
     return dict(entry for entry in _described() if not isinstance(entry, KeyInfo))
 
@@ -183,12 +183,12 @@ def _owners(paths: list[str]) -> str:
     return ", ".join(path.rpartition(".")[0] or "the top level" for path in paths)
 
 
-def _walk(model: type[Block], path: str) -> Iterator[KeyInfo | tuple[str, type[Block]]]:
+def _walk(model: type[ConfigBlock], path: str) -> Iterator[KeyInfo | tuple[str, type[ConfigBlock]]]:
     """Yield a block, its keys and the blocks below it: the one walk over the models."""
     yield path, model
     for name, field in model.model_fields.items():
         key = f"{path}.{name}".lstrip(".")
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Block):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigBlock):
             yield from _walk(field.annotation, key)
         else:
             yield _describe(key, field)
@@ -210,15 +210,15 @@ def _describe(key: str, field: FieldInfo) -> KeyInfo:
     )
 
 
-def _kind(field: FieldInfo) -> tuple[Kind, Any]:
+def _kind(field: FieldInfo) -> tuple[KeyKind, Any]:
     """The kind marker of a field and the type it marks: beside the annotation, or inside ``… | None``."""
     for marker in field.metadata:
-        if isinstance(marker, Kind):
+        if isinstance(marker, KeyKind):
             return marker, field.annotation
     for argument in get_args(field.annotation):
         if get_origin(argument) is Annotated:
             for marker in get_args(argument)[1:]:
-                if isinstance(marker, Kind):
+                if isinstance(marker, KeyKind):
                     return marker, get_args(argument)[0]
     raise TypeError(f"a key without a kind: {field.annotation}")
 

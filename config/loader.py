@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from config.deprecated import DEPRECATED, EXTRACTOR, OLDER_PREFIX, DeprecatedKey
-from config.fields import Kind, read_integer
+from config.fields import KeyKind, read_integer
 from config.findings import ConfigError, Finding, about, translate
 from config.keys import blocks, describe_keys, keys_by_name, show
 from config.model import PipelineConfig, read_step
@@ -67,7 +67,7 @@ class LoadedConfig:
         """
         enabled = set(self.config.pipeline.enabled_steps)
         for info in describe_keys():
-            path = self._value(info.key) if info.kind is Kind.PATH and not enabled.isdisjoint(info.steps) else None
+            path = self._value(info.key) if info.kind is KeyKind.PATH and not enabled.isdisjoint(info.steps) else None
             is_right = os.path.isdir if info.key.endswith(".dir") else os.path.isfile
             if path is None or (is_right(path) and os.access(path, os.R_OK)):
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from config.deprecated import DEPRECATED, REMOVED_BLOCKS, RENAMED, RENAMED_STEPS, DeprecatedKey, current_path
-from config.document import Place, places
+from config.document import TextSpan, places
 from config.duration import format_duration
 from config.keys import root_urls
 
@@ -42,7 +42,7 @@ def migrate(text: str) -> str:
     return text
 
 
-def _edits(text: str, found: list[Place], *, older: bool) -> Iterator[_Edit]:
+def _edits(text: str, found: list[TextSpan], *, older: bool) -> Iterator[_Edit]:
     """Yield the changes within lines; ``older``: the file has names of the peer tool, whose URLs may end in /fhir."""
     for place in found:
         path = current_path(place.path)
@@ -58,13 +58,13 @@ def _edits(text: str, found: list[Place], *, older: bool) -> Iterator[_Edit]:
             yield _Edit(*place.value, _FHIR.sub("", _written(text, place)))
 
 
-def _renamed(text: str, place: Place, new: str) -> _Edit:
+def _renamed(text: str, place: TextSpan, new: str) -> _Edit:
     """Return the change of a key, whose quotes stay, to the last name of ``new``."""
     name = place.path.rpartition(".")[2]
     return _Edit(*place.key, text[slice(*place.key)].replace(name, new.rpartition(".")[2]))
 
 
-def _moved(text: str, found: list[Place]) -> str | None:
+def _moved(text: str, found: list[TextSpan]) -> str | None:
     """Return the text after the lines of one entry moved into another block, or became comments; ``None`` when there is
     nothing to move."""
     end = "\r\n" if "\r\n" in text else "\n"
@@ -124,21 +124,21 @@ def _block_today(path: str) -> str:
     return current_path(path.rpartition(".")[0]) if "." in path else ""
 
 
-def _step(text: str, place: Place) -> str | None:
+def _step(text: str, place: TextSpan) -> str | None:
     """Return the older name of a step that an entry of the list of steps has."""
     name = _written(text, place).strip("\"'") if place.path.startswith("pipeline.enabled_steps[") else ""
     return name if name in RENAMED_STEPS else None
 
 
-def _duration(text: str, place: Place, old: DeprecatedKey) -> str | None:
+def _duration(text: str, place: TextSpan, old: DeprecatedKey) -> str | None:
     """Return the duration that a whole number of minutes or seconds is."""
     number = _written(text, place).strip("\"'")
     return format_duration(int(number) * old.unit) if old.unit is not None and number.isdecimal() else None
 
 
-def _written(text: str, place: Place) -> str:
+def _written(text: str, place: TextSpan) -> str:
     return text[slice(*_range(place))] if place.value is not None else ""
 
 
-def _range(place: Place) -> tuple[int, int]:
+def _range(place: TextSpan) -> tuple[int, int]:
     return place.value or place.key

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from config.fields import (
-    Block,
     Boolean,
     Choices,
+    ConfigBlock,
     DurationOrZero,
     FilePath,
     Integer,
-    Kind,
+    KeyKind,
     nearest,
     one_of,
     problem,
@@ -52,14 +52,14 @@ def read_step(value: Any) -> str:
     return text
 
 
-Step = Annotated[str, Kind.CHOICE, Choices(tuple(STEPS)), BeforeValidator(read_step)]
-Level = Annotated[CompressionLevel, Kind.CHOICE, BeforeValidator(one_of(CompressionLevel))]
+Step = Annotated[str, KeyKind.CHOICE, Choices(tuple(STEPS)), BeforeValidator(read_step)]
+Level = Annotated[CompressionLevel, KeyKind.CHOICE, BeforeValidator(one_of(CompressionLevel))]
 
 
-class PipelineBlock(Block):
+class PipelineBlock(ConfigBlock):
     """``pipeline``."""
 
-    enabled_steps: Annotated[tuple[Step, ...], Kind.LIST] = Field(
+    enabled_steps: Annotated[tuple[Step, ...], KeyKind.LIST] = Field(
         (), description="The steps, in order: exactly one import step first. Required"
     )
 
@@ -69,7 +69,7 @@ class PipelineBlock(Block):
         return any(STEPS[step].needs_crtdl for step in self.enabled_steps)
 
 
-class RetryConfig(Block):
+class RetryConfig(ConfigBlock):
     """``retry``: wait = min(initial * 2^attempt, max)."""
 
     max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in all, the first one included")
@@ -77,7 +77,7 @@ class RetryConfig(Block):
     max_backoff_ms: Integer = Field(30000, ge=0, description="Longest wait between attempts (milliseconds)")
 
 
-class TlsConfig(Block):
+class TlsConfig(ConfigBlock):
     """``tls``: applies to every outgoing HTTP client."""
 
     ca_cert_path: FilePath | None = Field(
@@ -89,7 +89,7 @@ class TlsConfig(Block):
     )
 
 
-class CompressionConfig(Block):
+class CompressionConfig(ConfigBlock):
     """``compression``: of the NDJSON files a job writes."""
 
     enabled: Boolean = Field(
@@ -98,7 +98,7 @@ class CompressionConfig(Block):
     level: Level = Field(CompressionLevel.DEFAULT, description="`fastest`, `default`, `better` or `best`")
 
 
-class LimitsConfig(Block):
+class LimitsConfig(ConfigBlock):
     """``limits``: what a job reads."""
 
     max_resource_mb: Integer = Field(
@@ -115,7 +115,7 @@ class LimitsConfig(Block):
         return self.max_resource_mb << 20
 
 
-class PipelineConfig(Block):
+class PipelineConfig(ConfigBlock):
     """A whole configuration. ``config.load_config`` makes one from its sources and checks every rule."""
 
     services: ServicesConfig = Field(default_factory=ServicesConfig)

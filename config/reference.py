@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from config.auth import AuthConfig
 from config.deprecated import DEPRECATED, REMOVED_BLOCKS, RENAMED, RENAMED_STEPS
 from config.duration import format_duration
-from config.fields import Block, Kind
+from config.fields import ConfigBlock, KeyKind
 from config.keys import KeyInfo, blocks, describe_keys, env_name, show
 from config.services import SHORTEST, AttributeToAdd, CreateGroup, EnrichmentRule
 from config.steps import STEPS
@@ -166,7 +166,7 @@ def _rules() -> Iterator[str]:
     )
 
 
-def _rule_rows(model: type[Block], prefix: str) -> Iterator[str]:
+def _rule_rows(model: type[ConfigBlock], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         text = (field.description or "").removesuffix(". Required")
         yield f"| `{prefix}{name}` | {'yes' if field.is_required() else ''} | {text} |"
@@ -210,7 +210,7 @@ def json_schema() -> dict[str, Any]:
         _place(root, info.key).update(_key(info))
     for old in DEPRECATED.values():
         instead = f"Use {old.replacement}" if old.replacement else "Has no effect"
-        value = {"type": ["integer", "string"]} if old.kind is Kind.INTEGER else {"type": "string"}
+        value = {"type": ["integer", "string"]} if old.kind is KeyKind.INTEGER else {"type": "string"}
         _place(root, old.key).update(value | {"deprecated": True, "description": f"Deprecated. {instead}"})
     root["$defs"] = {"enrichmentRule": _of_type(EnrichmentRule)}
     return root
@@ -234,23 +234,23 @@ def _shape(info: KeyInfo) -> dict[str, Any]:
     described: dict[str, Any] = {}
     forms: list[dict[str, Any]]
     match info.kind:
-        case Kind.INTEGER:
+        case KeyKind.INTEGER:
             bounds = {"minimum": info.minimum, "maximum": info.maximum}
             forms = [{"type": "integer"} | {name: bound for name, bound in bounds.items() if bound is not None}]
-        case Kind.BOOLEAN:
+        case KeyKind.BOOLEAN:
             forms = [{"type": "boolean"}]
-        case Kind.CHOICE:
+        case KeyKind.CHOICE:
             forms = [{"enum": list(info.choices)}]
-        case Kind.DURATION:
+        case KeyKind.DURATION:
             forms = [{"type": "string", "pattern": _DURATION_PATTERN, "examples": ["PT30M", "PT5S", "1h30m"]}]
             if re.search(r"\b0 (selects|means)", info.description):
                 forms += [{"const": 0}, {"const": "0"}]
             if info.minimum == _LOWEST:
                 described = {"description": f"{info.description}. At least {format_duration(_LOWEST)}"}
-        case Kind.LIST:
+        case KeyKind.LIST:
             choices = {"anyOf": [{"enum": list(info.choices)}, _VARIABLE]}
             forms = [{"type": "array", "items": choices if info.choices else {"type": "string"}}]
-        case Kind.RULES:
+        case KeyKind.RULES:
             return {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/enrichmentRule"}}, {"type": "null"}]}
         case _:
             # Numbers are taken as they are written: a project may be called 0815.
@@ -265,7 +265,7 @@ def _of_type(annotation: Any) -> dict[str, Any]:
         return {"type": "array", "items": _of_type(arguments[0])}
     if arguments:
         return _of_type(arguments[0])  # what may also be absent, or has a reader
-    if not issubclass(annotation, Block):
+    if not issubclass(annotation, ConfigBlock):
         return {"type": "boolean" if annotation is bool else "string"}
     fields = annotation.model_fields.items()
     return {

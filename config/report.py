@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from config.fields import Block, Boolean, FilePath, Integer, Kind, Text, Url, one_of
+from config.fields import Boolean, ConfigBlock, FilePath, Integer, KeyKind, Text, Url, one_of
 
 
 class Language(StrEnum):
@@ -32,10 +32,10 @@ class OnStop(StrEnum):
     FAIL = "fail"
 
 
-Quasi = Annotated[QuasiIdentifier, Kind.CHOICE, BeforeValidator(one_of(QuasiIdentifier))]
+Quasi = Annotated[QuasiIdentifier, KeyKind.CHOICE, BeforeValidator(one_of(QuasiIdentifier))]
 
 
-class ReportConfig(Block):
+class ReportConfig(ConfigBlock):
     """``report``: what a person sees before data leave, and what is said of people."""
 
     enabled: Boolean = Field(
@@ -44,10 +44,10 @@ class ReportConfig(Block):
         "job with either",
     )
     k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
-    language: Annotated[Language, Kind.CHOICE, BeforeValidator(one_of(Language))] = Field(
+    language: Annotated[Language, KeyKind.CHOICE, BeforeValidator(one_of(Language))] = Field(
         Language.EN, description="Of the page, its short form, and the form of a wait: `en` or `de`"
     )
-    quasi_identifiers: Annotated[tuple[Quasi, ...], Kind.LIST] = Field(
+    quasi_identifiers: Annotated[tuple[Quasi, ...], KeyKind.LIST] = Field(
         tuple(QuasiIdentifier),
         description="What tells patients apart together: any of these (the year of the birth date)",
     )
@@ -62,7 +62,7 @@ class ReportConfig(Block):
     reviewers: Integer = Field(
         1, ge=1, le=2, description="How many different people must release: 2 asks a second one after the first"
     )
-    on_stop: Annotated[OnStop, Kind.CHOICE, BeforeValidator(one_of(OnStop))] = Field(
+    on_stop: Annotated[OnStop, KeyKind.CHOICE, BeforeValidator(one_of(OnStop))] = Field(
         OnStop.TELL,
         description="What a stop in the report does where no `wait` stands before `send`: `tell` says it and keeps it "
         "in the record, `fail` ends the job before the first request, exit code 5",

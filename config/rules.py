@@ -45,7 +45,7 @@ class RuleFacts:
         """Return how data are sent; ``None`` where no step sends them or the key is not set."""
         return self.config.services.send.send_as if any(step.role is Role.SEND for step in self.enabled()) else None
 
-    def known(self, *keys: str) -> bool:
+    def has_usable_values(self, *keys: str) -> bool:
         """Whether every one of the keys has a usable value, or is not set at all."""
         return self.unknown.isdisjoint(keys)
 
@@ -165,7 +165,7 @@ def _required(facts: RuleFacts) -> Iterator[Finding]:
 
 def _missing(facts: RuleFacts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
     for key in keys:
-        if key not in facts.present and facts.known(key):
+        if key not in facts.present and facts.has_usable_values(key):
             hint = (_implied_mode(facts) if key == _MODE else "") or f"set it in the file, or set {env_name(key)}"
             yield Finding("required-key", key, about(key, f"is required by {needed_by}"), hint)
 
@@ -215,7 +215,7 @@ def _incomplete(
 
 def _authorization_header(facts: RuleFacts, step: StepEntry, other_scheme: bool) -> Iterator[Finding]:
     header, block = _auth_of(facts, step).api_key_header, f"{step.block}.auth"
-    if header.lower() == "authorization" and other_scheme and facts.known(f"{block}.api_key_header"):
+    if header.lower() == "authorization" and other_scheme and facts.has_usable_values(f"{block}.api_key_header"):
         yield Finding(
             "auth-authorization-twice",
             block,
@@ -246,7 +246,7 @@ def _ignored_in_s3(facts: RuleFacts) -> Iterator[Finding]:
 def _polling(facts: RuleFacts) -> Iterator[Finding]:
     first, cap = "services.extractor.polling_interval", "services.extractor.max_polling_interval"
     extractor = facts.config.services.extractor
-    if facts.known(first, cap) and extractor.max_polling_interval < extractor.polling_interval:
+    if facts.has_usable_values(first, cap) and extractor.max_polling_interval < extractor.polling_interval:
         start = format_duration(extractor.polling_interval)
         low = format_duration(extractor.max_polling_interval)
         message = f"max_polling_interval ({low}) is below polling_interval ({start})"

@@ -14,14 +14,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from config.auth import AuthConfig
 from config.fields import (
     BaseUrl,
-    Block,
     Boolean,
+    ConfigBlock,
     Duration,
     DurationOrZero,
     FilePath,
     FilledText,
     Integer,
-    Kind,
+    KeyKind,
     RootUrl,
     Secret,
     Text,
@@ -66,12 +66,12 @@ def _zero_is(default: int | timedelta) -> AfterValidator:
 
 
 StallTimeout = Annotated[DurationOrZero, _zero_is(DEFAULT_STALL_TIMEOUT)]
-ResidualKey = Annotated[ResidualIdentifiers, Kind.CHOICE, BeforeValidator(one_of(ResidualIdentifiers))]
-ModeKey = Annotated[SendMode, Kind.CHOICE, BeforeValidator(one_of(SendMode))]
-FormatKey = Annotated[OutputFormat, Kind.CHOICE, BeforeValidator(one_of(OutputFormat))]
+ResidualKey = Annotated[ResidualIdentifiers, KeyKind.CHOICE, BeforeValidator(one_of(ResidualIdentifiers))]
+ModeKey = Annotated[SendMode, KeyKind.CHOICE, BeforeValidator(one_of(SendMode))]
+FormatKey = Annotated[OutputFormat, KeyKind.CHOICE, BeforeValidator(one_of(OutputFormat))]
 
 
-class ExtractorConfig(Block):
+class ExtractorConfig(ConfigBlock):
     """``services.extractor``: the client of the extraction server."""
 
     base_url: RootUrl | None = Field(
@@ -110,7 +110,7 @@ class ExtractorConfig(Block):
     )
 
 
-class PseudonymizerConfig(Block):
+class PseudonymizerConfig(ConfigBlock):
     """``services.pseudonymizer``."""
 
     url: RootUrl | None = Field(
@@ -133,14 +133,14 @@ class PseudonymizerConfig(Block):
         ResidualIdentifiers.STOP,
         description="When names, addresses, numbers or pictures of persons come back as they went: `stop` or `warn`",
     )
-    kept_identifiers: Annotated[tuple[FilledText, ...], Kind.LIST] = Field(
+    kept_identifiers: Annotated[tuple[FilledText, ...], KeyKind.LIST] = Field(
         (),
         description="Identifier systems (URLs) and paths (`Practitioner.name`) that are kept on purpose: counted and "
         "shown, no stop",
     )
 
 
-class FlatteningConfig(Block):
+class FlatteningConfig(ConfigBlock):
     """``services.flattening``."""
 
     service_url: RootUrl | None = Field(
@@ -149,7 +149,7 @@ class FlatteningConfig(Block):
     lookup_path: FilePath | None = Field(
         None, description="Lookup table file (JSON). Required if the flattening step is enabled"
     )
-    formats: Annotated[tuple[FormatKey, ...], Kind.LIST] = Field(
+    formats: Annotated[tuple[FormatKey, ...], KeyKind.LIST] = Field(
         (OutputFormat.CSV,),
         min_length=1,
         description="Output formats: `csv`, and beside it `parquet` "
@@ -174,7 +174,7 @@ class FlatteningConfig(Block):
         return value
 
 
-class TransferConfig(Block):
+class TransferConfig(ConfigBlock):
     """``services.send.transfer``: only for ``transfer_load``."""
 
     project_identifier: Text | None = Field(None, description="Project identifier. Required in `transfer_load`")
@@ -183,7 +183,7 @@ class TransferConfig(Block):
     )
 
 
-class S3Config(Block):
+class S3Config(ConfigBlock):
     """``services.send.s3``: only for ``s3_upload``."""
 
     bucket: Text | None = Field(None, description="Bucket. Required in `s3_upload`")
@@ -202,7 +202,7 @@ class S3Config(Block):
     prefix: Text | None = Field(None, description="Put in front of every object key")
 
 
-class SendConfig(Block):
+class SendConfig(ConfigBlock):
     """``services.send``: a FHIR server, a transfer target or an S3-compatible bucket."""
 
     send_as: ModeKey | None = Field(
@@ -235,7 +235,7 @@ class SendConfig(Block):
     s3: S3Config = Field(default_factory=S3Config)
 
 
-class ValidationConfig(Block):
+class ValidationConfig(ConfigBlock):
     """``services.validation``."""
 
     url: BaseUrl | None = Field(None, description="Validation service URL. Required if the validation step is enabled")
@@ -246,7 +246,7 @@ class ValidationConfig(Block):
     )
 
 
-class LocalImportConfig(Block):
+class LocalImportConfig(ConfigBlock):
     """``services.local_import``."""
 
     dir: FilePath | None = Field(None, description="Default import directory. `--dir` overrides it")
@@ -255,10 +255,10 @@ class LocalImportConfig(Block):
     )
 
 
-class HttpImportConfig(Block):
+class HttpImportConfig(ConfigBlock):
     """``services.http_import``."""
 
-    urls: Annotated[tuple[Url, ...], Kind.LIST] = Field(
+    urls: Annotated[tuple[Url, ...], KeyKind.LIST] = Field(
         (),
         # A download link often carries its permission in the query.
         repr=False,
@@ -271,13 +271,13 @@ class HttpImportConfig(Block):
     )
 
 
-class CreateGroup(Block):
+class CreateGroup(ConfigBlock):
     """What to do when the group of a rule is missing from the CRTDL."""
 
     group_name: Text = Field(description="Create the missing group with this name")
 
 
-class AttributeToAdd(Block):
+class AttributeToAdd(ConfigBlock):
     """One attribute that a rule adds to its group."""
 
     attribute_ref: FilledText = Field(description="FHIR attribute to add. Required")
@@ -285,7 +285,7 @@ class AttributeToAdd(Block):
     linked_groups: tuple[Text, ...] = Field((), description="Profile URLs, resolved to group ids, for cross-references")
 
 
-class EnrichmentRule(Block):
+class EnrichmentRule(ConfigBlock):
     """One rule that completes a CRTDL before it goes to the extraction server."""
 
     group_reference: FilledText = Field(description="Profile URL of the attribute group. Required")
@@ -293,17 +293,17 @@ class EnrichmentRule(Block):
     attributes_to_add: tuple[AttributeToAdd, ...] = Field((), description="Attributes to add to the group")
 
 
-class CrtdlPreprocessingConfig(Block):
+class CrtdlPreprocessingConfig(ConfigBlock):
     """``services.crtdl_preprocessing``. ``config.enrichments.enrichment_rules`` reads the rules of either form."""
 
     enabled: Boolean = Field(False, description="Enrich the CRTDL before it is used")
     enrichments_path: FilePath | None = Field(None, description="JSON file with enrichment rules")
-    enrichments: Annotated[tuple[EnrichmentRule, ...], Kind.RULES] | None = Field(
+    enrichments: Annotated[tuple[EnrichmentRule, ...], KeyKind.RULES] | None = Field(
         None, description="Inline enrichment rules. Not together with `enrichments_path`"
     )
 
 
-class ServicesConfig(Block):
+class ServicesConfig(ConfigBlock):
     """``services``: what the pipeline talks to."""
 
     extractor: ExtractorConfig = Field(default_factory=ExtractorConfig)

@@ -23,14 +23,14 @@ from config.deprecated import (
     older_paths,
 )
 from config.document import DocumentError, Mapping, Node, Scalar, Sequence, parse_document
-from config.fields import Kind
+from config.fields import KeyKind
 from config.findings import ConfigError, Finding, about
 from config.keys import ENV_PREFIX, blocks, env_name, keys_by_name, meant, suggest, suggest_variable
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Bytes. A configuration is a page of text; this keeps a data file named by mistake out of memory."""
 
-_TEXT_KINDS = frozenset({Kind.TEXT, Kind.URL, Kind.SECRET, Kind.PATH, Kind.CHOICE, Kind.DURATION})
+_TEXT_KINDS = frozenset({KeyKind.TEXT, KeyKind.URL, KeyKind.SECRET, KeyKind.PATH, KeyKind.CHOICE, KeyKind.DURATION})
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Layer:
         return replace(given, node=Sequence(node.line, tuple(items)))
 
 
-def kind_of(key: str) -> Kind:
+def kind_of(key: str) -> KeyKind:
     """The kind of a key, deprecated ones included."""
     return DEPRECATED[key].kind if key in DEPRECATED else keys_by_name()[key].kind
 
@@ -153,14 +153,16 @@ def read_file(path: Path) -> Layer:
 
     older = _uses_older_names(root)
 
-    def given(node: Node) -> GivenValue:
+    def given_value(node: Node) -> GivenValue:
         return GivenValue(node, "file", f"{path}:{node.line}", older)
 
     for twice in duplicates:
         message = about(twice.path, f"is given twice, in lines {twice.first_line} and {twice.line}")
-        second = given(Scalar(twice.line, "", None))
+        second = given_value(Scalar(twice.line, "", None))
         layer.findings.append(second.finding("duplicate-key", twice.path, message, "keep one of them"))
-    layer.values = {key: layer.current_steps(key, value, given) for key, value in _leaves(root, "", layer, given)}
+    layer.values = {
+        key: layer.current_steps(key, value, given_value) for key, value in _known_keys(root, "", layer, given_value)
+    }
     return layer
 
 
@@ -276,9 +278,9 @@ def split_list(text: str) -> list[str]:
 
 def _environment_node(key: str, text: str) -> Node:
     kind = kind_of(key)
-    if kind is Kind.RULES or (kind is Kind.LIST and text.lstrip().startswith("[")):
+    if kind is KeyKind.RULES or (kind is KeyKind.LIST and text.lstrip().startswith("[")):
         return parse_document(text)[0] or Scalar(1, text, text)
-    if kind is Kind.LIST:
+    if kind is KeyKind.LIST:
         return Sequence(1, tuple(Scalar(1, item, item) for item in split_list(text)))
     return Scalar(1, text, text)
 
@@ -296,7 +298,7 @@ def _override_node(key: str, text: str) -> Node:
     return node if node is not None else Scalar(1, "", None)
 
 
-def _leaves(
+def _known_keys(
     root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], GivenValue]
 ) -> Iterator[tuple[str, GivenValue]]:
     """Every known key below ``root``; unknown ones become findings."""
@@ -321,7 +323,7 @@ def _block(
     given: GivenValue, path: str, layer: Layer, give: Callable[[Node], GivenValue]
 ) -> Iterator[tuple[str, GivenValue]]:
     if isinstance(given.node, Mapping):
-        yield from _leaves(given.node, path, layer, give)
+        yield from _known_keys(given.node, path, layer, give)
     elif not given.unset:
         layer.broken |= _below(path)
         direct = sorted({key.removeprefix(f"{path}.").partition(".")[0] for key in _below(path)})

@@ -107,21 +107,21 @@ def template(
         lines += [*_shown(entry, active, given, on=True), ""]
     if any(key.startswith("report.") for key in given):
         report = entries["report"]
-        lines += [*_said(report), "report:"]
+        lines += [*_comment_lines(report), "report:"]
         for key in TERMS:
             entry = entries[key]
             shown = f"{entry.name}: {_text(given[key])}" if key in given else f"#{entry.name}: {entry.value}"
             lines += [f"{entry.indent}{shown}"]
         lines += [""]
     steps_entry = entries["pipeline.enabled_steps"]
-    lines += [*_said(entries["pipeline"]), "pipeline:"]
-    lines += [f"{steps_entry.indent}enabled_steps: [{', '.join(steps)}]", "", *_said(entries["jobs_dir"])]
+    lines += [*_comment_lines(entries["pipeline"]), "pipeline:"]
+    lines += [f"{steps_entry.indent}enabled_steps: [{', '.join(steps)}]", "", *_comment_lines(entries["jobs_dir"])]
     lines += [f"jobs_dir: {given.get('jobs_dir', entries['jobs_dir'].value)}"]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _shown(entry: ExampleEntry, active: Collection[str], given: Mapping[str, str], *, on: bool) -> Iterator[str]:
-    yield from _said(entry)
+    yield from _comment_lines(entry)
     off = "" if on else "#"
     value = _written(given[entry.path], entry.value) if entry.path in given else entry.value
     yield f"{entry.indent}{off}{entry.name}:{f' {value}' if value else ''}"
@@ -133,7 +133,7 @@ def _on(entry: ExampleEntry, active: Collection[str]) -> bool:
     return entry.path in active or any(key.startswith(f"{entry.path}.") for key in active)
 
 
-def _said(entry: ExampleEntry) -> list[str]:
+def _comment_lines(entry: ExampleEntry) -> list[str]:
     return [f"{entry.indent}{line}" for line in entry.said]
 
 

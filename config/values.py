@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config.document import Mapping, Node, Scalar, Sequence, plain
-from config.fields import Kind, secret_parameters
+from config.fields import KeyKind, secret_parameters
 from config.findings import Finding, about
 from config.keys import env_name
 from config.sources import GivenValue, kind_of, split_list
@@ -98,19 +98,19 @@ class _ValueReader:
     def problem(self, reference: str, message: str, hint: str | None) -> None:
         self.reading.findings.append(self.given.finding(reference, self.key, about(self.key, message), hint))
 
-    def read(self, kind: Kind, node: Node) -> Any:
-        if kind is Kind.LIST:
+    def read(self, kind: KeyKind, node: Node) -> Any:
+        if kind is KeyKind.LIST:
             return self._list(node)
-        if kind is Kind.RULES:
+        if kind is KeyKind.RULES:
             return self._tree(node)
         if not isinstance(node, Scalar):
             raise _TypeMismatchError(f"must be one value ({kind.value}), not a {_shape(node)}")
-        if kind in {Kind.INTEGER, Kind.BOOLEAN} and not isinstance(node.value, str):
+        if kind in {KeyKind.INTEGER, KeyKind.BOOLEAN} and not isinstance(node.value, str):
             return node.value
         value = self._text(node)
-        if kind is Kind.URL:
+        if kind is KeyKind.URL:
             self._refuse_signed(node.text)
-        if kind is Kind.SECRET and self.given.source == "flag" and not self.variables:
+        if kind is KeyKind.SECRET and self.given.source == "flag" and not self.variables:
             self.problem(
                 "secret-on-command-line",
                 "is a secret, and other users can read the command line",

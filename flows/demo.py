@@ -64,7 +64,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
         del os.environ[name]
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
-        steps = [name for name in STEPS if review or not declared(name).asks]
+        steps = [name for name in STEPS if review or not declared(name).is_wait]
         print_line(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
         with (
             EmbeddedServer(jobs_dir) as server,

@@ -132,7 +132,7 @@ def run(job: RunningJob) -> Outcome:
     sent: Source | None = None
     for position, name in enumerate(job.step_names, start=1):
         step = declared(name)
-        wait = CurrentWait(job, position, sources) if step.asks else None
+        wait = CurrentWait(job, position, sources) if step.is_wait else None
         if wait is not None:
             wait.check()
         elif step.delivers:
@@ -141,7 +141,7 @@ def run(job: RunningJob) -> Outcome:
         release.begin_measuring(job, position, sources)
         report = run_step(job, position, step, sources.read_by(step), wait)
         if report.output:
-            tables = step.tables or (step.asks and sources.newest is not None and sources.newest.tables)
+            tables = step.tables or (step.is_wait and sources.newest is not None and sources.newest.tables)
             sources.wrote(job.written(position, tables=tables))
         if job.until == position and position < len(job.step_names):
             return stopped_alone(job, name)

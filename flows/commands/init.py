@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from config import STEPS, ConfigError, Role, has_role, load_config
-from config.fields import Kind
+from config.fields import KeyKind
 from config.keys import blocks, keys_by_name
 from config.model import read_step
 from config.services import SendMode
@@ -173,7 +173,7 @@ def _ask_step_settings(step: str, wanted: Wanted) -> None:
 
 def _is_example(key: str) -> bool:
     """Return whether the example's value must be replaced: neither a variable nor a choice."""
-    return keys_by_name()[key].kind is not Kind.CHOICE and not example()[key].value.startswith("${")
+    return keys_by_name()[key].kind is not KeyKind.CHOICE and not example()[key].value.startswith("${")
 
 
 def _steps(text: str) -> list[str]:
@@ -229,7 +229,7 @@ def _read(reader: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
 
 def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
     """Raise the error that ``config check`` would, once the variables are set."""
-    addresses = [value for key, value in (values or {}).items() if keys_by_name()[key].kind is Kind.URL]
+    addresses = [value for key, value in (values or {}).items() if keys_by_name()[key].kind is KeyKind.URL]
     set_ = dict.fromkeys(variables(text), "x") | dict.fromkeys(variables("\n".join(addresses)), "https://x.example")
     with tempfile.TemporaryDirectory(prefix="sluice-init-") as directory:
         path = Path(directory) / "sluice.yaml"

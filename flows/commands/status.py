@@ -70,7 +70,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
     if waiting := record.undecided:
         lines += [f"waits at step {waiting.position} for approval", *where_to_look(waiting)]
     for position, approval in record.decisions:
-        lines.append(f"  step {position} was {approval.told(one_line)}")
+        lines.append(f"  step {position} was {approval.describe_decision(one_line)}")
     if record.error and record.state in {JobState.FAILED, JobState.CANCELLED}:
         error = record.error
         lines.append(f"error[{error.reference}]: {error.message}")

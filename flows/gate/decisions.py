@@ -200,12 +200,12 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
     """What to say when a job stopped to wait while somebody was about to decide."""
     other = record.approvals.get(position)
     if record.state is JobState.CANCELLED:
-        why = other.told(one_line) if other else "it was cancelled in the Prefect UI"
+        why = other.describe_decision(one_line) if other else "it was cancelled in the Prefect UI"
         return TerminalError(
             "job-cancelled", "the job was cancelled in the meantime, and this decision is not kept",
             context=f"{record.id}: {why}", hint="start a new job",
         )  # fmt: skip
-    why = other.told(one_line) if other else f"it is {record.state.value}"
+    why = other.describe_decision(one_line) if other else f"it is {record.state.value}"
     return InputError(
         "not-waiting", "the job was decided in the meantime, and this decision is not kept",
         context=f"{record.id}: {why}", hint="continue it without --approve or --reject",
@@ -284,7 +284,7 @@ def rejected(approval: Approval, step: str | None) -> Problem:
     """Why a job is cancelled after a no at ``step``."""
     return Problem(
         reference="rejected",
-        message=approval.model_copy(update={"comment": ""}).told(one_line),
+        message=approval.model_copy(update={"comment": ""}).describe_decision(one_line),
         context=one_line(approval.comment) or None,
         hint="mend what was found and start a new job",
         step=step,

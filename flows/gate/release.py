@@ -116,7 +116,7 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
     source = sources.read_by(declared(job.step_names[position - 1]))
     if not job.config.report.enabled or source is None or job.steps[position].state == "completed":
         return None
-    if any(declared(name).asks and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
+    if any(declared(name).is_wait and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
         return None
     what = _reported_files(job, source)
     shown = job.record().shown.get(position)
@@ -157,7 +157,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
     if not job.config.report.enabled or source is None:
         return
     before = job.record().shown_at_the_end
-    if before is None and not any(one.delivers or one.asks for one in map(declared, job.step_names)):
+    if before is None and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
         none_made = Shown(on_demand=True)
         job.writer.set(**{f"shown__{AT_THE_END}": none_made})
         job.presenter.reported(none_made, job.directory.path)
@@ -215,13 +215,13 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
             seen=what.seen,
             settings=rules.settings_digest(job.config, inside=what.inside),
         )
-    if step is None or not declared(job.step_names[step - 1]).asks:
+    if step is None or not declared(job.step_names[step - 1]).is_wait:
         job.presenter.reported(outcome, job.directory.path)
     return outcome
 
 
 def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
-    meter.say("reads what leaves, and what came in")
+    meter.set_status("reads what leaves, and what came in")
     facts = facts_of(job, step, what.place, what.found)
     if what.inside:
         facts = replace(facts, destination=None)
@@ -301,7 +301,7 @@ def begin_measuring(job: RunningJob, position: int, sources: Sources) -> None:
     if not job.config.report.enabled or job.beside is not None or sources.newest is None:
         return
     behind = [declared(name) for name in job.step_names[position - 1 :]]
-    until = next((at for at, step in enumerate(behind) if step.asks or step.delivers), 0)
+    until = next((at for at, step in enumerate(behind) if step.is_wait or step.delivers), 0)
     writes = [step for step in behind[:until] if step.output is not None]
     if not writes or job.steps[position].state == "completed":
         return

@@ -226,7 +226,7 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     if shown is not None and shown.inside:
         lines += [INSIDE]
     if waiting.first is not None:
-        lines += [f"the first of two decisions: {waiting.first.told(one_line)}"]
+        lines += [f"the first of two decisions: {waiting.first.describe_decision(one_line)}"]
     return lines
 
 

@@ -24,7 +24,7 @@ from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.fhir.crtdl import KEYS, parse_document
 from tasks.shared.files.named_file import LARGEST_FILE
 from tasks.shared.http.url_names import is_url
-from tasks.shared.step import Given
+from tasks.shared.step import GivenInputs
 from tasks.shared.units import human_bytes
 
 
@@ -71,12 +71,12 @@ class JobInputs(BaseModel):
         """Return the inputs in the parameters of a flow run; missing ones are ``None``."""
         return cls(**{name: value for name, value in parameters.items() if value is not None})
 
-    def step_inputs(self) -> Given:
+    def step_inputs(self) -> GivenInputs:
         """Return the inputs as steps take them."""
         crtdl, patients, rules = (
             Path(path) if path is not None else None for path in (self.crtdl, self.patients, self.anonymization_config)
         )
-        return Given(crtdl, patients, self.input, rules)
+        return GivenInputs(crtdl, patients, self.input, rules)
 
     def own_crtdl(
         self, job_dir: Path, steps: Sequence[str], *, attached: bool, reset: int | None = None

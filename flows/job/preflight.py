@@ -21,8 +21,8 @@ from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.tls import ssl_context
 from tasks.shared.import_directory import IMPORT
-from tasks.shared.service import Doubt, Service
-from tasks.shared.step import CheckContext, Given, Reads, Step
+from tasks.shared.service import ProbeWarning, Service
+from tasks.shared.step import CheckContext, GivenInputs, Reads, Step
 from tasks.shared.units import human_bytes
 
 RESERVE = 100_000_000
@@ -68,9 +68,9 @@ def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str
     if service.probe is None:
         return
     with patience(f"checking services.{service.key}: whether it answers, and is what it must be"):
-        found = list(service.probe.ask(service, config))
+        found = list(service.probe.find_problems(service, config))
     for one in found:
-        if isinstance(one, Doubt):
+        if isinstance(one, ProbeWarning):
             tell(one.text)
         else:
             yield one
@@ -119,7 +119,7 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
         yield from crtdl_preprocessing.findings(path, rules)
 
 
-def _unused(given: Given, enabled: Sequence[Step]) -> Iterator[SluiceError]:
+def _unused(given: GivenInputs, enabled: Sequence[Step]) -> Iterator[SluiceError]:
     """Yield a finding for each given input that no enabled step takes, as the step that would take it words it."""
     taken = {name for step in enabled for name in step.takes}
     unused = {name for name, value in vars(given).items() if value is not None} - taken

@@ -21,14 +21,14 @@ from flows.job.running.state import JobState, job_state
 from flows.reports.events import KickOff
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.events import Collector, Status
-from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
+from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 AT_THE_END = "end"
 """In place of a position: what the release report at the end of the job showed."""
 
 
-class ProgressRecord(Kept):
+class ProgressRecord(StoredModel):
     """Progress of the running step; ``fraction`` is 0…1."""
 
     fraction: float | None = None
@@ -36,7 +36,7 @@ class ProgressRecord(Kept):
     message: str | None = None
 
 
-class Run(Kept):
+class Run(StoredModel):
     """The last run of the job, counted from 1; when the job and this run of it began (UTC, milliseconds)."""
 
     number: int
@@ -44,14 +44,14 @@ class Run(Kept):
     began: str
 
 
-class Extraction(Kept):
+class Extraction(StoredModel):
     """The handle of the extraction job (document 1, "Job data")."""
 
     status_url: str | None = None
     job_id: str | None = None
 
 
-class JobRecord(Kept):
+class JobRecord(StoredModel):
     """The record of a job."""
 
     id: str

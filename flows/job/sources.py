@@ -49,7 +49,7 @@ class Sources:
 
     def asks_before_delivery(self) -> bool:
         """Return whether a person reviews the data that are sent."""
-        return any(step.asks and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
+        return any(step.is_wait and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
 
     def readers(self, position: int) -> list[int]:
         """Return the positions of the steps that read the data released at ``position``, up to the next wait for the
@@ -58,10 +58,10 @@ class Sources:
         found: list[int] = []
         made: list[Step] = []  # by steps before, of that data
         for at, step in enumerate(self._steps[position:], start=position + 1):
-            if step.asks and not made:
+            if step.is_wait and not made:
                 break
             resources = step.reads(self._config) is Reads.RESOURCES and all(one.tables for one in made)
-            if not step.asks and (not made or resources):
+            if not step.is_wait and (not made or resources):
                 found.append(at)
             if step.output is not None:
                 made.append(step)
@@ -77,5 +77,5 @@ class Sources:
 
 def destinations(config: PipelineConfig, position: int) -> list[tuple[str, str]]:
     """Return name and target of the steps that send data, from the wait at ``position`` (from 1) to the next wait."""
-    behind = itertools.takewhile(lambda step: not step.asks, map(declared, config.pipeline.enabled_steps[position:]))
+    behind = itertools.takewhile(lambda step: not step.is_wait, map(declared, config.pipeline.enabled_steps[position:]))
     return [(step.name, service.destination) for step in behind for service in step.services(config)]

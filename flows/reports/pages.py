@@ -140,7 +140,7 @@ def job_page(
         lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k, record.types)
     lines += ["## Decisions", ""] if record.decisions else []
     for position, approval in record.decisions:
-        lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
+        lines += [f"Step {position} (wait) was {approval.describe_decision(literal)}", ""]
     page.publish(title(state), "\n".join([*lines, *_files(record)]) + "\n")
 
 

@@ -22,12 +22,12 @@ from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
 from tasks.shared.publication_details import details
-from tasks.shared.report import Kept, Problem, StepReport, Waiting
+from tasks.shared.report import Problem, StepReport, StoredModel, Waiting
 
 NAME: Final = "summary.json"
 
 
-class Compared(Kept):
+class Compared(StoredModel):
     """Lines that the step before reported as written, and lines that this step read (``4-product.md`` §5,
     "Reconciliation").
     """
@@ -39,7 +39,7 @@ class Compared(Kept):
     agrees: bool
 
 
-class Inputs(Kept):
+class Inputs(StoredModel):
     """Names of the job's inputs: files and directories without their path, a URL without its query."""
 
     config: str
@@ -49,7 +49,7 @@ class Inputs(Kept):
     patients: str | None
 
 
-class Versions(Kept):
+class Versions(StoredModel):
     """Versions of Sluice, Python and Prefect."""
 
     sluice: str
@@ -57,7 +57,7 @@ class Versions(Kept):
     prefect: str
 
 
-class Decision(Kept):
+class Decision(StoredModel):
     """A person's decision at the wait at ``position``; with two reviewers there are two. Comments are left out, since
     they may be about a patient; they are in the job record and in the release report.
     """
@@ -70,7 +70,7 @@ class Decision(Kept):
     overridden: tuple[str, ...]
 
 
-class Summary(Kept):
+class Summary(StoredModel):
     """A job at the end of its ``run``-th run. ``created`` is of the job, the other moments are the run's.
 
     ``report`` is the path of the page of the newest release report.

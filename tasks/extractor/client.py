@@ -23,7 +23,7 @@ from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.fhir.reading import ID, UNREADABLE, RepeatedKeyError, unique_members
-from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
+from tasks.shared.http.answer import Answer, RefusedError, RequestContext, wrong_answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.service import METADATA, Service
 from tasks.shared.step import StepContext
@@ -143,7 +143,7 @@ class ExtractionClient:
         kind = JSON if isinstance(crtdl, bytes) else FHIR_JSON
         answer = self._send("POST", url, operation="submit", content=body, headers={"Content-Type": kind}, retry=False)
         locations = {text for value in answer.headers.get_list("content-location") if (text := value.strip())}
-        asked = Where(SERVICE, "submit", "POST", url)
+        asked = RequestContext(SERVICE, "submit", "POST", url)
         if not locations:
             raise wrong_answer(
                 answer,
@@ -192,7 +192,7 @@ class ExtractionClient:
         )
         cohort = _cohort(answer)
         if cohort is None:
-            where = Where(SERVICE, "preview", "POST", url)
+            where = RequestContext(SERVICE, "preview", "POST", url)
             raise _unexpected(answer, where, "with something else than a List with every Patient/<id> once")
         return cohort
 
@@ -206,7 +206,7 @@ class ExtractionClient:
         query = [f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values]
         found = self._listed("?" + "&".join(query) if query else "", strict=strict, brief=False)[0]
         if ids and not {task.id.lower() for task in found} <= {job_id.lower() for job_id in ids}:
-            where = Where(SERVICE, "task", "GET", service_url(self.base_url, "Task"))
+            where = RequestContext(SERVICE, "task", "GET", service_url(self.base_url, "Task"))
             hint = "the server ignores the ids that are asked for; leave them out"
             raise where.error(ServiceError, "extractor-answer", "was answered with the Task of another job", hint=hint)
         return found
@@ -221,7 +221,7 @@ class ExtractionClient:
         answer = self._read(url + query, brief=brief, headers=more)
         found = parse_tasks(parse_answer(answer))
         if found is None:
-            raise _unexpected(answer, Where(SERVICE, "task", "GET", url), "with something else than a Bundle")
+            raise _unexpected(answer, RequestContext(SERVICE, "task", "GET", url), "with something else than a Bundle")
         return found, _date(answer.headers.get("date"))
 
     def task(self, job_id: str, *, brief: bool = False) -> ExtractionTask:
@@ -314,7 +314,7 @@ class ExtractionClient:
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
         if task.priority is priority:
             return task
-        where = Where(SERVICE, "prioritize", "PUT", self._task_url(task.id))
+        where = RequestContext(SERVICE, "prioritize", "PUT", self._task_url(task.id))
         if task.version is None:
             raise where.error(ServiceError, "extractor-answer", "is impossible: the Task has no version", hint=_HINT)
         body = {
@@ -342,7 +342,9 @@ class ExtractionClient:
         task = parse_task(parse_answer(answer))
         if task is None or task.id.lower() != job_id.lower():
             what = "something else than a Task" if task is None else "the Task of another job"
-            raise _unexpected(answer, Where(SERVICE, operation, method, self._task_url(job_id)), f"with {what}")
+            raise _unexpected(
+                answer, RequestContext(SERVICE, operation, method, self._task_url(job_id)), f"with {what}"
+            )
         return task
 
 
@@ -375,7 +377,7 @@ def _cohort(answer: Answer) -> tuple[str, ...] | None:
 _HINT = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 
-def _unexpected(answer: Answer, where: Where, what: str) -> RefusedError:
+def _unexpected(answer: Answer, where: RequestContext, what: str) -> RefusedError:
     return wrong_answer(answer, where, what, reference="extractor-answer", hint=_HINT)
 
 

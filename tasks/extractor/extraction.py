@@ -128,7 +128,7 @@ class _Run:
         try:
             yield
         except ServiceError as error:
-            self._failed.tell(error, answer=answer)
+            self._failed.save_answer_of(error, answer=answer)
             raise
 
     def _direct(self, url: str) -> Answer:
@@ -146,11 +146,11 @@ class _Run:
     def _extract(self) -> tuple[Handle, Answer]:
         """Return the handle and the final answer of the extraction; a dead handle is submitted again once."""
         submission = self._submission()
-        self._context.meter.say("submitting")
+        self._context.meter.set_status("submitting")
         handle = submission.handle()
         fresh = False
         while True:
-            self._context.meter.say("extracting")
+            self._context.meter.set_status("extracting")
             answer = self._wait(submission, handle)
             if not isinstance(answer, Gone):
                 with self._failure_kept(answer):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tasks.extractor.client import SERVICE, TRANSIENT
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
-from tasks.shared.http.answer import Answer, RefusedError, Where, error_for, place
+from tasks.shared.http.answer import Answer, RefusedError, RequestContext, error_for, place
 from tasks.shared.units import human_seconds
 
 _SHOWN = 10
@@ -190,5 +190,5 @@ def _most(errors: Counter[str]) -> str:
     return shown + (", …" if len(errors) > _SHOWN else "")
 
 
-def _poll(url: str) -> Where:
-    return Where(SERVICE, "poll", "GET", url)
+def _poll(url: str) -> RequestContext:
+    return RequestContext(SERVICE, "poll", "GET", url)

@@ -147,7 +147,7 @@ class Poller:
         """Show what is wrong with the polls, nothing when they are answered; one line of the log for each change, not
         for each poll."""
         if trouble:
-            self._progress.say(f"extracting: {trouble}", stands=True)
+            self._progress.set_status(f"extracting: {trouble}", stands=True)
         if trouble != self._trouble:
             logger.info("extractor: %s", trouble or "the server answers again")
             self._seen = None  # what happened meanwhile nobody saw
@@ -179,7 +179,7 @@ class Poller:
             logger.info("extraction job %s: %s", handle.job_id, state)
         self._state = state or self._state
         still = self._stands(handle, state, task, told)
-        self._progress.say(f"extracting: {text}", fraction=fraction, stands=paused or still)
+        self._progress.set_status(f"extracting: {text}", fraction=fraction, stands=paused or still)
 
     def _stands(self, handle: Handle, state: str, task: ExtractionTask | None, told: ProgressText) -> bool:
         """Return whether nothing has changed for a long time; warn once, and then every hour.

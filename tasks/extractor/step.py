@@ -16,15 +16,15 @@ from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT
-from tasks.shared.step import CheckContext, Given, Step, nothing
+from tasks.shared.step import CheckContext, GivenInputs, Step, nothing
 
 
-def needs(given: Given) -> Collection[str]:
+def needs(given: GivenInputs) -> Collection[str]:
     """Require a query, unless a result URL is given."""
     return () if is_url(given.input or "") else ("crtdl",)
 
 
-def patients_unused(given: Given) -> InputError:
+def patients_unused(given: GivenInputs) -> InputError:
     """Whoever names patients means only these: going on without them would move more than was asked for."""
     return InputError(
         "patients-unused", "--patients limits what the extraction server extracts, and this run submits nothing",

@@ -82,7 +82,7 @@ class Flattener:
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._ending = SharedStop(together)
-        told = Meter(collector=context.meter.tell)  # no requests of the step's
+        told = Meter(collector=context.meter.record_event)  # no requests of the step's
         self._metadata = context.client(
             self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=told, max_connections=1
         )
@@ -188,7 +188,7 @@ class Flattener:
         )
 
     def _no_row(self, problem: NoRowError, where: str) -> ServiceError:
-        hint = f"the row is in {self._failed.keep(problem.line)} in the job directory; it may quote data"
+        hint = f"the row is in {self._failed.save_answer(problem.line)} in the job directory; it may quote data"
         if problem.number == 1:
             hint = f"is services.flattening.service_url that of a flattening service? {hint}"
         return self._wrong_rows("flattening-row", f"row {problem.number:,} of an answer {problem.what}", where, hint)
@@ -196,7 +196,8 @@ class Flattener:
     def _rows_differ(self, problem: RowsDifferError, last: bytes, where: str) -> ServiceError:
         hint = "the service lost rows or mixed up requests: see its log; continuing the job asks again"
         if last:
-            hint += f"; the place in the answer is in {self._failed.keep(last)} in the job directory; it may quote data"
+            kept = self._failed.save_answer(last)
+            hint += f"; the place in the answer is in {kept} in the job directory; it may quote data"
         return self._wrong_rows("flattening-rows-differ", str(problem), where, hint)
 
     def _wrong_rows(self, reference: str, message: str, where: str, hint: str) -> ServiceError:
@@ -240,7 +241,7 @@ class Flattener:
         elif error.status == 413:
             error.hint = "lower services.flattening.batch_size_mb, or raise the service's limit for a request"
         error.context = f"{where}, {error.context}" if error.context else where
-        self._failed.tell(error)
+        self._failed.save_answer_of(error)
         return error
 
     def _ask_for_metadata(self) -> None:

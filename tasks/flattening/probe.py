@@ -12,7 +12,7 @@ from tasks.flattening.answer import Promise, RowAgreement, RowRule, RowsDifferEr
 from tasks.flattening.rows import NoRowError, RowReader, Shape
 from tasks.flattening.views import RESOURCE_TYPE
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import Exchange, MadeUp, Service
+from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
 
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}
 """*Quirk:* ``Accept`` must be exactly one media type, everything else is a 500."""
@@ -49,13 +49,13 @@ def metadata(url: str) -> str:
     return f"{url.rstrip('/')}/fhir/metadata"
 
 
-def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
+def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[ProbeRequest]:
     url = service.url or ""
-    yield Exchange("GET", metadata(url), lambda _: None)
-    yield Exchange("POST", endpoint(url), _wrong, _BODY, HEADERS)
+    yield ProbeRequest("GET", metadata(url), lambda _: None)
+    yield ProbeRequest("POST", endpoint(url), _wrong, _BODY, HEADERS)
 
 
-PROBE: Final = MadeUp("a flattening service", _exchanges, key="service_url")
+PROBE: Final = SyntheticProbe("a flattening service", _exchanges, key="service_url")
 
 
 def service(config: PipelineConfig) -> Service:

@@ -13,10 +13,10 @@ from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, Given, Step, same_as_input
+from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
 
 
-def needs(_given: Given) -> Collection[str]:
+def needs(_given: GivenInputs) -> Collection[str]:
     """Return the groups of the query, whatever was imported."""
     return ("crtdl",)
 

@@ -26,7 +26,7 @@ from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_pa
 from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import GroupView
 from tasks.shared.errors import storage_error, storage_errors
-from tasks.shared.files.ledger import Account, Ledger
+from tasks.shared.files.ledger import FileProgress, Ledger
 from tasks.shared.files.out_file import PART, OutFile, can_continue, publish, size_of, write_file
 
 OUTPUT: Final = "csv"
@@ -142,7 +142,7 @@ class Tables:
     def __getitem__(self, place: int) -> CsvTable:
         return self._all[place]
 
-    def account(self, place: int) -> Account:
+    def account(self, place: int) -> FileProgress:
         """Return the recorded facts about a table."""
         return self._accounts[place]
 

@@ -130,7 +130,7 @@ class Deidentification:
         return line, received.entries
 
     def _unusable(self, answer: Answer, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
-        kept = self._failed.keep(answer.body, request=request)
+        kept = self._failed.save_answer(answer.body, request=request)
         return wrong.kind(
             wrong.reference,
             f"pseudonymizer: the service gave {wrong} (status {answer.status})",
@@ -156,7 +156,7 @@ class Deidentification:
         if error.answered == _REFUSED:
             rules = "the service answers 400 for an anonymization file that it cannot use, too"
             error.hint = f"{error.hint}; {rules}" if error.hint else rules
-        self._failed.tell(error, request=(place, text))
+        self._failed.save_answer_of(error, request=(place, text))
 
 
 def _sent_outline(text: bytes, place: str) -> ResourceSummary:

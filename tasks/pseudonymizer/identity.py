@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tasks.shared.errors import StorageError, storage_errors
-from tasks.shared.fhir.references import CONTAINED, SEARCH, URN, Target
+from tasks.shared.fhir.references import CONTAINED, SEARCH, URN, ReferenceTarget
 from tasks.shared.files.out_file import OutFile, can_continue, size_of
 from tasks.shared.files.private_file import open_private
 
@@ -42,7 +42,7 @@ _KEY: Final = 16
 _ROW: Final = 16
 _BLOCK: Final = _ROW << 12
 
-Pair = tuple[Target, Target]
+Pair = tuple[ReferenceTarget, ReferenceTarget]
 """What a reference named when it was sent, and what it names in the answer."""
 
 

@@ -27,7 +27,7 @@ import msgspec
 from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.identity import Loose, Pair
 from tasks.shared.fhir.reading import RESOURCE_TYPE
-from tasks.shared.fhir.references import Target, id_named_by, spelled_references, target_of
+from tasks.shared.fhir.references import ReferenceTarget, id_named_by, spelled_references, target_of
 from tasks.shared.fhir.sources import names_foreign_patient
 
 PLACES: Final = ("id", "fullUrl", "request.url", "reference")
@@ -217,15 +217,15 @@ class _Candidates:
         self._outline = outline
         self._trees = trees
 
-    def of(self, kind: str) -> set[Target]:
+    def of(self, kind: str) -> set[ReferenceTarget]:
         """Return the candidates of a kind."""
         return {target for target in self._targets if target.kind == kind}
 
     @cached_property
-    def _targets(self) -> set[Target]:
+    def _targets(self) -> set[ReferenceTarget]:
         outline = self._outline
         named = zip([*outline.types, outline.type], [*outline.ids, outline.id], strict=True)
-        targets = {Target(kind, f"{kind}/{own}") for kind, own in named if kind and own}
+        targets = {ReferenceTarget(kind, f"{kind}/{own}") for kind, own in named if kind and own}
         return targets | {target for text in _texts(self._trees) if (target := target_of(text)) is not None}
 
 

@@ -21,7 +21,7 @@ from tasks.pseudonymizer.residual_identifiers import values_at
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import Exchange, MadeUp, Service, WrongServiceError
+from tasks.shared.service import ProbeRequest, Service, SyntheticProbe, WrongServiceError
 
 _REFUSED: Final = 400
 _UNREADABLE_RULES: Final = b"fhirPathRules: [\n"
@@ -65,7 +65,7 @@ _IDENTIFYING: Final = (
 )  # fmt: skip
 
 
-def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
+def _exchanges(service: Service, config: PipelineConfig) -> Iterator[ProbeRequest]:
     path = config.services.pseudonymizer.anonymization_config
     rules = usable_rules(path)
     if path is not None and rules is None:
@@ -73,7 +73,7 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
     if rules is not None:
         hide(rules)
         nobody = body(_UNREADABLE_RULES, json.dumps(PATIENT).encode())
-        yield Exchange("POST", endpoint(service.url), _reads_rules, nobody, HEADERS, frozenset({_REFUSED}))
+        yield ProbeRequest("POST", endpoint(service.url), _reads_rules, nobody, HEADERS, frozenset({_REFUSED}))
 
     refused: list[Answer] = []
 
@@ -87,12 +87,12 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
         return f"answered {_REFUSED}" if answer.status == _REFUSED else _refused_rules(refused[0])
 
     made_up = body(rules.content if rules is not None else None, BUNDLE)
-    yield Exchange("POST", endpoint(service.url), wrong, made_up, HEADERS, frozenset({_REFUSED}))
+    yield ProbeRequest("POST", endpoint(service.url), wrong, made_up, HEADERS, frozenset({_REFUSED}))
     if refused:
-        yield Exchange("POST", endpoint(service.url), without_rules, BUNDLE, HEADERS, frozenset({_REFUSED}))
+        yield ProbeRequest("POST", endpoint(service.url), without_rules, BUNDLE, HEADERS, frozenset({_REFUSED}))
 
 
-PROBE: Final = MadeUp("a pseudonymization service", _exchanges)
+PROBE: Final = SyntheticProbe("a pseudonymization service", _exchanges)
 
 
 def service(config: PipelineConfig) -> Service:

@@ -10,10 +10,10 @@ from tasks.pseudonymizer.pseudonymization import STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, Given, Step, same_as_input
+from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
 
 
-def rules_unused(_given: Given) -> InputError:
+def rules_unused(_given: GivenInputs) -> InputError:
     """Return an error rather than a warning, so that data cannot be sent without the given rules unnoticed."""
     return InputError(
         "anonymization-config-unused",

@@ -15,7 +15,7 @@ from config import PipelineConfig, SendMode
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.service import Doubt, Exchange, Found, MadeUp, Service
+from tasks.shared.service import Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
 from tasks.shared.step import CheckContext
 
 HEADERS: Final = {"Accept": "application/fhir+json"}
@@ -30,7 +30,7 @@ class StoreProbe:
 
     proves = True
 
-    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``tasks.shared.service.Probe``."""
         from tasks.send.s3 import upload  # boto3 is slow to import
 
@@ -59,22 +59,22 @@ def space(context: CheckContext, read: int) -> int:
     return read if context.config.services.send.send_as is SendMode.TRANSFER_LOAD else 0
 
 
-def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
+def _exchanges(service: Service, config: PipelineConfig) -> Iterator[ProbeRequest]:
     loads = config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD
 
-    def wrong(answer: Answer) -> Doubt | str | None:
+    def wrong(answer: Answer) -> ProbeWarning | str | None:
         return _wrong(answer, transactions=loads)
 
     url = f"{(service.url or '').rstrip('/')}/fhir/metadata"
-    yield Exchange("GET", url, wrong, headers=HEADERS, accept=_HIDDEN)
+    yield ProbeRequest("GET", url, wrong, headers=HEADERS, accept=_HIDDEN)
 
 
-PROBE: Final = MadeUp("a FHIR R4 server that takes data", _exchanges)
+PROBE: Final = SyntheticProbe("a FHIR R4 server that takes data", _exchanges)
 
 
-def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
+def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
     if answer.status in _HIDDEN:
-        return Doubt(
+        return ProbeWarning(
             f"send: the server refused its metadata ({answer.status}), so its capabilities could not be checked"
         )
     if not answer.says_json:
@@ -102,7 +102,7 @@ def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
         return None
     if offered and "transaction" not in offered:
         return "said that it takes no transactions"
-    return None if offered else Doubt("send: the server does not say whether it takes transactions")
+    return None if offered else ProbeWarning("send: the server does not say whether it takes transactions")
 
 
 def _operations(rest: dict[str, Any]) -> Iterator[str]:

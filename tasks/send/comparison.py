@@ -13,7 +13,7 @@ from typing import Final
 
 from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import finished_files, stored_bytes
-from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take_inventory
+from tasks.shared.files.inventory import Inventory, InventoryEntry, differences, state_of, take_inventory
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.step import StepContext
 
@@ -52,7 +52,7 @@ class InputComparison:
         """Return the path of a file below the input directory, with ``/``."""
         return path.relative_to(self.directory).as_posix()
 
-    def entry(self, path: Path) -> Entry:
+    def entry(self, path: Path) -> InventoryEntry:
         """Return size and SHA-256 of a file's stored bytes. Raises ``DataError`` (``send-input-changed``)."""
         entry = self.inventory.by_name.get(path.relative_to(self.base).as_posix())
         if entry is None:

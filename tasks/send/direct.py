@@ -26,7 +26,7 @@ from tasks.send.load_account import LoadAccount, LoadSource
 from tasks.send.order import dependency_order, patient_of, stages
 from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors
-from tasks.shared.fhir.bundle import Cut, Resource, cut
+from tasks.shared.fhir.bundle import CutLine, Resource, cut
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
@@ -126,7 +126,7 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        failed = FailedAnswers(directory).begin().telling()
+        failed = FailedAnswers(directory).begin().saving_answers()
         with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,
@@ -188,11 +188,11 @@ class _Load:
                     raise _GivenUpError
             self._context.meter.within(path, source.facts.bytes)
 
-    def _short(self, source: LoadSource, line: bytes, number: int) -> Iterator[tuple[Cut, int, int | None]]:
+    def _short(self, source: LoadSource, line: bytes, number: int) -> Iterator[tuple[CutLine, int, int | None]]:
         part = cut(line, file=source.path.name, number=number, first=source.facts.resources)
         yield part, len(line), len(line)
 
-    def _long(self, source: LoadSource, line: LongLine) -> Iterator[tuple[Cut, int, int | None]]:
+    def _long(self, source: LoadSource, line: LongLine) -> Iterator[tuple[CutLine, int, int | None]]:
         """Yield the parts of a line that does not fit in memory, each with the size of its text, the first one with
         that of the line. A first pass finds its patients and placeholders."""
         name, entries = source.path.name, 0
@@ -243,7 +243,7 @@ class _Load:
         count = len(self._waiting)
         said = people(count, self._context.config.report.k)
         log.info("send: %s resources were put off until the targets of their references are there", said)
-        self._context.meter.say(f"{said} resources waited for the targets of their references")
+        self._context.meter.set_status(f"{said} resources waited for the targets of their references")
         # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
         # of references that runs against the order then needs one round, not one for each link.
         backwards = False

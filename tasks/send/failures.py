@@ -17,7 +17,7 @@ import msgspec
 from tasks.send.verdict import Verdict
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
-from tasks.shared.fhir.bundle import Rejected, Resource
+from tasks.shared.fhir.bundle import RejectedResource, Resource
 from tasks.shared.files.out_file import AppendFile, OutFile
 from tasks.shared.files.spreadsheet import as_text
 from tasks.shared.publication import people
@@ -64,7 +64,7 @@ class Failures:
         self._write_failure(resource, resource.type, reason, resource.key, verdict.status, answer)
         return reason
 
-    def rejected(self, rejected: Rejected) -> None:
+    def rejected(self, rejected: RejectedResource) -> None:
         """Keep a resource, or a line, that could not even be sent."""
         self._write_failure(rejected, rejected.type or "", rejected.reference, rejected.type)
 
@@ -92,7 +92,7 @@ class Failures:
 
     def _write_failure(
         self,
-        what: Resource | Rejected,
+        what: Resource | RejectedResource,
         kind: str,
         reason: str,
         resource: str | None,

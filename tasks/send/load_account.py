@@ -18,8 +18,8 @@ from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, SentTransaction
 from tasks.shared.errors import ReconciliationError
-from tasks.shared.fhir.bundle import Cut, Resource
-from tasks.shared.files.ledger import Account, Ledger, Ranges
+from tasks.shared.fhir.bundle import CutLine, Resource
+from tasks.shared.files.ledger import FileProgress, Ledger, Ranges
 from tasks.shared.meter import Meter
 
 _LOGGED: Final = 20
@@ -52,7 +52,7 @@ class LoadFacts(msgspec.Struct):
 class LoadSource:
     """One input file: what was read of it, and its account in the ledger."""
 
-    def __init__(self, path: Path, account: Account) -> None:
+    def __init__(self, path: Path, account: FileProgress) -> None:
         self.path = path
         self.account = account
         self.known = Ranges(account.done)
@@ -101,7 +101,7 @@ class LoadAccount:
             self._progress.add(resources=done)
         return source
 
-    def read(self, source: LoadSource, cut: Cut, size: int | None) -> Sequence[Resource]:
+    def read(self, source: LoadSource, cut: CutLine, size: int | None) -> Sequence[Resource]:
         """Count a line of ``size`` bytes, or its first part, or with ``None`` another part; what of it is still to be
         sent."""
         facts = source.facts

@@ -1,11 +1,8 @@
-"""What a step tells while it works, for whoever keeps it: small typed facts, never data.
+"""Events a step reports while it works: small typed facts, never data.
 
-A step calls ``context.meter.tell(event)`` and knows neither file nor Prefect; in a run the collector behind it is
-the job's journal (``flows/reports/``), elsewhere nobody listens. The vocabulary as a whole, with the events of the
-job itself, is in ``flows/reports/events.py`` and in ``docs/observability.md``.
-
-An event holds counts, sizes in bytes, seconds, names of files and types, statuses and ids of jobs: no payload, no
-identifier of a person, no URL, no secret (``architecture.md``, rule 7).
+A step calls ``context.meter.record_event(event)``. In a run the job's journal (``flows/reports/``) collects the events,
+elsewhere they are dropped. All events, with those of the job itself, are listed in ``flows/reports/events.py`` and in
+``docs/observability.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step calls ``meter.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a ``snapshot()``
 when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
-``meter.tell(event)``, for a collector that keeps it (``events.py``).
+``meter.record_event(event)``, for a collector that keeps it (``events.py``).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Snapshot:
         return self.content / self.seconds if self.seconds > 0 else 0.0
 
 
-class Pace:
+class TimeEstimate:
     """The time left of a step, estimated from the moments at which its fraction grew.
 
     Between two such moments the estimate counts down, and after a pause that is longer than the usual ones there is
@@ -144,7 +144,7 @@ class Meter:
         self._clock = clock
         self._started = clock()
         self._now = Snapshot()
-        self._pace = Pace(self._started)
+        self._pace = TimeEstimate(self._started)
         self._stored: dict[Path, int] = {}
         self._content: dict[Path, int] = {}
         self._ratios: dict[Path, float] = {}
@@ -206,7 +206,7 @@ class Meter:
         with self._lock:
             if count and not self._out:
                 self._earlier, self._now.earlier = self._done, self._read
-                self._pace = Pace(self._clock(), self._now.fraction or 0.0)
+                self._pace = TimeEstimate(self._clock(), self._now.fraction or 0.0)
             self._out += count
 
     def hand_in(self, count: int) -> None:
@@ -253,7 +253,7 @@ class Meter:
             self._now.warnings += (text,)
         logger.warning("%s", text)
 
-    def say(self, message: str | None = None, *, fraction: float | None = None, stands: bool = False) -> None:
+    def set_status(self, message: str | None = None, *, fraction: float | None = None, stands: bool = False) -> None:
         """Set the short text, which an empty one takes back, and, where a service reports one, the fraction done (0…1);
         it ``stands`` while nothing moves."""
         with self._lock:
@@ -264,21 +264,21 @@ class Meter:
                 now.message = message or None
             if fraction is not None:
                 if now.fraction is None:  # a service may have been at work before this run
-                    self._pace = Pace(self._clock(), fraction)
+                    self._pace = TimeEstimate(self._clock(), fraction)
                 now.fraction = fraction
                 self._pace.grow(self._clock(), fraction)
         if message and news:
-            self.tell(Status(message=message, fraction=fraction))
+            self.record_event(Status(message=message, fraction=fraction))
 
     def begin(self, message: str) -> None:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
         with self._lock:
             self._started = self._moved = self._clock()
-            self._pace = Pace(self._started)
+            self._pace = TimeEstimate(self._started)
             self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
-        self.tell(Status(message=message))
+        self.record_event(Status(message=message))
 
-    def tell(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Tell what happened to whoever keeps events; nobody, unless a collector was given.
 
         A request that is tried again is in the snapshots from now on, until something is done after its wait: whether
@@ -341,7 +341,7 @@ class Meter:
         failed."""
         status: int | None = getattr(error, "status", None)
         reference = str(getattr(error, "reference", type(error).__name__))
-        self.tell(
+        self.record_event(
             RequestRetry(
                 service=service,
                 operation=operation,

@@ -108,15 +108,15 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
     for service in services:
         if service.probe is None or not service.probe.proves:
             continue
-        context.meter.say(f"asks {service.key} with a made-up resource")
-        told = Meter(collector=context.meter.tell)  # no requests of the step's
-        for found in service.probe.ask(service, context.config, stop=context.stop, meter=told):
+        context.meter.set_status(f"asks {service.key} with a made-up resource")
+        told = Meter(collector=context.meter.record_event)  # no requests of the step's
+        for found in service.probe.find_problems(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
-                FailedAnswers(context.state(service.key)).begin().tell(found)
+                FailedAnswers(context.state(service.key)).begin().save_answer_of(found)
                 raise found
             context.meter.warn(found.text)
             yield found.text
-        context.meter.say("")
+        context.meter.set_status("")
 
 
 def without_file_names(context: StepContext, done: StepReport, warnings: Sequence[str]) -> tuple[str, ...]:
@@ -143,13 +143,13 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
         return None
     ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
 
-    def known(name: str, _state: object) -> str | None:
+    def recorded_hash(name: str, _state: object) -> str | None:
         facts = ledger.get(context.job_dir / name)
         return facts.sha256 if facts is not None else None
 
     if (done.bytes_out or 0) > _WORTH_A_WORD:
-        context.meter.say("takes the hashes of what was written")
-    inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
+        context.meter.set_status("takes the hashes of what was written")
+    inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=recorded_hash)
     if context.approved is not None:
         still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))

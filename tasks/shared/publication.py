@@ -86,7 +86,7 @@ def _about(patients: int, k: int) -> int:
     return max(rounded(patients), k)
 
 
-def known(patients: int, k: int, *, rounded: bool = True) -> tuple[int, int]:
+def possible_range(patients: int, k: int, *, rounded: bool = True) -> tuple[int, int]:
     """Return the least and the most that a printed number from ``k`` on may be; with ``rounded=False`` it is exact."""
     if not rounded or patients < k:
         return patients, patients
@@ -109,7 +109,7 @@ def count(patients: int, k: int, *, of: int | None = None, rounded: bool = False
             return ALL
         if of == k + 1:
             return SOME
-        if patients >= k > known(of, k, rounded=rounded)[0] - patients:
+        if patients >= k > possible_range(of, k, rounded=rounded)[0] - patients:
             return Count(word="all_but_fewer", number=k + ROUNDED_TO - 1 if rounded else k)
     if patients < k or (of is not None and of < k):
         return Count(word="fewer", number=k)
@@ -123,7 +123,7 @@ def count_of_text(patients: int, k: int, *, of: int, asked: bool = False, rounde
     more. Else what is "all" or nearly all is "some".
     """
     said = count(patients, k, of=of, rounded=rounded)
-    many = known(of, k, rounded=rounded)[0] >= QUARTILES_FROM * k
+    many = possible_range(of, k, rounded=rounded)[0] >= QUARTILES_FROM * k
     if said.word in ("all", "all_but_fewer") and not asked and not many:
         return SOME
     return said
@@ -151,7 +151,7 @@ def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
 def enough(patients: int, k: int, *, rounded: bool = False) -> bool:
     """Whether more than the alarms may be printed of this many patients in all (R6). Where their number is ``rounded``
     it is two more: of ``k`` and ``k`` + 1, which look the same, other words are used."""
-    return patients >= k and (not rounded or known(patients, k)[0] >= k + 2)
+    return patients >= k and (not rounded or possible_range(patients, k)[0] >= k + 2)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def cells(patients: Mapping[str, int], k: int, *, rounded: bool = False) -> Cell
         return _fitting(patients, 0, total, k, rounded=rounded)
     hidden = sum(number for number in patients.values() if number < k)
     large = {name: number for name, number in patients.items() if number >= k}
-    while large and (hidden < k or _tells(hidden, small, k)):
+    while large and (hidden < k or _reveals(hidden, small, k)):
         least = _about(min(large.values()), k)
         joining = {name for name, number in large.items() if _about(number, k) == least}
         hidden += sum(large.pop(name) for name in joining)
@@ -198,10 +198,10 @@ def _fitting(shown: Mapping[str, int], hidden: int, total: int, k: int, *, round
         most = numbers[largest]
         for step in (0, -ROUNDED_TO, ROUNDED_TO):
             numbers[largest] = most + step
-            bounds = [known(number, k) for number in (*numbers.values(), hidden) if number]
-            (low, high), (least, greatest) = map(sum, zip(*bounds, strict=True)), known(total, k)
+            bounds = [possible_range(number, k) for number in (*numbers.values(), hidden) if number]
+            (low, high), (least, greatest) = map(sum, zip(*bounds, strict=True)), possible_range(total, k)
             # "all but fewer" of one cell, where another one has k, would tell the total, too.
-            words = numbers[largest] >= k and known(max(numbers.values()), k)[1] <= least - k
+            words = numbers[largest] >= k and possible_range(max(numbers.values()), k)[1] <= least - k
             if words and low <= least and high >= greatest:
                 break
         else:
@@ -210,7 +210,7 @@ def _fitting(shown: Mapping[str, int], hidden: int, total: int, k: int, *, round
     return Cells(said, count(hidden, k, of=total, rounded=rounded) if hidden else None, numbers)
 
 
-def _tells(hidden: int, small: int, k: int) -> bool:
+def _reveals(hidden: int, small: int, k: int) -> bool:
     """Whether the sum ``hidden`` of ``small`` cells is near the least or the most it can be, or rounded with few."""
     return (small > 0 and (hidden < 2 * k or hidden > small * (k - 2))) or (
         k % ROUNDED_TO in (1, 2) and hidden <= k + 1
@@ -243,7 +243,7 @@ def flow(
     kept = {patients}
 
     def apart(one: int, other: int) -> bool:
-        (low, high), (least, most) = known(one, k, rounded=rounded), known(other, k, rounded=rounded)
+        (low, high), (least, most) = possible_range(one, k, rounded=rounded), possible_range(other, k, rounded=rounded)
         return one == other or low - most >= k or least - high >= k
 
     for name, figure in figures:
@@ -339,7 +339,7 @@ def quartiles(
     values: tuple[float, float, float] | None, patients: int, k: int, *, rounded: bool = False
 ) -> tuple[float, float, float] | None:
     """R8: quartiles of one value a patient, from 4k patients on, in two digits; else ``None``."""
-    if values is None or known(patients, k, rounded=rounded)[0] < QUARTILES_FROM * k:
+    if values is None or possible_range(patients, k, rounded=rounded)[0] < QUARTILES_FROM * k:
         return None
     return two_digits(values[0]), two_digits(values[1]), two_digits(values[2])
 
@@ -363,7 +363,11 @@ def span(periods: Mapping[str, int], k: int, *, rounded: bool = False) -> tuple[
     come below k.
     """
     places = {place for place in map(_place, periods) if place is not None}
-    if not periods or len(places) < len(periods) or known(min(periods.values()), k, rounded=rounded)[0] < 2 * k:
+    if (
+        not periods
+        or len(places) < len(periods)
+        or possible_range(min(periods.values()), k, rounded=rounded)[0] < 2 * k
+    ):
         return None
     first, last = min(periods), max(periods)
     most = _LONGEST_YEARS * (4 if "Q" in first else 12)

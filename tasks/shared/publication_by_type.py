@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tasks.shared.publication import ALL, COARSE, NONE, ROUNDED_TO, SOME, Count, count, known, technical
+from tasks.shared.publication import ALL, COARSE, NONE, ROUNDED_TO, SOME, Count, count, possible_range, technical
 
 
 @dataclass(frozen=True)
-class OfType:
+class ResourcesOfType:
     """Resources of one type, or of "other types", as R1 prints them: all, those of nobody, and whose the others are."""
 
     resources: int
@@ -43,7 +43,7 @@ def least_beside(said: Count, of: int | None) -> int:
 
 def by_type(
     columns: Sequence[Types], k: int, *, of: Sequence[int | None], recipient: bool = False
-) -> tuple[list[dict[str, OfType]], list[OfType] | None]:
+) -> tuple[list[dict[str, ResourcesOfType]], list[ResourcesOfType] | None]:
     """Return resources and patients by type, and those of "other types" where there are any (R1).
 
     ``columns`` are the step that the report is about and those before it, ``of`` the number of patients of each, or
@@ -78,7 +78,9 @@ def by_type(
         # Of how many patients all of them are is not known, only that it is as many as of one of them.
         everybody_s = most >= (of[at] or most + 1)
         others.append(
-            OfType(technical(resources, recipient=recipient), 0, ALL if everybody_s else SOME if most else NONE)
+            ResourcesOfType(
+                technical(resources, recipient=recipient), 0, ALL if everybody_s else SOME if most else NONE
+            )
         )
     return shown, others
 
@@ -92,9 +94,9 @@ class _Figures:
     own: int
     nobody: int
 
-    def published(self, *, recipient: bool) -> OfType:
+    def published(self, *, recipient: bool) -> ResourcesOfType:
         nobody = technical(self.nobody, recipient=recipient)
-        return OfType(technical(self.own, recipient=recipient) + nobody, nobody, self.said)
+        return ResourcesOfType(technical(self.own, recipient=recipient) + nobody, nobody, self.said)
 
 
 def _figures(
@@ -108,7 +110,7 @@ def _figures(
         if found:
             now = found[0]
             said, least = count_before(patients, k, of=everyone, now=now.said, of_now=of[0] or 0, rounded=rounded)
-        most = known(everyone, k, rounded=rounded)[1] if everyone is not None else None
+        most = possible_range(everyone, k, rounded=rounded)[1] if everyone is not None else None
         found.append(_Figures(patients, said, max(own, least, least_beside(said, most)) if own else 0, nobody))
     return found
 
@@ -121,7 +123,7 @@ def count_before(
     They are not printed as fewer than ``now`` may mean, unless there are more patients now.
     """
     same = of == of_now
-    least = least_beside(now, of_now if same else known(of_now, k, rounded=rounded)[1])
+    least = least_beside(now, of_now if same else possible_range(of_now, k, rounded=rounded)[1])
     least = least if patients and (of is None or of >= of_now) else 0
     return count(max(patients, least), k, of=of, rounded=rounded), least
 

@@ -34,7 +34,7 @@ MOST_SAID = 10
 """How many overridden stops are said in one sentence."""
 
 
-class Kept(BaseModel):
+class StoredModel(BaseModel):
     """Base of what is kept as JSON and read by other versions, too: a key that is not known is passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
@@ -45,7 +45,7 @@ def _column(title: str, unit: str = "") -> Any:
     return Field(None, title=title, json_schema_extra={"unit": unit})
 
 
-class StepReport(Kept):
+class StepReport(StoredModel):
     """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
 
     ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
@@ -171,7 +171,7 @@ class Corrections(StrEnum):
     NOT_SENT = "not sent"
 
 
-class Approval(Kept):
+class Approval(StoredModel):
     """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
 
     ``files`` is the digest of what it was made on, ``report`` the SHA-256 of the release report. ``overridden`` are
@@ -202,7 +202,7 @@ class Approval(Kept):
             kept = kept | {"by": kept["who"], "where": "ui" if kept["who"] == IN_THE_UI else "cli"}
         return kept
 
-    def told(self, shown: Callable[[str], str]) -> str:
+    def describe_decision(self, shown: Callable[[str], str]) -> str:
         """The decision in words; what a person wrote is put through ``shown``, the escaping of the outlet."""
         verb = "approved" if self.approved else "rejected"
         place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
@@ -230,7 +230,7 @@ def _as_name(by: str) -> str:
     return unicodedata.normalize("NFKC", " ".join(seen.split()).casefold())
 
 
-class Shown(Kept):
+class Shown(StoredModel):
     """The release report as a person has it before her where she decides, or where data leave without a person.
 
     ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else
@@ -276,7 +276,7 @@ class Shown(Kept):
         return tuple(line.strip() for line in self.lines[2 : 2 + len(self.stops)])
 
 
-class Waiting(Kept):
+class Waiting(StoredModel):
     """Where a job waits and for what.
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
@@ -312,7 +312,7 @@ class Waiting(Kept):
         return kept
 
 
-class Problem(Kept):
+class Problem(StoredModel):
     """An error that ended a run of a job; ``step`` is ``None`` when it was none of a step."""
 
     reference: str

@@ -42,13 +42,13 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class ProbeWarning:
     """What a probe could not find out, as a sentence. It keeps nobody from starting."""
 
     text: str
 
 
-Found = SluiceError | Doubt
+Found = SluiceError | ProbeWarning
 
 
 class Probe(Protocol):
@@ -58,7 +58,7 @@ class Probe(Protocol):
     proves: bool
     """Whether it must be asked again before the first data go to the service."""
 
-    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """What keeps the service from being used, and what is doubtful. ``more`` is for the client."""
         ...
 
@@ -83,7 +83,7 @@ class HttpProbe:
     check: Callable[[Service, Answer], SluiceError | None] = alive
     timeout: float = 15.0
 
-    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
@@ -98,7 +98,7 @@ class HttpProbe:
             wrong = self.check(service, answer)
         except SluiceError as error:
             wrong = error
-        yield from map(Doubt, doubts)
+        yield from map(ProbeWarning, doubts)
         if wrong is not None:
             yield wrong
 
@@ -124,7 +124,7 @@ class WrongServiceError(RefusedError):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ProbeRequest:
     """One made-up request, and ``wrong``: what of its answer says that this is another service, in words that continue
     "it …"; or an error that says it better, or a doubt. Statuses in ``accept`` are answers to look at, beside 2xx.
     """
@@ -138,7 +138,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class MadeUp:
+class SyntheticProbe:
     """The made-up resource that goes first (document 3 §1): that the thing at a URL is ``kind`` is proved before the
     first data go there. ``exchanges`` are asked in order, until one is wrong, and repeated as the retry block says;
     ``key`` names the URL's key below the service's.
@@ -150,25 +150,25 @@ class MadeUp:
     proves = True
 
     kind: str
-    exchanges: Callable[[Service, PipelineConfig], Iterable[Exchange]]
+    exchanges: Callable[[Service, PipelineConfig], Iterable[ProbeRequest]]
     key: str = "url"
 
-    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
         doubts: list[str] = []
         with service.client(config, timeout=PATIENCE, within=PATIENCE, warn=doubts.append, **more) as client:
             for exchange in self.exchanges(service, config):
-                found = self._ask(service, client, exchange)
-                yield from map(Doubt, doubts)
+                found = self._send_request(service, client, exchange)
+                yield from map(ProbeWarning, doubts)
                 doubts.clear()
                 if found is not None:
                     yield found
                 if isinstance(found, SluiceError):
                     return
 
-    def _ask(self, service: Service, client: ServiceClient, exchange: Exchange) -> Found | None:
+    def _send_request(self, service: Service, client: ServiceClient, exchange: ProbeRequest) -> Found | None:
         try:
             answer = client.send(
                 exchange.method,
@@ -188,7 +188,7 @@ class MadeUp:
             return wrong if answer_of(wrong) else wrong.made_from(answer)
         return self._wrong(service, exchange, wrong, answer) if isinstance(wrong, str) else wrong
 
-    def _wrong(self, service: Service, exchange: Exchange, what: str, answer: Answer) -> ServiceError:
+    def _wrong(self, service: Service, exchange: ProbeRequest, what: str, answer: Answer) -> ServiceError:
         path = f"{exchange.method} {place(exchange.url)}"
         return WrongServiceError(
             "wrong-service",

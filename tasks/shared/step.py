@@ -57,7 +57,7 @@ class Parked(Exception):  # noqa: N818 - not an error
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInputs:
     """What a job is given beside its configuration: files, and the directory or URL to import."""
 
     crtdl: Path | None = None
@@ -108,7 +108,7 @@ class StepContext:
     job_dir: Path
     position: int
     name: str
-    given: Given = Given()
+    given: GivenInputs = GivenInputs()
     given_crtdl: Path | None = None
     source: Source | None = None
     doubts: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class CheckContext:
     """
 
     config: PipelineConfig
-    given: Given = Given()
+    given: GivenInputs = GivenInputs()
     job_dir: Path | None = None
     online: bool = True
     sizes: dict[str, int] = field(default_factory=dict)
@@ -208,17 +208,17 @@ whenever the flow comes by, also when the step answers from its stored result.""
 
 @dataclass(frozen=True)
 class Step:
-    """What a step says of itself.
+    """Declaration of a step.
 
-    ``output`` is the directory of its data below the job's; ``None`` when it makes none, and the next step reads what
-    this one read. ``tables`` says that these data are no NDJSON. ``folders`` are its other directories; see
-    ``folder``.
+    ``output`` is the directory of the step's data below the job's; ``None`` if the step writes no data, and the next
+    step reads the same data. ``tables`` is true if these data are not NDJSON. ``folders`` are the step's other
+    directories (see ``folder``).
 
-    ``takes`` are the fields of ``Given`` that it reads, each with the finding for a job that is given it and has no
-    step that takes it, if that is one. ``needs`` are those that it cannot do without. ``checks`` finds what would stop
-    it, ``warnings`` what is doubtful, before a job exists. ``space`` is how many bytes it writes for so many read, 0
-    where nobody knows before it ran. ``holds`` says, by the job's directory, whether it has begun something outside
-    that rests on what the job was given.
+    ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
+    have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
+    yields warnings before a job exists. ``space`` returns the bytes the step writes for so many bytes read, 0 if
+    unknown. ``holds`` returns whether the step, in this job directory, has begun something outside the job that
+    depends on the job's inputs.
     """
 
     name: str
@@ -227,8 +227,8 @@ class Step:
     output: str | None = None
     tables: bool = False
     folders: tuple[str, ...] = ()
-    takes: Mapping[str, Callable[[Given], InputError] | None] = field(default_factory=dict)
-    needs: Callable[[Given], Collection[str]] = lambda _: ()
+    takes: Mapping[str, Callable[[GivenInputs], InputError] | None] = field(default_factory=dict)
+    needs: Callable[[GivenInputs], Collection[str]] = lambda _: ()
     services: Callable[[PipelineConfig], Sequence[Service]] = lambda _: ()
     checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
@@ -237,7 +237,7 @@ class Step:
     gate: Gate | None = None
 
     @property
-    def asks(self) -> bool:
+    def is_wait(self) -> bool:
         """Return whether the step parks the job for a person; it reads data so that she can look at them."""
         return has_role(self.name, Role.WAIT)
 

@@ -27,7 +27,7 @@ _SLICE: Final = 0.25
 """Seconds between two looks at the run's stop while waiting."""
 
 
-class Job(Generic[T, R]):
+class WorkItem(Generic[T, R]):
     """An item on its way; ``number`` counts those that were handed out."""
 
     __slots__ = ("blocked", "done", "error", "item", "keys", "number", "told", "weight")
@@ -73,10 +73,10 @@ class Workers(Generic[T, R]):
         self._budget = budget
         self._take = take
         self._threads: list[threading.Thread] = []
-        self._ready: SimpleQueue[Job[T, R] | None] = SimpleQueue()
-        self._said: SimpleQueue[tuple[Job[T, R] | None, R | None]] = SimpleQueue()
+        self._ready: SimpleQueue[WorkItem[T, R] | None] = SimpleQueue()
+        self._said: SimpleQueue[tuple[WorkItem[T, R] | None, R | None]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._queues: dict[Hashable, deque[Job[T, R]]] = {}
+        self._queues: dict[Hashable, deque[WorkItem[T, R]]] = {}
         self._failed: tuple[int, BaseException] | None = None
         self._ended = False
         # Of the thread that submits:
@@ -95,11 +95,11 @@ class Workers(Generic[T, R]):
         self._check()
         self.put(item, keys=keys, weight=weight)
         while not self._said.empty():
-            self._hear()
+            self._receive_results()
 
-    def put(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> Job[T, R]:
+    def put(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> WorkItem[T, R]:
         """Hand an item out, whatever is under way, and whatever failed."""
-        job: Job[T, R] = Job(item, keys, weight, self._count)
+        job: WorkItem[T, R] = WorkItem(item, keys, weight, self._count)
         self._count += 1
         self._under_way += 1
         self._held += weight
@@ -118,21 +118,21 @@ class Workers(Generic[T, R]):
     def wait_for_capacity(self, weight: int = 1) -> None:
         """Wait until ``weight`` more is within the budget, or nothing is under way."""
         while self._held and self._held + weight > self._budget:
-            self._hear()
+            self._receive_results()
             self._check()
 
     def drain(self) -> None:
         """Wait until everything is done."""
         while self._under_way:
-            self._hear()
+            self._receive_results()
             self._check()
         self._check()
 
-    def result(self, job: Job[T, R]) -> R:
+    def result(self, job: WorkItem[T, R]) -> R:
         """What the work told about an item, waited for and handed over; or its error."""
         while not job.done:
             self._stop.run.check()
-            self._hear()
+            self._receive_results()
         self._stop.run.check()
         error = job.error
         if isinstance(error, Stopped) and self._failed is not None:
@@ -162,7 +162,7 @@ class Workers(Generic[T, R]):
         for thread in self._threads:
             thread.join()
         while not self._said.empty():
-            self._hear()
+            self._receive_results()
 
     def _check(self) -> None:
         if self._failed is not None and not self._stop.run.requested:
@@ -170,7 +170,7 @@ class Workers(Generic[T, R]):
         if self._stop.requested:
             self._stop.check()
 
-    def _hear(self) -> None:
+    def _receive_results(self) -> None:
         """Take in what one of the threads says, if one does soon."""
         with suppress(Empty):
             job, told = self._said.get(timeout=_SLICE)
@@ -187,13 +187,13 @@ class Workers(Generic[T, R]):
         while self._one(self._ready.get()):
             pass
 
-    def _one(self, job: Job[T, R] | None) -> bool:
+    def _one(self, job: WorkItem[T, R] | None) -> bool:
         """Work on an item, and let go of it; whether there may be another one."""
         if job is None:
             return False
         told = job.told
 
-        def tell(result: R) -> None:
+        def pass_result(result: R) -> None:
             # Mostly one thing is told, which then travels with the end of the job: waking the other thread costs more.
             if told:
                 self._said.put((None, told.pop()))
@@ -202,7 +202,7 @@ class Workers(Generic[T, R]):
         item, job.item = job.item, None
         try:
             self._may_begin(job.number)
-            self._work(item, tell)  # type: ignore[arg-type]
+            self._work(item, pass_result)  # type: ignore[arg-type]
         except BaseException as error:  # noqa: BLE001 - raised again where items are submitted
             job.error = error
             with self._lock:
@@ -221,7 +221,7 @@ class Workers(Generic[T, R]):
         if self._ended or (self._failed is not None and self._failed[0] < number):
             raise Stopped("another item failed")
 
-    def _free(self, job: Job[T, R]) -> None:
+    def _free(self, job: WorkItem[T, R]) -> None:
         """Let those begin that waited for this one only."""
         with self._lock:
             for key in job.keys:
@@ -271,7 +271,7 @@ def in_order(
     thread is left.
     """
     source: Iterator[T] | None = iter(items)
-    window: deque[tuple[Job[T, R], int]] = deque()
+    window: deque[tuple[WorkItem[T, R], int]] = deque()
     held = 0
     broken: Exception | None = None
     workers: Workers[T, R] = Workers(

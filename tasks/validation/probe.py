@@ -9,7 +9,7 @@ from typing import Final
 
 from config import PipelineConfig
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import Exchange, MadeUp, Service
+from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
 from tasks.validation.client import HEADERS, endpoint
 from tasks.validation.findings import read_outcome, wrong_with
 
@@ -31,11 +31,11 @@ _BODY: Final = json.dumps(
 ).encode()
 
 
-def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
-    yield Exchange("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS)
+def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[ProbeRequest]:
+    yield ProbeRequest("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS)
 
 
-PROBE: Final = MadeUp("a validation service", _exchanges)
+PROBE: Final = SyntheticProbe("a validation service", _exchanges)
 
 
 def _wrong(answer: Answer) -> str | None:

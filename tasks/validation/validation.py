@@ -125,7 +125,7 @@ class _Validation:
         places = Reports(self._directory, self._files)
         failed = FailedAnswers(self._directory).begin()
         self._progress.work_on(self._files)
-        with failed.telling(), Ledger(places.state / LEDGER) as ledger:
+        with failed.saving_answers(), Ledger(places.state / LEDGER) as ledger:
             try:
                 for work, outcomes in in_order(
                     self._works(places, ledger),

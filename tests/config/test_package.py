@@ -13,7 +13,7 @@ import pytest
 
 import config
 from config import ConfigError, describe_keys
-from config.fields import Kind
+from config.fields import KeyKind
 from tests.config.conftest import MINIMAL, Loader
 
 HERE = Path(config.__file__).parent
@@ -42,7 +42,7 @@ def test_loading_brings_no_heavy_library_in(tmp_path: Path) -> None:
 
 CANARY = "canary-5f1d"
 
-SECRETS = [info.key for info in describe_keys() if info.kind is Kind.SECRET]
+SECRETS = [info.key for info in describe_keys() if info.kind is KeyKind.SECRET]
 
 
 def nested(key: str, value: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from config import KeyInfo, PipelineConfig, describe_keys
-from config.fields import Kind
+from config.fields import KeyKind
 from tests.config.conftest import MINIMAL, Errors, Load
 
 AUTH: dict[str, Any] = {
@@ -179,9 +179,9 @@ def test_file_ready_retries_of_zero_or_less_are_fine(load: Load, retries: Any) -
 
 
 WRONG = {
-    Kind.INTEGER: ("true", "1.5", "many", "[1]", "99999999999", "1e2", "0x"),
-    Kind.BOOLEAN: ("1", "maybe", "[]"),
-    Kind.DURATION: ("30", "P1W", "-PT1S", "soon", "P4000D"),
+    KeyKind.INTEGER: ("true", "1.5", "many", "[1]", "99999999999", "1e2", "0x"),
+    KeyKind.BOOLEAN: ("1", "maybe", "[]"),
+    KeyKind.DURATION: ("30", "P1W", "-PT1S", "soon", "P4000D"),
 }
 
 
@@ -260,7 +260,7 @@ def test_a_base_url_is_http_with_a_host_and_a_path_at_most(errors: Errors, url: 
     assert set(found) == {("invalid-url", "services.send.url")}
 
 
-@pytest.mark.parametrize("key", [i.key for i in describe_keys() if i.kind is Kind.URL])
+@pytest.mark.parametrize("key", [i.key for i in describe_keys() if i.kind is KeyKind.URL])
 def test_credentials_in_a_url_are_refused_and_not_shown(errors: Errors, key: Any) -> None:
     found = errors(MINIMAL, overrides=[f"{key}=https://user:hunter2@h.example/fhir"])
     assert ("url-credentials", key) in found

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from config import ConfigError, KeyInfo, describe_keys, load_config
 from config.deprecated import DEPRECATED
-from config.fields import Kind
+from config.fields import KeyKind
 from config.keys import env_name
 from config.sources import split_list
 from tests.config.conftest import MINIMAL, Errors, Load
@@ -170,14 +170,14 @@ def test_empty_text_counts_as_not_set(load: Load) -> None:
 # --- the environment ---
 
 SAMPLES = {
-    Kind.TEXT: "some-text",
-    Kind.URL: "https://host.example/base",
-    Kind.SECRET: "s3cret ${x} $${y}",
-    Kind.PATH: "/some/path",
-    Kind.DURATION: "PT7S",
-    Kind.INTEGER: "7",
-    Kind.BOOLEAN: "true",
-    Kind.RULES: '[{"group_reference": "https://p.example/x"}]',
+    KeyKind.TEXT: "some-text",
+    KeyKind.URL: "https://host.example/base",
+    KeyKind.SECRET: "s3cret ${x} $${y}",
+    KeyKind.PATH: "/some/path",
+    KeyKind.DURATION: "PT7S",
+    KeyKind.INTEGER: "7",
+    KeyKind.BOOLEAN: "true",
+    KeyKind.RULES: '[{"group_reference": "https://p.example/x"}]',
 }
 
 

@@ -19,7 +19,7 @@ from flows.job.record import JobRecord
 from flows.reports import pages, short_form, summary
 from tasks.release_report.page import files
 from tasks.release_report.report.document import sha256
-from tasks.shared.files.inventory import Entry, Inventory, load
+from tasks.shared.files.inventory import Inventory, InventoryEntry, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
 from tests.peers import release_report as reports
 from tests.peers.gate import LOOK, STOP, Maker
@@ -562,7 +562,7 @@ def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_m
 def covers_what_is_sent(gate: ReleaseGate, position: int | None) -> None:
     """Files, hashes and counts of the report are those that ``send`` compared before its first request."""
     with (files.page(gate.directory, position).parent / "files.csv").open() as text:
-        listed = [Entry(row["name"], int(row["stored bytes"]), row["sha256"]) for row in csv.DictReader(text)]
+        listed = [InventoryEntry(row["name"], int(row["stored bytes"]), row["sha256"]) for row in csv.DictReader(text)]
     report = files.read(gate.directory, position)
     read_by_send = [step for step in gate.record().steps if step.output][-1]
     sent = load(gate.directory / f".results/{read_by_send.position}-inventory.ndjson", str(read_by_send.inventory))

@@ -10,7 +10,7 @@ from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.service import Service
-from tasks.shared.step import Given, Source, StepContext
+from tasks.shared.step import GivenInputs, Source, StepContext
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,9 @@ def context(
     if not isinstance(config, PipelineConfig):
         config = PipelineConfig.model_validate(config or {})
     fields: dict[str, Any] = {"job_id": "j", "position": 1} | more
-    fields["given"] = Given(**{name: fields.pop(name) for name in ("crtdl", "patients", "input") if name in fields})
+    fields["given"] = GivenInputs(
+        **{name: fields.pop(name) for name in ("crtdl", "patients", "input") if name in fields}
+    )
     source = {name: fields.pop(name) for name in ("lines", "files", "recorded") if name in fields}
     fields["source"] = Source(fields["source"], **source) if fields.get("source") else None
     return StepContext(config=config, job_dir=directory, name=name, **fields)
@@ -41,7 +43,7 @@ def context(
 def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any]:
     """Return the findings of a service's probe."""
     assert service.probe is not None
-    return list(service.probe.ask(service, config, **options))
+    return list(service.probe.find_problems(service, config, **options))
 
 
 class StepJob:

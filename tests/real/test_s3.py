@@ -20,7 +20,7 @@ import pytest
 
 from tasks.send.s3.upload import MIB, findings
 from tasks.shared.errors import ServiceError, TerminalError
-from tasks.shared.service import Doubt
+from tasks.shared.service import ProbeWarning
 from tests.conftest import ROOT, wait_until
 from tests.peers.s3 import SMALL, S3Job, configuration, victim
 from tests.real.conftest import Measure
@@ -302,7 +302,7 @@ def test_keys_that_may_only_write_are_enough(store: S3Store, job: S3Job) -> None
     filled(job)
     config = settings(store, access_key_id="WRITEONLY", secret_access_key="write-only-secret")
     (found,) = findings(config, environ={})
-    assert isinstance(found, Doubt)
+    assert isinstance(found, ProbeWarning)
     assert "the keys may not look into the bucket" in found.text
     job.send(config, sizes=SMALL)
     assert stored(store, job) == expected(job)

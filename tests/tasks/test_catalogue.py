@@ -8,7 +8,7 @@ import pytest
 from config import STEPS, PipelineConfig
 from tasks import declared
 from tasks.shared.prefect_task import step_task
-from tasks.shared.step import Given, Reads
+from tasks.shared.step import GivenInputs, Reads
 from tests.conftest import ROOT
 
 
@@ -33,12 +33,12 @@ def test_it_agrees_with_the_configuration_about_imports():
 
 
 def test_the_catalogue_agrees_with_the_configuration_about_the_crtdl_and_inputs():
-    needing = {name: set(declared(name).needs(Given())) for name in STEPS}
+    needing = {name: set(declared(name).needs(GivenInputs())) for name in STEPS}
     assert {name for name, needs in needing.items() if "crtdl" in needs} == {
         name for name, step in STEPS.items() if step.needs_crtdl
     }
     for name, needs in needing.items():
-        assert needs <= declared(name).takes.keys() <= vars(Given()).keys()
+        assert needs <= declared(name).takes.keys() <= vars(GivenInputs()).keys()
 
 
 def test_importing_it_imports_no_step_and_no_prefect():

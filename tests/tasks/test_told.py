@@ -160,7 +160,7 @@ def test_what_is_told_of_a_wrong_answer(
 
 
 def test_what_one_run_kept_goes_with_the_next_one(tmp_path: Path) -> None:
-    FailedAnswers(tmp_path).begin().keep(b"an answer", request=("a.ndjson:1 Patient", b"a request"))
+    FailedAnswers(tmp_path).begin().save_answer(b"an answer", request=("a.ndjson:1 Patient", b"a request"))
     assert len(list((tmp_path / "failed").iterdir())) == 2
     FailedAnswers(tmp_path).begin()
     assert list((tmp_path / "failed").iterdir()) == []
@@ -171,7 +171,7 @@ def test_an_answer_that_cannot_be_kept_does_not_hide_what_went_wrong(
 ) -> None:
     failed = FailedAnswers(tmp_path / "gone")
     error = RefusedError("x-answer", "x: no result").made_from(Answer(200, httpx.Headers(), CANARY.encode()))
-    with pytest.raises(RefusedError) as caught, failed.telling():
+    with pytest.raises(RefusedError) as caught, failed.saving_answers():
         raise error
     assert (caught.value, caught.value.hint) == (error, None)
     assert "cannot be kept" in caplog.text

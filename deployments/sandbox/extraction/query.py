@@ -37,7 +37,7 @@ from tasks.shared.fhir.crtdl_model import (
     AttributeGroup,
     CohortCriterion,
     CohortDefinition,
-    Query,
+    CrtdlDocument,
     QueryCoding,
     model_findings,
     type_of,
@@ -140,7 +140,7 @@ class ExtractionQuery:
 def read_query(body: bytes) -> ExtractionQuery:
     """Read a CRTDL. Raises ``QueryError`` with all malformed or unsupported parts."""
     document = _document(body)
-    query = _read(Query, document, "")
+    query = _read(CrtdlDocument, document, "")
     checks = _Checks()
     checks.cohort(query.cohort_definition, document["cohortDefinition"], "cohortDefinition")
     groups = checks.groups(query.data_extraction.attribute_groups, document["dataExtraction"]["attributeGroups"])

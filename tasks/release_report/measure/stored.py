@@ -18,7 +18,7 @@ import msgspec
 
 from tasks.release_report.measure.delivery import Delivery, Measures
 from tasks.release_report.measure.measured import Measured, MeasuredFile
-from tasks.shared.files.inventory import Entry, Inventory
+from tasks.shared.files.inventory import Inventory, InventoryEntry
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import NotPrivateError, read_private
 
@@ -33,7 +33,9 @@ def digests(measures: Measures) -> tuple[str, str]:
 
 def digest_of(files: Iterable[MeasuredFile]) -> str:
     """Return the digest over the sorted list of files, as ``Inventory.digest`` makes it."""
-    entries = sorted((Entry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name)
+    entries = sorted(
+        (InventoryEntry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name
+    )
     return Inventory(tuple(entries)).digest
 
 

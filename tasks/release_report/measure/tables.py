@@ -25,7 +25,7 @@ from tasks.release_report.measure import kinds
 from tasks.release_report.measure.account import Account
 from tasks.release_report.measure.trie import Node
 from tasks.shared.errors import DataError, StorageError
-from tasks.shared.files.lines import Content, Tee, open_content
+from tasks.shared.files.lines import ContentReader, Tee, open_content
 
 PARQUET: Final = ".parquet"
 LONGEST_CELL: Final = 64 << 20
@@ -80,7 +80,7 @@ class NoTableError(Exception):
 class _Stream(io.RawIOBase):
     """Content as Python's own streams want it."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ContentReader) -> None:
         self._content = content
 
     def readable(self) -> bool:

@@ -82,7 +82,7 @@ class Disclosure:
 
     def least_beside(self, patients: int) -> int:
         """Return the least that is printed beside a number of patients, of what is at least as many (R1)."""
-        most = publication.known(self.all, self.k, rounded=self.recipient)[1]
+        most = publication.possible_range(self.all, self.k, rounded=self.recipient)[1]
         return least_beside(self.count(patients), most)
 
     @property

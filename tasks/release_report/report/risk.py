@@ -15,7 +15,7 @@ from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import Parts, fact, table
-from tasks.shared.publication import HIDDEN, QUARTILES_FROM, known
+from tasks.shared.publication import HIDDEN, QUARTILES_FROM, possible_range
 
 BIRTH: Final = "Patient.birthDate"
 SEX: Final = "Patient.gender"
@@ -43,7 +43,7 @@ def patients_apart(facts: ReportFacts, show: Disclosure) -> Parts:
         sizes = class_sizes(facts, years=years, region=region)
         bands = size_bands(sizes, show.k)
         cells = show.cells(bands)
-        many = known(sizes.total(), show.k, rounded=show.recipient)[0] >= QUARTILES_FROM * show.k
+        many = possible_range(sizes.total(), show.k, rounded=show.recipient)[0] >= QUARTILES_FROM * show.k
         withheld = withheld or cells.other is not None
         shown = [cells.shown.get(band, HIDDEN) for band in bands]
         rows.append([name, *shown, mean_risk(sizes) if many else HIDDEN, _highest_risk(sizes, show.k)])

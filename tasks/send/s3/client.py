@@ -37,7 +37,7 @@ from tasks.send.s3.files import FileSection
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError
-from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where, place
+from tasks.shared.http.answer import Answer, BusyError, RefusedError, RequestContext, place
 from tasks.shared.http.body import Body
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import parse_proxy
@@ -197,7 +197,7 @@ class StoreClient:
         Raises ``NetworkError``, ``ServiceError`` and ``Stopped``.
         """
         name = event_name.rpartition(".")[2]
-        where = Where("send", _OPERATIONS.get(name, name), request.method, request.url)
+        where = RequestContext("send", _OPERATIONS.get(name, name), request.method, request.url)
         request.context[_WHERE] = where
         signed = {name: _text(value) for name, value in request.headers.items()}
         headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}

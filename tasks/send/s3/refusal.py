@@ -15,7 +15,7 @@ from typing import Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TransientError
-from tasks.shared.http.answer import BusyError, RefusedError, Where
+from tasks.shared.http.answer import BusyError, RefusedError, RequestContext
 from tasks.shared.http.retry import parse_retry_after
 
 BUSY_CODES: Final = frozenset(
@@ -91,7 +91,7 @@ class UploadGoneError(TransientError):
 class Refusal:
     """A refusal of the store. ``code`` and ``region`` are from the error document."""
 
-    where: Where
+    where: RequestContext
     status: int
     code: str
     region: str | None
@@ -175,7 +175,7 @@ class Refusal:
         return self._terminal("s3-region", f"the bucket is in the region {region}", hint)
 
 
-def proxy_authentication(where: Where) -> ServiceError:
+def proxy_authentication(where: RequestContext) -> ServiceError:
     """Return the error for wrong credentials of a proxy (document 1, "Authentication" rule 7)."""
     return where.error(
         ServiceError,

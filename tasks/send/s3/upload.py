@@ -37,7 +37,7 @@ from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import RefusedError
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
-from tasks.shared.service import PATIENCE, Doubt, Found, WrongServiceError
+from tasks.shared.service import PATIENCE, Found, ProbeWarning, WrongServiceError
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
@@ -103,7 +103,7 @@ def findings(
         return [_no_store(error) if error.reference in _NO_STORE else error]
     except SluiceError as error:
         return [error]
-    return [Doubt("send: the keys may not look into the bucket; whether they may write, the upload will show")]
+    return [ProbeWarning("send: the keys may not look into the bucket; whether they may write, the upload will show")]
 
 
 def _no_store(error: RefusedError) -> WrongServiceError:
@@ -146,7 +146,7 @@ def run(
     bucket = Bucket(
         context.config, stop=context.stop, meter=context.meter, transport=transport, environ=environ, sleep=sleep
     )
-    with FailedAnswers(state).begin().telling(), bucket:
+    with FailedAnswers(state).begin().saving_answers(), bucket:
         divided = {keys[path] for path in files if compared.entry(path).size > sizes.threshold}
         divided.update(read_state(state / IN_PARTS, tuple[str, ...]) or ())  # left by a run that did not end
         _write_in_parts(state, divided)

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
+from tasks.shared.http.answer import Answer, RefusedError, RequestContext, wrong_answer
 from tasks.shared.http.body import Body, FileBody
 from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
@@ -72,7 +72,7 @@ class FhirStore:
         return hits, answer
 
     def _wrong_search(self, answer: Answer, what: str) -> ServiceError:
-        where = Where("send", _SEARCH, "GET", f"{self.base}/DocumentReference")
+        where = RequestContext("send", _SEARCH, "GET", f"{self.base}/DocumentReference")
         hint = "is services.send.url the root of a FHIR server?"
         return wrong_answer(answer, where, f"with {what}", reference="transfer-answer", hint=hint)
 

@@ -100,7 +100,7 @@ def run(
     )
     directory = context.state(STATE)
     where, timeout = service(context.config), send.timeout.total_seconds()
-    failed = FailedAnswers(directory).begin().telling()
+    failed = FailedAnswers(directory).begin().saving_answers()
     with failed, context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
         store = FhirStore(client, base, bounds, timeout=timeout)
         date = now().isoformat(timespec="seconds")
@@ -165,7 +165,7 @@ class _Sending:
 
     def _survey(self) -> ArchiveContents:
         progress = self._context.meter
-        progress.say("reads the files")
+        progress.set_status("reads the files")
 
         def read(size: int) -> None:
             self._context.stop.check()

@@ -67,7 +67,7 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     ordinal: int
 
 
-class Rejected(msgspec.Struct, frozen=True, gc=False):
+class RejectedResource(msgspec.Struct, frozen=True, gc=False):
     """A resource, or a whole line, that cannot be sent. ``reference`` and ``message`` quote nothing of it."""
 
     reference: str
@@ -86,11 +86,11 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutLine:
     """What one line holds. Counts are resources or entries."""
 
     resources: tuple[Resource, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedResource, ...] = ()
     skipped: int = 0
     """Entries that carry nothing to load: no ``resource``, a DELETE, a searchset's outcome."""
     patients: frozenset[str] = frozenset()
@@ -115,13 +115,13 @@ def cut(
     first: int = 0,
     entry: int = 0,
     placeholders: Mapping[bytes, bytes] | None = None,
-) -> Cut:
+) -> CutLine:
     """Cut one line into its resources.
 
     ``file`` is the file's name (its base, ``core`` for ``core.ndjson.zst``, is part of derived ids), ``number``
     the line number from 1, ``first`` the ordinal of the line's first resource. Where the line is a part of a longer
     Bundle, ``entry`` is the index of its first entry there, and ``placeholders`` are those of the whole Bundle. Raises
-    nothing: what cannot be sent is in ``Cut.rejected``.
+    nothing: what cannot be sent is in ``CutLine.rejected``.
     """
     try:
         bundle = read_bundle(line)
@@ -129,7 +129,7 @@ def cut(
             return _cut_bundle(line, bundle, file, number, first, entry, placeholders)
         return _cut_plain(line, file, number, first)
     except UnusableError as problem:
-        return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
+        return CutLine(rejected=(_rejected(problem, line, file, number, None, first),))
 
 
 def type_of(line: bytes) -> str | None:
@@ -141,11 +141,11 @@ def type_of(line: bytes) -> str | None:
     return read.resource_type if read.id is not None else None
 
 
-def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
+def _cut_plain(line: bytes, file: str, number: int, first: int) -> CutLine:
     kind, known = _usable_head(line)
     raw, identifier, derived = _identified(line, known, file, number, None)
     resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
-    return Cut(resources=(resource,), derived_ids=derived)
+    return CutLine(resources=(resource,), derived_ids=derived)
 
 
 def _cut_bundle(
@@ -156,7 +156,7 @@ def _cut_bundle(
     first: int,
     start: int = 0,
     known: Mapping[bytes, bytes] | None = None,
-) -> Cut:
+) -> CutLine:
     if bundle.type not in UNWRAPPED:
         raise UnusableError(
             "bundle-type",
@@ -171,7 +171,7 @@ def _cut_bundle(
     # Where no resource has a second resourceType, not even in a contained one, a usual beginning says all about it.
     exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in entries if entry.resource)
     resources: list[Resource] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedResource] = []
     patients: list[str] = []
     placeholders: dict[bytes, bytes] = {}
     skipped = derived = 0
@@ -203,7 +203,7 @@ def _cut_bundle(
     if targets := placeholders if known is None else known:
         resources, resolved = _resolve(resources, targets)
     patients_here = frozenset(patients)
-    return Cut(tuple(resources), tuple(rejected), skipped, patients_here, True, derived, resolved, placeholders)
+    return CutLine(tuple(resources), tuple(rejected), skipped, patients_here, True, derived, resolved, placeholders)
 
 
 def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
@@ -258,5 +258,5 @@ def _resolve(resources: list[Resource], placeholders: Mapping[bytes, bytes]) -> 
 
 def _rejected(
     problem: UnusableError, raw: bytes | msgspec.Raw, file: str, number: int, entry: int | None, ordinal: int
-) -> Rejected:
-    return Rejected(problem.reference, problem.message, raw, file, number, entry, ordinal, problem.type)
+) -> RejectedResource:
+    return RejectedResource(problem.reference, problem.message, raw, file, number, entry, ordinal, problem.type)

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from pydantic import ValidationError
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query, model_findings
+from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, CrtdlDocument, model_findings
 from tasks.shared.fhir.r4_search import has_parameter, is_type
 from tasks.shared.files.named_file import JsonFile, strict_json
 
@@ -127,7 +127,7 @@ def _read(document: Any, path: Path, *, whole: bool = True) -> tuple[tuple[Attri
         return (), [no_crtdl]
     disagreements = list(_disagreements(document, path))
     try:
-        groups = Query.model_validate(document).data_extraction.attribute_groups
+        groups = CrtdlDocument.model_validate(document).data_extraction.attribute_groups
     except ValidationError as error:
         wrong = [_finding(reference, message, path, place) for reference, message, place in model_findings(error)]
         return (), [*wrong, *disagreements]

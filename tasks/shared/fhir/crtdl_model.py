@@ -40,7 +40,7 @@ SCHEMA_REFERENCE = "crtdl-schema"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2}(T.*)?)?)?\Z", re.ASCII)
 
 
-class _Part(BaseModel):
+class _CrtdlPart(BaseModel):
     # Most starts of the program read no query: the models are built when the first one is read.
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, validate_default=True, defer_build=True)
 
@@ -119,7 +119,7 @@ _Text = Annotated[StrictStr, Predicate(lambda text: bool(text.strip()))]
 _Date = Annotated[str | None, PlainValidator(_read_date)]
 
 
-class QueryCoding(_Part):
+class QueryCoding(_CrtdlPart):
     """A code of a query."""
 
     system: _Text
@@ -130,11 +130,11 @@ class QueryCoding(_Part):
 _Codings = Annotated[tuple[QueryCoding, ...], _NOT_EMPTY]
 
 
-class _Unit(_Part):
+class _Unit(_CrtdlPart):
     code: _Text
 
 
-class CriterionFilter(_Part):
+class CriterionFilter(_CrtdlPart):
     """A condition on a value: one of some concepts, or a quantity within limits."""
 
     type: str
@@ -158,12 +158,12 @@ class AttributeFilter(CriterionFilter):
     criteria: Annotated[tuple[CohortCriterion, ...], _NOT_EMPTY, _only("reference")] = _ABSENT
 
 
-class _TimeRestriction(_Part):
+class _TimeRestriction(_CrtdlPart):
     after_date: _Date = None
     before_date: Annotated[_Date, _until("after_date")] = None
 
 
-class CohortCriterion(_Part):
+class CohortCriterion(_CrtdlPart):
     """A criterion of a cohort: what one resource of a patient must be."""
 
     context: QueryCoding
@@ -176,7 +176,7 @@ class CohortCriterion(_Part):
 _Row = Annotated[tuple[CohortCriterion, ...], _NOT_EMPTY, BeforeValidator(_list_of_criteria)]
 
 
-class CohortDefinition(_Part):
+class CohortDefinition(_CrtdlPart):
     """A cohort query, the CCDL."""
 
     version: Annotated[Any, _version("2")]
@@ -195,7 +195,7 @@ class Attribute:
     ] = ()
 
 
-class GroupFilter(_Part):
+class GroupFilter(_CrtdlPart):
     """A condition on the resources of a group."""
 
     type: Literal["token", "date"]
@@ -224,11 +224,11 @@ class AttributeGroup:
         return type_of(self.attributes[0].ref) if self.attributes else type_of_profile(self.reference)
 
 
-class _Extraction(_Part):
+class _Extraction(_CrtdlPart):
     attribute_groups: Annotated[tuple[AttributeGroup, ...], _NOT_EMPTY]
 
 
-class Query(_Part):
+class CrtdlDocument(_CrtdlPart):
     """A whole CRTDL."""
 
     version: Annotated[Any, _version("1")]

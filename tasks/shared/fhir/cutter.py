@@ -161,7 +161,7 @@ class Cutter:
         elif sign in (b"}", b"]"):
             self._depth -= 1
             if self._inside and self._depth == 1:
-                self._leave()
+                self._close_bundle()
 
     def _full(self) -> bool:
         return len(self._before) + len(self._text) > self._largest
@@ -198,7 +198,7 @@ class Cutter:
         del self._text[:comma]
         self._at, self._depth, self._in_string, self._comma = 1, 2, False, 0
 
-    def _leave(self) -> None:
+    def _close_bundle(self) -> None:
         end = self._at - 1
         self._hand_out(end, last=True)
         self._text[:end] = self._before

@@ -16,14 +16,14 @@ _ABSTRACT: Final = ("Resource", "DomainResource")
 """What all types have, and all but a few."""
 
 
-class _Parameters(msgspec.Struct, frozen=True):
+class _SearchParameters(msgspec.Struct, frozen=True):
     token: frozenset[str] = frozenset()
     date: frozenset[str] = frozenset()
 
 
 @functools.cache
-def _types() -> dict[str, _Parameters]:
-    return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, _Parameters])
+def _types() -> dict[str, _SearchParameters]:
+    return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, _SearchParameters])
 
 
 @functools.lru_cache(maxsize=512)
@@ -34,7 +34,7 @@ def is_type(name: str) -> bool:
 
 def has_parameter(resource_type: str, kind: str, name: str) -> bool:
     """Whether a type has a search parameter; ``kind`` is ``token`` or ``date``."""
-    known = (_types().get(one, _Parameters()) for one in (resource_type, *_ABSTRACT))
+    known = (_types().get(one, _SearchParameters()) for one in (resource_type, *_ABSTRACT))
     return any(name in (one.token if kind == "token" else one.date) for one in known)
 
 

@@ -76,14 +76,14 @@ def too_large(where: str | None, largest: int) -> DataError:
     )
 
 
-class Head(msgspec.Struct, rename="camel"):
+class ResourceHead(msgspec.Struct, rename="camel"):
     """Of a resource only what it is called; ``id`` is ``None`` when there is one that is no text."""
 
     resource_type: str
     id: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _Head(Head):
+class _StrictHead(ResourceHead):
     id: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -95,7 +95,7 @@ class _Profiled(msgspec.Struct):
     meta: Any = None
 
 
-_head = msgspec.json.Decoder(_Head)
+_head = msgspec.json.Decoder(_StrictHead)
 _profiled = msgspec.json.Decoder(_Profiled)
 _kind = msgspec.json.Decoder(_Kind)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -103,12 +103,12 @@ _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _values = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def read_head(raw: bytes | memoryview | msgspec.Raw) -> Head:
+def read_head(raw: bytes | memoryview | msgspec.Raw) -> ResourceHead:
     """What a resource is called, in whatever form. Raises ``UnusableError``."""
     try:
         return _head.decode(raw)
     except msgspec.ValidationError:
-        return Head(kind_of(raw), None)
+        return ResourceHead(kind_of(raw), None)
     except UNREADABLE as error:
         raise UnusableError(why(error)) from None
 
@@ -216,11 +216,11 @@ def repeats(raw: bytes, names: Collection[str]) -> bool:
     """Whether one of these keys stands twice at the top level: readers keep one value. Slow, and rarely needed."""
     found: list[str] = []
 
-    def keep(pairs: list[tuple[str, object]]) -> None:
+    def record_keys(pairs: list[tuple[str, object]]) -> None:
         found[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the outermost
 
     try:
-        json.loads(raw, object_pairs_hook=keep, parse_int=str, parse_float=str)
+        json.loads(raw, object_pairs_hook=record_keys, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return True  # readable for one parser and not for another: as ambiguous as it gets
     return any(found.count(name) > 1 for name in names)

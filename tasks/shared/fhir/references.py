@@ -30,7 +30,7 @@ def spelled_references(text: bytes) -> list[bytes]:
     return _SPELLED.findall(text)
 
 
-class Target(NamedTuple):
+class ReferenceTarget(NamedTuple):
     """What a reference names. ``kind`` is a resource type, ``"#"`` (contained), ``"urn"``, or a type with a ``"?"``
     (a search); ``key`` is ``Type/id`` for a resource, else the text that tells it from others of its kind."""
 
@@ -38,22 +38,24 @@ class Target(NamedTuple):
     key: str
 
 
-def target_of(reference: str) -> Target | None:
+def target_of(reference: str) -> ReferenceTarget | None:
     """Return what a reference names: relative, absolute, with a version, contained, ``urn:``, a search.
 
     The server's address and the version make no difference. ``None`` for any other text.
     """
     if reference[:1] == CONTAINED:
-        return Target(CONTAINED, reference)
+        return ReferenceTarget(CONTAINED, reference)
     if reference[:4] == "urn:":
-        return Target(URN, reference)
+        return ReferenceTarget(URN, reference)
     if found := _LITERAL.fullmatch(reference):
         kind, own = found.groups()
-        return Target(kind, f"{kind}/{own}") if is_type(kind) else None
+        return ReferenceTarget(kind, f"{kind}/{own}") if is_type(kind) else None
     if (found := _SEARCH.fullmatch(reference)) and is_type(found[1]):
         kind, query = found.groups()
         by_id = _BY_ID.fullmatch(query)
-        return Target(kind, f"{kind}/{by_id[1]}") if by_id else Target(kind + SEARCH, f"{kind}?{query}")
+        return (
+            ReferenceTarget(kind, f"{kind}/{by_id[1]}") if by_id else ReferenceTarget(kind + SEARCH, f"{kind}?{query}")
+        )
     return None
 
 

@@ -53,18 +53,18 @@ class UsualLine(msgspec.Struct, rename="camel", gc=False):
         return patient.has_foreign
 
 
-class _Entry(msgspec.Struct, gc=False):
+class _SourceEntry(msgspec.Struct, gc=False):
     resource: msgspec.Raw = msgspec.Raw()
     search: Any = None
     request: Any = None
 
 
-class _Resource(msgspec.Struct, rename="camel", gc=False):
+class _SourceResource(msgspec.Struct, rename="camel", gc=False):
     resource_type: Any = None
     issue: Any = None
 
 
-class Line(msgspec.Struct, rename="camel", gc=False):
+class SourceLine(msgspec.Struct, rename="camel", gc=False):
     """The members of a line that can tell something about its source; ``entry`` is not looked into."""
 
     resource_type: Any = None
@@ -82,11 +82,11 @@ class Line(msgspec.Struct, rename="camel", gc=False):
 
 
 parse_usual_line: Final = msgspec.json.Decoder(UsualLine).decode
-parse_line: Final = msgspec.json.Decoder(Line).decode
+parse_line: Final = msgspec.json.Decoder(SourceLine).decode
 _parse_usual: Final = msgspec.json.Decoder(list[_UsualEntry]).decode
 _parse_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_parse_entry: Final = msgspec.json.Decoder(_Entry).decode
-_parse_resource: Final = msgspec.json.Decoder(_Resource).decode
+_parse_entry: Final = msgspec.json.Decoder(_SourceEntry).decode
+_parse_resource: Final = msgspec.json.Decoder(_SourceResource).decode
 
 
 class Entries:
@@ -183,7 +183,7 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
     def __bool__(self) -> bool:
         return bool(self.outcomes or self.deletions or self.pages)
 
-    def add_line(self, line: Line, entries: Entries, number: int) -> None:
+    def add_line(self, line: SourceLine, entries: Entries, number: int) -> None:
         """Add a line and what its entries hold."""
         if line.resource_type == "OperationOutcome":
             self._add_outcomes({severity(line.issue): 1})

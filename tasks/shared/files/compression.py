@@ -37,14 +37,14 @@ def is_compressed(head: bytes) -> bool:
     return head[:4] == _FRAME or (len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == _SKIPPABLE)
 
 
-class Source(Protocol):
+class ByteReader(Protocol):
     """Where compressed bytes come from."""
 
     def read(self, size: int, /) -> bytes:
         """Up to about ``size`` bytes; empty at the end."""
 
 
-class Sink(Protocol):
+class ByteWriter(Protocol):
     """Where bytes go."""
 
     def write(self, data: bytes, /) -> int:
@@ -54,7 +54,7 @@ class Sink(Protocol):
 class CompressedSink:
     """Compresses what is written into ``sink``, at one of document 1's levels. ``close`` ends the frame."""
 
-    def __init__(self, sink: Sink, level: str) -> None:
+    def __init__(self, sink: ByteWriter, level: str) -> None:
         number, threads, job_size = LEVELS[level]
         parameters = zstandard.ZstdCompressionParameters.from_level(
             number, threads=threads, job_size=job_size, write_checksum=True
@@ -156,7 +156,7 @@ class DecompressedStream:
     """
 
     def __init__(
-        self, source: Source, name: str, *, head: bytes = b"", tee: Callable[[bytes], object] | None = None
+        self, source: ByteReader, name: str, *, head: bytes = b"", tee: Callable[[bytes], object] | None = None
     ) -> None:
         self._name = name
         self._head = head

@@ -17,7 +17,7 @@ from tasks.shared.errors import DataError, storage_error, storage_errors
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.fhir.sources import SourceNotes
 from tasks.shared.files.check import LineCheck, check_file
-from tasks.shared.files.compression import CompressedSink, DecompressedStream, Source, is_compressed
+from tasks.shared.files.compression import ByteReader, CompressedSink, DecompressedStream, is_compressed
 from tasks.shared.files.names import data_file_name
 from tasks.shared.files.out_file import AppendFile, PartFile
 from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
@@ -119,7 +119,7 @@ class Intake:
         """The size so far of the content, uncompressed."""
         return self._check.bytes
 
-    def run(self, source: Source) -> None:
+    def run(self, source: ByteReader) -> None:
         """Take in everything the source gives."""
         head = self._begin(source) if self._part is None else b""
         if self.plain:
@@ -171,7 +171,7 @@ class Intake:
         if self._part is not None:
             self._part.abort()
 
-    def _begin(self, source: Source) -> bytes:
+    def _begin(self, source: ByteReader) -> bytes:
         """See what the data is; return its first bytes."""
         head = b""
         while len(head) < 4 and (data := source.read(_READ)):
@@ -188,12 +188,12 @@ class Intake:
             self._store(head)
         return head
 
-    def _take_plain(self, source: Source) -> None:
+    def _take_plain(self, source: ByteReader) -> None:
         while data := source.read(_READ):
             self._check.feed(data)
             self._store(data)
 
-    def _take_zst(self, source: Source, head: bytes) -> None:
+    def _take_zst(self, source: ByteReader, head: bytes) -> None:
         assert self._part is not None  # noqa: S101 - for the type checker
         keep = self._compression.enabled
         stream = DecompressedStream(source, self._name, head=head, tee=self._part.write if keep else None)

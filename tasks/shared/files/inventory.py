@@ -49,7 +49,7 @@ def state_of(found: os.stat_result) -> State:
 
 
 @dataclass(frozen=True)
-class Entry:
+class InventoryEntry:
     """One file: its path below the base, with ``/``, the bytes as stored, their SHA-256 (hex)."""
 
     name: str
@@ -67,7 +67,7 @@ class Entry:
 class Inventory:
     """Files, sorted by name; ``taken`` is when the first was looked at, in nanoseconds since 1970."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[InventoryEntry, ...]
     taken: int = field(default=0, compare=False)
 
     @cached_property
@@ -79,7 +79,7 @@ class Inventory:
         return digest.hexdigest()
 
     @cached_property
-    def by_name(self) -> dict[str, Entry]:
+    def by_name(self) -> dict[str, InventoryEntry]:
         """The files by their names."""
         return {entry.name: entry for entry in self.entries}
 
@@ -124,7 +124,7 @@ def take_inventory(
     """
     taken = time.time_ns()
     paths = [path for folder in dict.fromkeys(folders) for path in finished_files(folder)]
-    entries: list[Entry] = []
+    entries: list[InventoryEntry] = []
 
     def one(path: Path, stop: Stop) -> None:
         entries.append(_entry(path, path.relative_to(base).as_posix(), known, stop, read))
@@ -133,12 +133,12 @@ def take_inventory(
     return Inventory(tuple(sorted(entries, key=lambda entry: entry.name)), taken)
 
 
-def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callable[[int], None]) -> Entry:
+def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callable[[int], None]) -> InventoryEntry:
     with storage_errors(path), open_private(path) as file:
         state = state_of(os.fstat(file.fileno()))
         sha256 = known(name, state) if known is not None else None
         if sha256 is not None:
-            return Entry(name, state[2], sha256, state)
+            return InventoryEntry(name, state[2], sha256, state)
         digest = hashlib.sha256()
         buffer = bytearray(min(_PIECE, max(state[2], _LEAST)))
         view = memoryview(buffer)
@@ -148,7 +148,7 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
             digest.update(view[:count])
             size += count
             read(count)
-        return Entry(name, size, digest.hexdigest(), state)
+        return InventoryEntry(name, size, digest.hexdigest(), state)
 
 
 def load(path: Path, digest: str) -> Inventory | None:
@@ -156,7 +156,7 @@ def load(path: Path, digest: str) -> Inventory | None:
     try:
         lines = (read_private(path) or b"").splitlines()
         # json reads the names that are no UTF-8, which msgspec refuses.
-        found = Inventory(tuple(msgspec.convert(json.loads(line), Entry) for line in lines))
+        found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in lines))
     except (OSError, ValueError, RecursionError):
         return None
     return found if found.digest == digest else None

@@ -48,11 +48,11 @@ class FailedAnswers:
                 old.unlink(missing_ok=True)
         return self
 
-    def tell(
+    def save_answer_of(
         self, error: SluiceError, *, answer: Answer | None = None, request: tuple[str, bytes] | None = None
     ) -> None:
         """Keep the answer behind ``error``, if there is one, and let its hint name the file. ``answer`` is that of an
-        error that has none itself, ``request``: see ``keep``.
+        error that has none itself, ``request``: see ``save_answer``.
 
         That it cannot be kept is logged: ``error`` says what went wrong first.
         """
@@ -60,7 +60,7 @@ class FailedAnswers:
         if answer is None or not answer.body:
             return
         try:
-            name = self.keep(answer.body, request=request)
+            name = self.save_answer(answer.body, request=request)
         except StorageError as problem:
             log.warning("an answer cannot be kept: %s", problem.message)
             return
@@ -68,15 +68,15 @@ class FailedAnswers:
         error.hint = f"{error.hint}; {kept}" if error.hint else kept
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Within, the answer behind an error is kept, as ``tell`` does."""
+    def saving_answers(self) -> Iterator[None]:
+        """Within, the answer behind an error is kept, as ``save_answer_of`` does."""
         try:
             yield
         except SluiceError as error:
-            self.tell(error)
+            self.save_answer_of(error)
             raise
 
-    def keep(self, body: bytes, *, request: tuple[str, bytes] | None = None) -> str:
+    def save_answer(self, body: bytes, *, request: tuple[str, bytes] | None = None) -> str:
         """Keep an answer, without credentials; the name of its file, relative to the job directory.
 
         ``request`` is the place in the input of what was asked, and its bytes, of which only the hash is kept. Raises

@@ -79,7 +79,7 @@ def ranges_of(values: Iterable[int]) -> list[tuple[int, int]]:
     return list(Ranges((value, value + 1) for value in distinct))
 
 
-class Account:
+class FileProgress:
     """What the ledger knows of one file: ``done`` ordinals, summed ``counts``, and closing facts.
 
     ``complete`` is ``None`` until the file is finished.
@@ -92,7 +92,7 @@ class Account:
         self.complete: dict[str, Any] | None = None
 
 
-class _Entry(msgspec.Struct, omit_defaults=True):
+class _LedgerLine(msgspec.Struct, omit_defaults=True):
     file: str
     identity: str | None = None
     done: list[tuple[int, int]] = []
@@ -108,8 +108,8 @@ class Ledger:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._accounts: dict[str, Account] = {}
-        self._decoder = msgspec.json.Decoder(_Entry)
+        self._accounts: dict[str, FileProgress] = {}
+        self._decoder = msgspec.json.Decoder(_LedgerLine)
         with storage_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = AppendFile(path)
@@ -120,24 +120,24 @@ class Ledger:
             raise
         self._synced = clock()
 
-    def account(self, file: str, identity: str) -> Account:
+    def account(self, file: str, identity: str) -> FileProgress:
         """The account of a file. One with another identity is closed for good, and an empty one begun."""
         account = self._accounts.get(file)
         if account is None or account.identity != identity:
-            account = self._accounts[file] = Account(identity)
-            self._append(_Entry(file, identity=identity))
+            account = self._accounts[file] = FileProgress(identity)
+            self._append(_LedgerLine(file, identity=identity))
         return account
 
     def done(self, file: str, ordinals: Iterable[int], **counts: int) -> None:
         """Record that these ordinals are done, and add to the counts."""
-        entry = _Entry(file, done=ranges_of(ordinals), counts={k: n for k, n in counts.items() if n})
+        entry = _LedgerLine(file, done=ranges_of(ordinals), counts={k: n for k, n in counts.items() if n})
         self._append(entry)
         self._apply(entry)
 
     def complete(self, file: str, facts: Mapping[str, Any]) -> None:
         """Record that a file is finished. ``facts`` is small JSON; it is what a resumed step knows of the
         file."""
-        entry = _Entry(file, complete=dict(facts))
+        entry = _LedgerLine(file, complete=dict(facts))
         self._append(entry)
         self._apply(entry)
 
@@ -171,10 +171,10 @@ class Ledger:
             readable += len(line)
         return readable
 
-    def _apply(self, entry: _Entry) -> bool:
+    def _apply(self, entry: _LedgerLine) -> bool:
         """Enter one entry into its account; False when it makes no sense."""
         if entry.identity is not None:
-            self._accounts[entry.file] = Account(entry.identity)
+            self._accounts[entry.file] = FileProgress(entry.identity)
             return True
         account = self._accounts.get(entry.file)
         if account is None or any(not 0 <= start < stop for start, stop in entry.done):
@@ -186,7 +186,7 @@ class Ledger:
             account.complete = entry.complete
         return True
 
-    def _append(self, entry: _Entry) -> None:
+    def _append(self, entry: _LedgerLine) -> None:
         self._file.append(msgspec.json.encode(entry) + b"\n")
         if self._clock() - self._synced >= SYNC_SECONDS:
             self.flush()

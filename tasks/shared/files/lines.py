@@ -21,7 +21,7 @@ Tee = Callable[[bytes | memoryview], object]
 """Sees bytes as they pass; a view is valid during the call alone."""
 
 
-class Content(Protocol):
+class ContentReader(Protocol):
     """Content of a data file, decompressed where needed."""
 
     def readinto(self, buffer: bytearray, /) -> int | None:
@@ -31,7 +31,7 @@ class Content(Protocol):
 class _Teed:
     """Content of which somebody sees each piece as it passes."""
 
-    def __init__(self, content: Content, tee: Tee) -> None:
+    def __init__(self, content: ContentReader, tee: Tee) -> None:
         self._content = content
         self._tee = tee
 
@@ -43,7 +43,7 @@ class _Teed:
 
 
 @contextmanager
-def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None = None) -> Iterator[Content]:
+def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None = None) -> Iterator[ContentReader]:
     """The content of a data file, whatever its form; the magic bytes decide, not the name.
 
     ``stored`` sees the bytes as they lie on disk, ``content`` those inside, both in the same pass; whoever reads to the
@@ -56,7 +56,7 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
         head = file.read(4)
         file.seek(0)
         if not is_compressed(head):
-            plain: Content = file
+            plain: ContentReader = file
             for tee in (stored, content):
                 plain = plain if tee is None else _Teed(plain, tee)
             yield plain
@@ -87,7 +87,7 @@ def head_of(path: Path, size: int) -> bytes:
     return bytes(head)
 
 
-def texts(content: Content, most: int, spool: Path) -> Iterator[bytes | Spool]:
+def texts(content: ContentReader, most: int, spool: Path) -> Iterator[bytes | Spool]:
     """What stands between the line feeds; in a spool below ``spool`` if it is more than ``most`` bytes and not within
     one piece. Whoever gets a spool closes it."""
     buffer = bytearray(_PIECE)

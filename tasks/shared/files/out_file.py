@@ -94,7 +94,7 @@ class OutFile:
         try:
             with storage_errors(self._named):
                 self._handle = self._open(keep)
-            self.cut(self._kept(keep))
+            self.cut(self._intact_size(keep))
         except StorageError:
             self.close()
             raise
@@ -154,7 +154,7 @@ class OutFile:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return handle
 
-    def _kept(self, keep: int) -> int:
+    def _intact_size(self, keep: int) -> int:
         return keep
 
     def __enter__(self) -> Self:
@@ -262,7 +262,7 @@ class AppendFile(OutFile):
             os.close(handle)
         return _anew(self.path, os.O_APPEND)
 
-    def _kept(self, keep: int) -> int:
+    def _intact_size(self, keep: int) -> int:
         """The size up to the last line feed, in bytes."""
         with storage_errors(self.path):
             end = os.fstat(self._handle).st_size

@@ -60,16 +60,16 @@ _LARGEST_OUTCOME = 8 * 1024 * 1024
 _CODES_SHOWN = 5
 
 
-class _Issue(msgspec.Struct):
+class _AnswerIssue(msgspec.Struct):
     code: Any = None
 
 
-class _Outcome(msgspec.Struct):
+class _AnswerOutcome(msgspec.Struct):
     resource_type: Any = msgspec.field(default=None, name="resourceType")
     issue: Any = None
 
 
-_outcome_decoder = msgspec.json.Decoder(_Outcome)
+_outcome_decoder = msgspec.json.Decoder(_AnswerOutcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def place(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class RequestContext:
     """The request an error is about. ``service`` is the key under ``services``."""
 
     service: str
@@ -171,7 +171,7 @@ class Where:
         )
 
 
-def error_for(answer: Answer, where: Where, *, transient: Collection[int]) -> SluiceError:
+def error_for(answer: Answer, where: RequestContext, *, transient: Collection[int]) -> SluiceError:
     """The error for an answer that the caller did not ask for.
 
     ``BusyError`` (``service-busy``) for the statuses in ``transient``; else ``RefusedError``, whose reference
@@ -191,7 +191,7 @@ def error_for(answer: Answer, where: Where, *, transient: Collection[int]) -> Sl
     return where.error(RefusedError, reference, what, hint=hint, status=status).made_from(answer)
 
 
-def wrong_answer(answer: Answer, where: Where, what: str, *, reference: str, hint: str) -> RefusedError:
+def wrong_answer(answer: Answer, where: RequestContext, what: str, *, reference: str, hint: str) -> RefusedError:
     """The error for an answer that is not what was asked for, though its status is."""
     what = f"was answered {answer.status} {what}"
     return where.error(RefusedError, reference, what, hint=hint, status=answer.status).made_from(answer)
@@ -235,7 +235,7 @@ _PROTOCOL_REASONS = frozenset(
 
 
 def error_without_answer(
-    error: Exception, where: Where, *, proxy: Proxy | None = None, in_body: bool = False
+    error: Exception, where: RequestContext, *, proxy: Proxy | None = None, in_body: bool = False
 ) -> SluiceError | Stopped:
     """Our error for ``error``; one that is ours already comes back as it is.
 
@@ -270,7 +270,7 @@ def error_without_answer(
     return where.error(InternalError, "internal", f"failed with an unexpected {type(error).__name__}{line}")
 
 
-def _timeout(error: Exception, where: Where, proxy: Proxy | None, *, in_body: bool) -> SluiceError:
+def _timeout(error: Exception, where: RequestContext, proxy: Proxy | None, *, in_body: bool) -> SluiceError:
     if isinstance(error, httpcore.ConnectTimeout | httpx.ConnectTimeout):
         what = f"failed: no connection to {_peer(where, proxy)} in time"
         return where.error(NetworkError, "connect-timeout", what, hint=_later(where))
@@ -286,7 +286,7 @@ def _timeout(error: Exception, where: Where, proxy: Proxy | None, *, in_body: bo
     )
 
 
-def _connect_error(error: Exception, where: Where, proxy: Proxy | None) -> SluiceError:
+def _connect_error(error: Exception, where: RequestContext, proxy: Proxy | None) -> SluiceError:
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _certificate_error(cause, where)
@@ -307,7 +307,7 @@ def _connect_error(error: Exception, where: Where, proxy: Proxy | None) -> Sluic
     return where.error(NetworkError, "connect-failed", what, hint=_later(where))
 
 
-def _certificate_error(error: ssl.SSLCertVerificationError, where: Where) -> SluiceError:
+def _certificate_error(error: ssl.SSLCertVerificationError, where: RequestContext) -> SluiceError:
     host = where.host
     # X509_V_ERR_*: https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/
     match error.verify_code:
@@ -330,7 +330,7 @@ def _certificate_error(error: ssl.SSLCertVerificationError, where: Where) -> Slu
     return where.error(ServiceError, reference, what, hint=hint)
 
 
-def _proxy_error(error: Exception, where: Where, proxy: Proxy | None) -> SluiceError:
+def _proxy_error(error: Exception, where: RequestContext, proxy: Proxy | None) -> SluiceError:
     # httpcore gives the proxy's answer to CONNECT only as text, "407 Proxy Authentication Required".
     digits = str(error)[:3]
     status = int(digits) if digits.isdigit() else None
@@ -350,7 +350,7 @@ def _proxy_error(error: Exception, where: Where, proxy: Proxy | None) -> SluiceE
     return where.error(NetworkError, "proxy-unreachable", what, hint=_later(where), status=status)
 
 
-def _peer(where: Where, proxy: Proxy | None) -> str:
+def _peer(where: RequestContext, proxy: Proxy | None) -> str:
     return f"the proxy {proxy.host}:{proxy.port}" if proxy else where.host
 
 
@@ -358,7 +358,7 @@ def _through(proxy: Proxy | None) -> str:
     return f" (through the proxy {proxy.host})" if proxy else ""
 
 
-def _later(where: Where) -> str:
+def _later(where: RequestContext) -> str:
     return f"is services.{where.service} running and reachable from here? The same command may succeed later"
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from tasks.shared.errors import InputError, ServiceError, SluiceError, Stopped
 from tasks.shared.http import wire_log
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, error_without_answer, place
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, RequestContext, error_for, error_without_answer, place
 from tasks.shared.http.body import ENCODINGS, SILENCE, SLICE, Body, BodyStream, MemoryBody, unpacked
 from tasks.shared.http.proxies import Proxy
 from tasks.shared.http.wire_log import LoggedRequest
@@ -31,7 +31,7 @@ _READING = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Target:
+class RequestTarget:
     """A parsed URL: whole, as text for ``urljoin``, and its origin (scheme, host, port)."""
 
     url: httpx.URL
@@ -51,7 +51,7 @@ class Call:
 
     service: str
     method: str
-    target: Target
+    target: RequestTarget
     operation: str
     timeout: float
     headers: Pairs
@@ -79,14 +79,14 @@ class Call:
 
 
 @functools.lru_cache(maxsize=512)
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> RequestTarget:
     """A URL, parsed. Raises ``InputError`` (``url-invalid``)."""
     try:
         parsed = httpx.URL(url)
         # httpx escapes what cannot stand in a host name instead of refusing it.
         if parsed.scheme in ("http", "https") and parsed.host and b"%" not in parsed.raw_host:
             port = parsed.port or (443 if parsed.scheme == "https" else 80)
-            return Target(parsed.copy_with(fragment=None), url, (parsed.scheme, parsed.host.lower(), port))
+            return RequestTarget(parsed.copy_with(fragment=None), url, (parsed.scheme, parsed.host.lower(), port))
     except (httpx.InvalidURL, ValueError):  # their texts quote the URL
         pass
     raise InputError("url-invalid", "this is not an http or https URL", context=place(url)) from None
@@ -118,7 +118,7 @@ class Hop:
     """One request of a call: to its target, or to where a redirect led. ``started`` is on the client's clock."""
 
     call: Call
-    target: Target
+    target: RequestTarget
     proxy: Proxy | None
     started: float
     check: Callable[[Hop], None] = lambda _: None
@@ -129,9 +129,9 @@ class Hop:
     logged: LoggedRequest | None = None
 
     @property
-    def where(self) -> Where:
+    def where(self) -> RequestContext:
         """What its errors name."""
-        return Where(self.call.service, self.call.operation, self.call.method, self.target.text)
+        return RequestContext(self.call.service, self.call.operation, self.call.method, self.target.text)
 
     def broken(self, error: Exception) -> SluiceError | Stopped:
         """Return our error for one that occurred before the answer was whole."""
@@ -184,7 +184,7 @@ class Hop:
         extensions = {"timeout": silence, "whole": call.whole}
         return httpx.Request(call.method, url, headers=whole, stream=stream, extensions=extensions)
 
-    def redirected(self, response: httpx.Response) -> Target | None:
+    def redirected(self, response: httpx.Response) -> RequestTarget | None:
         """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
         call, status, location = self.call, response.status_code, response.headers.get("location")
         if status not in _REDIRECTS or status in call.accept or location is None:

@@ -42,7 +42,7 @@ from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.http.body import SILENCE, Body
-from tasks.shared.http.call import Call, Hop, Pairs, Target, merged, parse_target, user_agent
+from tasks.shared.http.call import Call, Hop, Pairs, RequestTarget, merged, parse_target, user_agent
 from tasks.shared.http.credentials import TOKENS, Credentials, TokenCache
 from tasks.shared.http.retry import announcing, retrying
 from tasks.shared.http.sockets import Patience
@@ -284,7 +284,7 @@ class ServiceClient:
         what = f"was redirected more than {MAX_REDIRECTS} times"
         raise replace(hop, target=call.target).where.error(ServiceError, "redirect-loop", what)
 
-    def _open_authorized(self, call: Call, target: Target) -> tuple[Hop, httpx.Response]:
+    def _open_authorized(self, call: Call, target: RequestTarget) -> tuple[Hop, httpx.Response]:
         """The response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
         if not self._trusts(call, target):
             return self._open(call, target, [])
@@ -296,14 +296,14 @@ class ServiceClient:
             return self._open(call, target, self._credentials.headers())
         return hop, response
 
-    def _trusts(self, call: Call, target: Target) -> bool:
+    def _trusts(self, call: Call, target: RequestTarget) -> bool:
         """Whether the credentials go to ``target``."""
         if call.credentials is None or not call.credentials or self._origin is None:
             return call.credentials is None and target.origin == self._origin
         leaves_tls = self._origin[0] == "https" and target.origin[0] != "https"
         return target.origin in (self._origin, call.target.origin) and not leaves_tls
 
-    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[Hop, httpx.Response]:
+    def _open(self, call: Call, target: RequestTarget, secrets: Pairs) -> tuple[Hop, httpx.Response]:
         """The response to one request, its body not read yet."""
         if self._stop is not None:
             self._stop.before_request()

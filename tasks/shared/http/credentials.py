@@ -60,16 +60,16 @@ class TokenCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[tuple[str, str, bytes], _Entry] = {}
+        self._entries: dict[tuple[str, str, bytes], _TokenEntry] = {}
 
-    def entry(self, issuer: str, client_id: str, client_secret: str) -> _Entry:
+    def entry(self, issuer: str, client_id: str, client_secret: str) -> _TokenEntry:
         """The place of one client's token."""
         key = (issuer, client_id, hashlib.sha256(client_secret.encode()).digest())
         with self._lock:
-            return self._entries.setdefault(key, _Entry())
+            return self._entries.setdefault(key, _TokenEntry())
 
 
-class _Entry:
+class _TokenEntry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.token: _Token | None = None

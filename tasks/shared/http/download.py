@@ -138,7 +138,7 @@ class Downloader:
         finally:
             transfer.intake.abort()
         self._meter.add(files=1, resources=facts.counted)
-        self._meter.tell(
+        self._meter.record_event(
             Download(
                 file=facts.name,
                 bytes=facts.bytes_in,

@@ -125,7 +125,7 @@ def retrying(
         asked = error.retry_after if isinstance(error, ServiceBusyError) else None
         return wait_seconds(rules, state.attempt_number - 1, asked)
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def report_wait(state: tenacity.RetryCallState) -> None:
         before_wait(state, state.upcoming_sleep)
 
     def over(state: tenacity.RetryCallState) -> bool:
@@ -135,7 +135,7 @@ def retrying(
         stop=over,
         wait=wait,
         retry=tenacity.retry_if_exception(again),
-        before_sleep=tell,
+        before_sleep=report_wait,
         sleep=sleep,
         reraise=True,
     )

@@ -73,7 +73,7 @@ class Patience:
         """Whatever this thread waits for from now on is late at that moment, all of it together."""
         self._thread.end = end
 
-    def left(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
+    def remaining_seconds(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
         """Seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for none."""
         end: float | None = getattr(self._thread, "end", None)
         if end is None:
@@ -89,7 +89,7 @@ class Patience:
         Raises the first of ``errors`` after ``timeout``, the second for an error of the socket.
         """
         late, broken = errors
-        left = self.left(timeout, late)
+        left = self.remaining_seconds(timeout, late)
         while True:
             try:
                 return act()

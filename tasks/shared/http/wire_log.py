@@ -59,14 +59,14 @@ class LoggedRequest:
 
     def failed(self, why: str) -> None:
         """There is no answer; ``why`` is the reference of an error."""
-        self._tell(why)
+        self._log_outcome(why)
 
     def answered(self, status: int, received: int) -> None:
         """There is an answer, of which ``received`` bytes of the body came."""
         sizes = f"{human_bytes(received)} back" if self.sent else human_bytes(received)
-        self._tell(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
+        self._log_outcome(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
 
-    def _tell(self, what: str) -> None:
+    def _log_outcome(self, what: str) -> None:
         if listener is not None:
             seconds = time.monotonic() - self.begun
             listener(f"{self.method} {shown(self.url)}: {what}, {human_duration(seconds)}")

@@ -15,7 +15,7 @@ from flows.job.preflight import RESERVE, exit_code, preflight, space_needed, war
 from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
-from tasks.shared.step import CheckContext, Given
+from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers.pseudonymization import pseudonyms
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
 
@@ -309,7 +309,7 @@ def needed(
     config: PipelineConfig, steps: list[str], *, directory: Path | None, offered: dict[str, int], job_dir: Path | None
 ) -> int:
     """Bytes; ``directory`` is to be imported, ``offered`` is what servers said of URLs."""
-    given = Given(input=str(directory) if directory is not None else None)
+    given = GivenInputs(input=str(directory) if directory is not None else None)
     return space_needed(CheckContext(config, given, job_dir, sizes=offered), [declared(name) for name in steps])
 
 

@@ -118,20 +118,20 @@ def test_a_snapshot_knows_rate_fraction_and_the_time_left():
 def test_a_fraction_reported_by_a_service_wins():
     progress = Meter(clock=lambda: 0.0)
     progress.expect(bytes=10)
-    progress.say("batch 3 of 7", fraction=0.4)
+    progress.set_status("batch 3 of 7", fraction=0.4)
     assert progress.snapshot().fraction == 0.4
     assert progress.snapshot().message == "batch 3 of 7"
 
 
 def test_how_long_it_still_takes_is_not_known_while_nothing_moves():
     progress = Meter(clock=iter(range(100)).__next__)
-    progress.say("batch 3 of 7", fraction=0.4)
-    progress.say("batch 4 of 7", fraction=0.5)
+    progress.set_status("batch 3 of 7", fraction=0.4)
+    progress.set_status("batch 4 of 7", fraction=0.5)
     assert progress.snapshot().eta_seconds is not None
-    progress.say("PAUSED", fraction=0.5, stands=True)
+    progress.set_status("PAUSED", fraction=0.5, stands=True)
     assert progress.snapshot().eta_seconds is None
     assert describe(progress.snapshot()) == "PAUSED, time left unknown"
-    progress.say("batch 5 of 7", fraction=0.6)
+    progress.set_status("batch 5 of 7", fraction=0.6)
     assert progress.snapshot().eta_seconds is not None
 
 
@@ -139,10 +139,10 @@ def test_what_a_service_had_done_before_this_run_tells_nothing_about_the_time_le
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     now[0] = 10.0
-    progress.say("batch 6 of 10", fraction=0.6)
+    progress.set_status("batch 6 of 10", fraction=0.6)
     assert describe(progress.snapshot()) == "batch 6 of 10, time left unknown"
     now[0] = 70.0
-    progress.say("batch 7 of 10", fraction=0.7)
+    progress.set_status("batch 7 of 10", fraction=0.7)
     assert progress.snapshot().eta_seconds == pytest.approx(180.0)
 
 

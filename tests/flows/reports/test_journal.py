@@ -67,7 +67,7 @@ def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         journal.at("http_import", 1)
         journal.tell(StepEvent(state="running"))
-        Meter(collector=journal.tell).say("downloading")
+        Meter(collector=journal.tell).set_status("downloading")
         journal.at("send", 2)
         journal.tell(StepEvent(state="running"))
         journal.ends("completed")
@@ -155,10 +155,10 @@ def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
 def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
     told: list[Event] = []
     progress = Meter(collector=told.append)
-    progress.say("submitting")
-    progress.say("extracting: 1 of 7", fraction=0.1)
-    progress.say("extracting: 1 of 7", fraction=0.1)
-    progress.say(fraction=0.2)
+    progress.set_status("submitting")
+    progress.set_status("extracting: 1 of 7", fraction=0.1)
+    progress.set_status("extracting: 1 of 7", fraction=0.1)
+    progress.set_status(fraction=0.2)
     progress.begin("downloading")
     assert told == [
         Status(message="submitting"),
@@ -168,7 +168,7 @@ def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
 
 
 def test_without_a_collector_nobody_listens() -> None:
-    Meter().tell(Status(message="x"))
+    Meter().record_event(Status(message="x"))
 
 
 def test_send_tells_what_was_delivered(tmp_path: Path) -> None:

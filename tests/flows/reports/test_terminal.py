@@ -90,7 +90,7 @@ def test_the_first_word_of_a_command_is_left_out_if_something_else_was_printed(
 def test_a_bar_is_not_drawn_without_a_total_and_is_not_full_while_the_step_runs() -> None:
     meter = Meter(clock=lambda: 0.0)
     assert bar("send", meter.snapshot(), 120) == f"{'send':14} started"
-    meter.say("extracting: 1/1 batches", fraction=1.0)
+    meter.set_status("extracting: 1/1 batches", fraction=1.0)
     said = "extracting: 1/1 batches, time left unknown"
     assert bar("extractor", meter.snapshot(), 120) == f"{'extractor':14} [{'#' * 23}.] {said}"
 

@@ -14,7 +14,7 @@ from flows.gate import rules, sight
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines
 from tasks.release_report.page.words import LANGUAGES, Words
-from tasks.shared.files.inventory import Entry, Inventory, differences
+from tasks.shared.files.inventory import Inventory, InventoryEntry, differences
 from tasks.shared.report import Approval, Corrections, Shown, Waiting
 from tests.docs.pages import example
 from tests.peers import release_report as reports
@@ -107,9 +107,9 @@ def refusals() -> list[str]:
             ({"overridden": ("a",), "report": ""}, None), ({"overridden": ("a", "b"), "report": "0"}, None), ({}, yes),
         )
     ]  # fmt: skip
-    before = Inventory((Entry("a", 1, "1"), Entry("b", 1, "2"), Entry("c", 1, "3")))
-    now = Inventory((Entry("a", 1, "0"), Entry("d", 1, "2"), Entry("e", 1, "5")))
-    many = Inventory(tuple(Entry(f"e{n:02}", 1, "5") for n in range(30)))
+    before = Inventory((InventoryEntry("a", 1, "1"), InventoryEntry("b", 1, "2"), InventoryEntry("c", 1, "3")))
+    now = Inventory((InventoryEntry("a", 1, "0"), InventoryEntry("d", 1, "2"), InventoryEntry("e", 1, "5")))
+    many = Inventory(tuple(InventoryEntry(f"e{n:02}", 1, "5") for n in range(30)))
     changed = [*differences(before, now), *differences(before, many)]
     return [*constants, *(f"not released: {why}" for why in objections), *changed]
 

@@ -19,7 +19,7 @@ from tasks.shared.errors import (
     SluiceError,
     TerminalError,
 )
-from tasks.shared.step import Given, Handle
+from tasks.shared.step import GivenInputs, Handle
 from tests.peers.extraction import (
     BASE,
     BUNDLE,
@@ -437,7 +437,7 @@ def test_without_a_crtdl_the_step_says_what_it_needs(tmp_path: Path) -> None:
     from tests.peers.extraction import http_client
 
     with pytest.raises(InputError) as caught:
-        step(replace(context, given=Given()), client=lambda config, _: http_client(run.server, config))
+        step(replace(context, given=GivenInputs()), client=lambda config, _: http_client(run.server, config))
     assert caught.value.reference == "crtdl-missing"
 
 

@@ -16,7 +16,7 @@ from tasks.local_import.importer import run, scan_source
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
-from tasks.shared.step import Given, StepContext
+from tasks.shared.step import GivenInputs, StepContext
 from tasks.shared.stop import Stop
 from tests.peers import job
 from tests.peers.lines import read_lines
@@ -122,11 +122,11 @@ def test_a_compressed_input_is_taken_whatever_its_name_says(tmp_path: Path, enab
 
 def test_the_directory_of_the_configuration_is_used_when_none_is_named(tmp_path: Path) -> None:
     directory = put(tmp_path, x=PATIENT)
-    assert run(replace(context(tmp_path, dir=str(directory)), given=Given())).files == 1
+    assert run(replace(context(tmp_path, dir=str(directory)), given=GivenInputs())).files == 1
 
 
 def test_no_directory_at_all_is_an_input_error(tmp_path: Path) -> None:
-    assert fails(InputError, replace(context(tmp_path), given=Given())).reference == "input-missing"
+    assert fails(InputError, replace(context(tmp_path), given=GivenInputs())).reference == "input-missing"
 
 
 def test_recursive_follows_the_configuration_and_leaves_the_jobs_directory_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tasks.send.checks import fhir_url
 from tasks.send.checks import service as declared_service
-from tasks.shared.service import Doubt
+from tasks.shared.service import ProbeWarning
 from tests.peers import job
 from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
@@ -86,12 +86,12 @@ def test_a_server_that_says_it_takes_no_transactions_is_none_for_a_direct_load()
 @pytest.mark.parametrize("status", [403, 404])
 def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
     (found,) = probe_with_metadata(b"", status=status)
-    assert isinstance(found, Doubt)
+    assert isinstance(found, ProbeWarning)
 
 
 def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
     (found,) = probe_with_metadata(statement({"resource": [{"type": "Patient"}]}))
-    assert isinstance(found, Doubt)
+    assert isinstance(found, ProbeWarning)
 
 
 @pytest.mark.parametrize("url", ["https://fhir.example/base", "https://fhir.example/base/"])

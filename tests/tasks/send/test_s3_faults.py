@@ -24,7 +24,7 @@ from tasks.send.step import run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.prefect_task import proved
-from tasks.shared.service import Doubt
+from tasks.shared.service import ProbeWarning
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, S3Request, Script, configuration, refusal, scripted
 from tests.peers.server import Raw, Reply, SeenRequest, closed_port
 
@@ -488,7 +488,7 @@ def test_preflight_asks_a_second_time_because_head_says_no_reason(code: str, ref
 def test_preflight_lets_keys_pass_that_may_only_write() -> None:
     with scripted(lambda asked: Reply(403) if asked.name == "HeadBucket" else refusal(403, "AccessDenied")) as store:
         (doubt,) = findings(configuration(store.url), environ={})
-    assert isinstance(doubt, Doubt)
+    assert isinstance(doubt, ProbeWarning)
     assert "may not look into the bucket" in doubt.text
 
 

@@ -20,11 +20,11 @@ from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_
 from tasks.send.s3.upload import MIB, Sizes, Uploaded, timestamp, write_manifest
 from tasks.shared.errors import DataError, InputError, Stopped
 from tasks.shared.files.inventory import take_inventory
-from tasks.shared.http.answer import Where
+from tasks.shared.http.answer import RequestContext
 from tasks.shared.stop import Stop
 from tests.conftest import examples
 
-WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
+WHERE = RequestContext("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
 
 
 def nothing() -> None:

@@ -128,7 +128,7 @@ def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignor
     ):
         body = http.send("GET", server.url, operation="read", accept={400}).body
     failed = FailedAnswers(tmp_path / "step").begin()
-    kept = (tmp_path / failed.keep(body)).read_bytes()
+    kept = (tmp_path / failed.save_answer(body)).read_bytes()
     assert kept == b"x" * (LARGEST - 8) + MARK[:8]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tasks.shared.meter import Meter, Pace
+from tasks.shared.meter import Meter, TimeEstimate
 
 FIRST = 1.0
 """Seconds in which no time left is shown."""
@@ -125,7 +125,7 @@ def test_the_first_small_part_of_a_step_gives_no_time_left_that_grows() -> None:
 
 
 def test_the_time_left_is_not_below_what_the_last_minute_allows() -> None:
-    pace = Pace(0.0)
+    pace = TimeEstimate(0.0)
     for second in range(1, 61):
         pace.grow(float(second), second / 120)
     for second in range(61, 181):
@@ -134,7 +134,7 @@ def test_the_time_left_is_not_below_what_the_last_minute_allows() -> None:
 
 
 def test_the_time_left_counts_down_between_parts_and_is_unknown_after_a_pause() -> None:
-    pace = Pace(0.0)
+    pace = TimeEstimate(0.0)
     for part in (1, 2, 3):
         pace.grow(part * 4.0, part / 10)
     assert [pace.seconds_left(12.0 + idle) for idle in (0, 2, 4)] == pytest.approx([28.0, 26.0, 24.0])

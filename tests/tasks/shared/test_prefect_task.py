@@ -16,7 +16,7 @@ from tasks.shared.files.intake import FileFacts, FileLedger
 from tasks.shared.files.inventory import kept_at, load, take_inventory
 from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport
-from tasks.shared.service import Doubt, Found, Service
+from tasks.shared.service import Found, ProbeWarning, Service
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.peers import job
@@ -75,13 +75,13 @@ class ProbedService:
         self.proves = proves
         self.asked: list[dict[str, Any]] = []
 
-    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+    def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         self.asked.append({"service": service.key, **more})
         return iter(self.found)
 
 
 def test_a_service_is_asked_before_the_first_data_until_the_step_is_to_stop(context: StepContext) -> None:
-    probe = ProbedService(Doubt("nobody knows"))
+    probe = ProbedService(ProbeWarning("nobody knows"))
     assert list(proved([Service("send", "http://x", probe=probe)], context)) == ["nobody knows"]
     (asked,) = probe.asked
     assert asked["stop"] == context.stop

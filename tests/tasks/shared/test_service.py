@@ -17,7 +17,7 @@ from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.events import Event, RequestRetry
 from tasks.shared.http.answer import Answer
 from tasks.shared.meter import Meter
-from tasks.shared.service import METADATA, Exchange, HttpProbe, MadeUp, Service
+from tasks.shared.service import METADATA, HttpProbe, ProbeRequest, Service, SyntheticProbe
 from tests.conftest import ROOT
 from tests.peers import job
 from tests.peers.server import Reply, closed_port, loopback
@@ -40,7 +40,7 @@ def test_a_probe_asks_below_the_address_once_and_without_credentials() -> None:
     with loopback([Reply(500)]) as server:
         auth = AuthConfig(api_key=SecretStr("s3cret"))
         service = Service("send", f"{server.url}/", auth, METADATA)
-        assert list(METADATA.ask(service, CONFIG)) == []
+        assert list(METADATA.find_problems(service, CONFIG)) == []
         assert [(seen.method, seen.target) for seen in server.seen] == [("GET", "/fhir/metadata")]
         assert "s3cret" not in str(server.seen[0].headers)
 
@@ -50,7 +50,7 @@ def test_a_probe_says_in_its_own_words_what_is_wrong_with_an_answer() -> None:
         return None if answer.status == 200 else ServiceError("no-fhir", f"{service.key}: this is no FHIR server")
 
     with loopback([Reply(404)]) as server:
-        (wrong,) = HttpProbe(check=fhir).ask(Service("send", server.url), CONFIG)
+        (wrong,) = HttpProbe(check=fhir).find_problems(Service("send", server.url), CONFIG)
     assert wrong.reference == "no-fhir"
 
 
@@ -72,7 +72,7 @@ def test_a_401_before_a_job_exists_is_a_finding_for_every_service(name: str) -> 
         config = job.configuration({step: json.loads(json.dumps(settings).replace("{url}", server.url))})
         (service,) = declared(step).services(config)
         assert service.probe is not None
-        (found,) = service.probe.ask(service, config)
+        (found,) = service.probe.find_problems(service, config)
     assert isinstance(found, ServiceError)
     assert found.exit_code != 0
     assert "401" in found.message
@@ -81,7 +81,7 @@ def test_a_401_before_a_job_exists_is_a_finding_for_every_service(name: str) -> 
 def test_a_probe_shows_its_credentials_only_after_a_401() -> None:
     with loopback([Reply(401), Reply(200)]) as server:
         service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), METADATA)
-        assert list(METADATA.ask(service, CONFIG)) == []
+        assert list(METADATA.find_problems(service, CONFIG)) == []
         assert ["s3cret" in str(seen.headers) for seen in server.seen] == [False, True]
 
 
@@ -113,11 +113,13 @@ def probe_in_mock_time(answers: Callable[[list[float], httpx.Request], httpx.Res
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    probe = MadeUp("a service", lambda *_: (Exchange("GET", f"http://x/{n}", lambda _: None) for n in range(2)))
+    probe = SyntheticProbe(
+        "a service", lambda *_: (ProbeRequest("GET", f"http://x/{n}", lambda _: None) for n in range(2))
+    )
     service = Service("send", "http://x", probe=probe)
     transport = httpx.MockTransport(handle)
     patient = PipelineConfig.model_validate({"retry": {"max_attempts": 10}})
-    return list(probe.ask(service, patient, transport=transport, sleep=sleep, clock=lambda: now[0])), allowed
+    return list(probe.find_problems(service, patient, transport=transport, sleep=sleep, clock=lambda: now[0])), allowed
 
 
 def test_a_probe_has_two_minutes_in_all() -> None:
@@ -138,9 +140,9 @@ def test_a_probe_does_not_wait_beyond_its_two_minutes() -> None:
 
 
 def test_an_unreachable_service_is_a_finding_and_one_without_address_is_skipped() -> None:
-    (gone,) = METADATA.ask(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
+    (gone,) = METADATA.find_problems(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
     assert gone.reference == "connect-failed"
-    assert list(METADATA.ask(Service("send"), CONFIG)) == []
+    assert list(METADATA.find_problems(Service("send"), CONFIG)) == []
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -22,8 +22,7 @@ from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.kept import KeptFigures
 from tasks.release_report.report.risk import below_k, class_sizes, size_bands
 from tasks.release_report.report.sections.leaving import split
-from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, technical
-from tasks.shared.publication import known as known_of
+from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, possible_range, technical
 from tasks.shared.publication_by_type import least_beside
 from tests.tasks.release_report.report.attacker import Puzzle
 from tests.tasks.release_report.report.population import ODD, SPANS, Population, facts, person, population, quarter_of
@@ -231,7 +230,7 @@ class ReportReader:
             known = known if self.kept is None else set(range(500))
             rounded = self.report.recipient
             said = count(of.patients, self.k, of=self.all, rounded=rounded)
-            least = least_beside(said, known_of(self.all, self.k, rounded=rounded)[1])
+            least = least_beside(said, possible_range(self.all, self.k, rounded=rounded)[1])
             self.puzzle.unknown(resources, known, max(of.resources, least))
             self.puzzle.orders.append((patients, resources))
             hidden += [] if row else [resources]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.fhir.bundle import Cut, cut, type_of
+from tasks.shared.fhir.bundle import CutLine, cut, type_of
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","multipleBirthInteger":1E2,"x":[1.50,-0.0,12345678901234567890.10]}'
 OBSERVATION = b'{ "id" : "o-1.A", "valueQuantity":{"value":1.50},\t"resourceType":"Observation" }'
@@ -25,15 +25,15 @@ def entry(resource: bytes, **more: Any) -> bytes:
     return b'{"resource":' + resource + rest.encode() + b"}"
 
 
-def parts(line: bytes, **options: Any) -> Cut:
+def parts(line: bytes, **options: Any) -> CutLine:
     return cut(line, file="a.ndjson.zst", number=7, **options)
 
 
-def raws(part: Cut) -> list[bytes]:
+def raws(part: CutLine) -> list[bytes]:
     return [bytes(resource.raw) for resource in part.resources]
 
 
-def rejections(part: Cut) -> list[tuple[str, int | None, int]]:
+def rejections(part: CutLine) -> list[tuple[str, int | None, int]]:
     return [(rejected.reference, rejected.entry, rejected.ordinal) for rejected in part.rejected]
 
 

@@ -7,23 +7,26 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.fhir.references import BundlePatient, Owned, Reference, Target, id_named_by, target_of
+from tasks.shared.fhir.references import BundlePatient, Owned, Reference, ReferenceTarget, id_named_by, target_of
 from tasks.shared.fhir.sources import names_foreign_patient
 
 
 @pytest.mark.parametrize(
     ("reference", "target"),
     [
-        ("Patient/a", Target("Patient", "Patient/a")),
-        ("https://x.example/fhir/Patient/a", Target("Patient", "Patient/a")),
-        ("Patient/a/_history/1", Target("Patient", "Patient/a")),
-        ("https://x.example/fhir/Patient/a/_history/1", Target("Patient", "Patient/a")),
-        ("Patient/a#name", Target("Patient", "Patient/a")),
-        ("Patient?_id=a", Target("Patient", "Patient/a")),
-        ("Patient?identifier=http://x.example/mrn|1", Target("Patient?", "Patient?identifier=http://x.example/mrn|1")),
-        ("https://x.example/fhir/Patient?identifier=1", Target("Patient?", "Patient?identifier=1")),
-        ("urn:uuid:8e1b", Target("urn", "urn:uuid:8e1b")),
-        ("#p", Target("#", "#p")),
+        ("Patient/a", ReferenceTarget("Patient", "Patient/a")),
+        ("https://x.example/fhir/Patient/a", ReferenceTarget("Patient", "Patient/a")),
+        ("Patient/a/_history/1", ReferenceTarget("Patient", "Patient/a")),
+        ("https://x.example/fhir/Patient/a/_history/1", ReferenceTarget("Patient", "Patient/a")),
+        ("Patient/a#name", ReferenceTarget("Patient", "Patient/a")),
+        ("Patient?_id=a", ReferenceTarget("Patient", "Patient/a")),
+        (
+            "Patient?identifier=http://x.example/mrn|1",
+            ReferenceTarget("Patient?", "Patient?identifier=http://x.example/mrn|1"),
+        ),
+        ("https://x.example/fhir/Patient?identifier=1", ReferenceTarget("Patient?", "Patient?identifier=1")),
+        ("urn:uuid:8e1b", ReferenceTarget("urn", "urn:uuid:8e1b")),
+        ("#p", ReferenceTarget("#", "#p")),
         ("", None),
         ("a", None),
         ("Ab/c+d==", None),
@@ -31,7 +34,7 @@ from tasks.shared.fhir.sources import names_foreign_patient
         ("Patient/", None),
     ],
 )
-def test_the_target_of_a_reference(reference: str, target: Target | None) -> None:
+def test_the_target_of_a_reference(reference: str, target: ReferenceTarget | None) -> None:
     assert target_of(reference) == target
 
 

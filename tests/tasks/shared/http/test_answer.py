@@ -13,7 +13,7 @@ from tasks.shared.http.answer import (
     Answer,
     BusyError,
     RefusedError,
-    Where,
+    RequestContext,
     error_for,
     issue_codes,
     place,
@@ -89,7 +89,7 @@ def test_an_answer_shows_its_status_only() -> None:
 )
 def test_each_refusal_has_a_reference_a_hint_and_the_answer(status: int, reference: str) -> None:
     answer = Answer(status, httpx.Headers(), b"")
-    error = error_for(answer, Where("send", "load", "POST", "https://a.test/fhir?x=1"), transient={503})
+    error = error_for(answer, RequestContext("send", "load", "POST", "https://a.test/fhir?x=1"), transient={503})
     assert isinstance(error, RefusedError)
     assert (error.reference, error.status, error.operation) == (reference, status, "load")
     assert error.context == "POST https://a.test/fhir"
@@ -101,7 +101,7 @@ def test_each_refusal_has_a_reference_a_hint_and_the_answer(status: int, referen
 
 def test_a_busy_service_says_how_long() -> None:
     answer = Answer(503, httpx.Headers({"Retry-After": "12"}), b"")
-    error = error_for(answer, Where("send", "load", "POST", "https://a.test/"), transient={503})
+    error = error_for(answer, RequestContext("send", "load", "POST", "https://a.test/"), transient={503})
     assert isinstance(error, BusyError)
     assert (error.retry_after, error.answer is answer, error.exit_code) == (12, True, 3)
 
