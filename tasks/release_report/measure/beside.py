@@ -8,6 +8,7 @@ the report measures them itself.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import subprocess
@@ -36,6 +37,8 @@ _LISTEN: Final = 0.25
 """Seconds between two looks whether the job is to stop."""
 _NICE: Final = 5
 _COMPRESSED: Final = ".zst"
+_NEW_OBJECTS: Final = 50_000
+"""New objects after which the collector looks for cycles. Measuring makes none, and each look takes its time."""
 
 
 class _Begin(msgspec.Struct):
@@ -193,10 +196,17 @@ def measured(orders: _Orders, measurer: Measurer, job: Delivery) -> Measures:
     return measurer.imported, found
 
 
+def collect_rarely() -> None:
+    """Look for cycles of new objects rarely, and no more among those of the modules."""
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS)
+
+
 def main() -> None:
     """Measure the job that stdin names, and print what was found."""
     os.nice(_NICE)
     os.umask(0o077)
+    collect_rarely()
     orders = _Orders(sys.stdin.buffer)
     begin = orders.begin
     job = Delivery(

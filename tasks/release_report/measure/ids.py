@@ -13,9 +13,11 @@ from tasks.release_report.measure.measured import Ids
 from tasks.release_report.measure.originals import NOBODYS
 from tasks.release_report.measure.spill import Spill
 
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
-_HASHED: Final = re.compile(r"[0-9a-fA-F]{32,}\Z|(?=.*[0-9])[A-Za-z0-9]{40,}\Z")
-_SEQUENTIAL: Final = re.compile(r"[A-Za-z]{0,16}[-._]?[0-9]{1,9}\Z")
+_LOOK: Final = re.compile(
+    r"(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z)"
+    r"|(?P<sequential>[A-Za-z]{0,16}[-._]?[0-9]{1,9}\Z)"
+    r"|(?P<hashed>[0-9a-fA-F]{32,}\Z|(?=.*[0-9])[A-Za-z0-9]{40,}\Z)"
+)
 
 
 class OwnIds:
@@ -29,7 +31,8 @@ class OwnIds:
         self.take = self._taking(run)
 
     def _taking(self, run: Run) -> Callable[[str, str], None]:
-        looks = {look: self._looks.of(look) for look in ("uuid", "hashed", "sequential", "other")}
+        looks = {name: self._looks.of(name or "other") for name in ("uuid", "hashed", "sequential", None)}
+        look = _LOOK.match
         touch, lookup = run.touch, self._lookup
         digest, table, mask, hits = lookup.hash, lookup.table, lookup.mask, lookup.id_hits
         if lookup.collecting is not None:
@@ -45,14 +48,8 @@ class OwnIds:
                 hits.hashes.append(bare)
                 hits.more[0].append(0)
                 hits.more[1].append(run.owner)
-            look = "other"
-            if len(own) == 36 and _UUID.match(own):
-                look = "uuid"
-            elif _SEQUENTIAL.match(own):
-                look = "sequential"
-            elif len(own) >= 32 and _HASHED.match(own):
-                look = "hashed"
-            cell = looks[look]
+            match = look(own)
+            cell = looks[match.lastgroup if match is not None else None]
             if cell.run != run.number:
                 touch(cell)
 
@@ -64,6 +61,9 @@ class OwnIds:
         patients = Cell()
         parts = self.keys.parts()
         for part in range(parts):
+            numbers = list(self.keys.numbers(part, parts))
+            if len(set(numbers)) == len(numbers):
+                continue  # nearly always
             known: set[int] = set()
             for key, owner in self.keys.rows(part, parts):
                 if key in known:
