@@ -1,4 +1,4 @@
-"""A person's decision at a ``wait``: read from the form of the Prefect UI, kept in the record, acted on."""
+"""A decision at a ``wait``: read from the form of the Prefect UI, stored in the record, and applied to the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tasks.shared.report import Approval, Problem, Shown, Waiting
 def answered_at(
     api: PrefectApi, record: JobRecord, position: int, config: PipelineConfig
 ) -> tuple[Approval | None, str | None]:
-    """The answer in the form of the wait at ``position``, and why it is not taken, if it is not."""
+    """Return the answer in the form of the wait at ``position``, and the reason if it is refused."""
     answer = form_answer(api, record.id, record.forms.get(position))
     if answer is None:
         return None, None
@@ -70,7 +70,7 @@ def question(by: str, text: str) -> str:
 
 
 def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None:
-    """Keep a reviewer's question in the record of a job, which goes on waiting."""
+    """Add a reviewer's question to the record of a job, which goes on waiting."""
     waiting = record.undecided
     if waiting is not None:
         asked = waiting.model_copy(update={"questions": (*waiting.questions, question(by, text))})
@@ -80,7 +80,7 @@ def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None
 def record_decision(
     writer: RecordWriter, record: JobRecord, position: int, decision: Approval, config: PipelineConfig
 ) -> bool:
-    """Keep a decision, and return whether it decides: the first of two waits for the second."""
+    """Record a decision. Return whether it is final: the first of two decisions is not."""
     if rules.is_first(decision, record.reviews.get(position), config):
         writer.review(position, decision)
         return False
@@ -89,20 +89,20 @@ def record_decision(
 
 
 def with_refusal(record: JobRecord, why: str) -> JobRecord:
-    """A record of a job that goes on waiting, because the answer in its form was not taken."""
+    """Return the record of a job that goes on waiting because the answer in its form was refused."""
     waiting = record.waiting
     return record.model_copy(update={"waiting": waiting.model_copy(update={"refused": (why,)})}) if waiting else record
 
 
 def to_be_parked(record: JobRecord, waiting: Waiting) -> bool:
-    """Whether somebody answered in the form, and the job waits nevertheless: it needs a form for the next answer."""
+    """Return whether a job waits although its form was answered, so that it needs a form for the next answer."""
     return not record.parked and (bool(waiting.refused) or waiting.position not in record.forms)
 
 
 def settle(session: Session, job_id: str) -> JobRecord:
-    """The job's record, in which an answer that somebody gave in the UI has become the decision.
+    """Make an answer given in the UI the decision of the job, and return the job's record.
 
-    A rejection ends the job as cancelled here, and so does a cancel of a job that nobody runs.
+    A rejection ends the job as cancelled, and so does a cancel of a job that nobody runs.
     """
     record = session.job(job_id)
     waiting = record.waiting
@@ -124,9 +124,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
 
 
 def as_decided(session: Session, record: JobRecord) -> JobRecord:
-    """A job that a command started and somebody decided in the UI, as it is: nobody acts on the answer by itself.
+    """Return the record of a job started by a command with the decision made in the UI, which no worker acts on.
 
-    Released, it is interrupted: a command continues it. Rejected, it ends as cancelled here.
+    A released job is interrupted until a command continues it. A rejected job ends as cancelled here.
     """
     waiting = record.undecided
     if waiting is None or record.parked:
@@ -150,15 +150,15 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
 
 
 def save_decision(session: Session, record: JobRecord, decision: Approval) -> None:
-    """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on.
+    """Save a decision in the record, where the next run looks for it.
 
-    Somebody may have decided since the record was read; the first decision counts. Where two people must release, the
-    first one's is kept apart, and the job waits for the second.
+    The first decision counts, also if it was made after the record was read. If two people must release, the first
+    decision is stored apart, and the job waits for the second.
 
     Raises:
-        InputError: the job does not wait any more; the release report says stop, and no reason is given; the second
+        InputError: the job does not wait any more; the release report has stops, and no reason is given; the second
             person is the first; the report was made again.
-        TerminalError: it was cancelled, or rejected.
+        TerminalError: the job was cancelled or rejected.
     """
     if record.undecided is None:
         raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
@@ -172,7 +172,7 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
 
 
 def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
-    """Raises ``InputError`` where a decision cannot be taken, and the job goes on waiting."""
+    """Raise ``InputError`` if a decision cannot be accepted, and the job goes on waiting."""
     if decision.approved and shown is not None and decision.report != shown.sha256:
         raise InputError(
             "report-changed", "nothing is decided: the release report was made again in the meantime",
@@ -197,7 +197,7 @@ def refuse(decision: Approval, first: Approval | None, shown: Shown | None, conf
 
 
 def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
-    """What to say when a job stopped to wait while somebody was about to decide."""
+    """Return the error for a decision on a job that was decided or cancelled in the meantime."""
     other = record.approvals.get(position)
     if record.state is JobState.CANCELLED:
         why = other.describe_decision(one_line) if other else "it was cancelled in the Prefect UI"
@@ -231,10 +231,10 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
 
 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
-    """Tell that a job which nobody runs is cancelled: by a person's ``rejection``, else in the Prefect UI.
+    """Record the end of a cancelled job that nobody runs, by a reviewer's ``rejection`` or in the Prefect UI.
 
-    In its logs, summary and pages like every other end, as a part of the run that parked it. The caller holds the job's
-    lock. What cannot be written changes nothing: the record is what counts.
+    Logs, summary and pages show it as part of the run that parked the job. The caller holds the job's lock. A file that
+    cannot be written is logged only, because the record is what counts.
     """
     from flows.reports import pages, short_form  # a status needs no page
 
@@ -281,7 +281,7 @@ def _log_the_end(
 
 
 def rejected(approval: Approval, step: str | None) -> Problem:
-    """Why a job is cancelled after a no at ``step``."""
+    """Return the problem of a job that is cancelled after a rejection at ``step``."""
     return Problem(
         reference="rejected",
         message=approval.model_copy(update={"comment": ""}).describe_decision(one_line),

@@ -1,7 +1,7 @@
-"""The release report of a job where it counts: before the job parks, before data leave without a person, at the end.
+"""Make the release report of a job: before the job parks, before data are sent without a reviewer, and at the end.
 
-Document 5, §3. Made as a Prefect task of its own. A report that fails neither loses nor releases a job: the gate says
-that it is missing and why, and a release needs a reason then.
+Document 5, §3. The report is a Prefect task of its own. If it fails, the job goes on, but the record has the error and
+a release needs a reason.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ MOST = 50
 
 @dataclass(frozen=True)
 class ReportedFiles:
-    """What a report is about: files ``found`` below a directory of the job, and the digest of all that it covers.
+    """Files ``found`` below the directory ``place``, and the digest ``seen`` of all files that a report covers.
 
-    ``inside``: a step of the hospital processes them first.
+    ``inside``: a step of the hospital processes them before they are sent.
     """
 
     place: Path
@@ -64,10 +64,10 @@ class ReportedFiles:
 
 
 def before_waiting(wait: CurrentWait) -> None:
-    """Make the report that a person at a wait decides on, unless one covers what is there.
+    """Make the report that a reviewer at a wait decides on, unless one covers the current files.
 
     Raises:
-        Stopped: somebody asked.
+        Stopped: the job is asked to stop.
     """
     job, position, sight = wait.job, wait.position, wait.sight
     shown = job.record().shown.get(position)
@@ -94,10 +94,10 @@ def publish(job: RunningJob, position: int | None, shown: Shown) -> None:
 
 
 def check_before_sending(job: RunningJob, position: int, sources: Sources) -> None:
-    """Make the release report where the step at ``position`` sends data and no person released them.
+    """Make the release report if the step at ``position`` sends data that no reviewer released.
 
     Raises:
-        Ended: the report says stop, and the configuration lets that end the job.
+        Ended: the report has stops, and the configuration ends the job for that.
     """
     with ends_at(job, position):
         held = before_leaving(job, position, sources)
@@ -106,10 +106,10 @@ def check_before_sending(job: RunningJob, position: int, sources: Sources) -> No
 
 
 def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateError | None:
-    """The report where data leave with the step at ``position`` and no person released them: why they may not.
+    """Make the report if the step at ``position`` sends data that no reviewer released. Return the error that stops it.
 
     Raises:
-        Stopped: somebody asked.
+        Stopped: the job is asked to stop.
         StorageError: the files cannot be read.
     """
     names = job.step_names[: position - 1]
@@ -146,13 +146,12 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
 
 
 def at_the_end(job: RunningJob, source: Source | None) -> None:
-    """Make and record the report of a job that is complete, with all decisions, over what left, else what was made
-    last.
+    """Make and record the report of a complete job, with all decisions, on the sent data or else on the last output.
 
-    A job that sends nothing and asks nobody gets one when it runs again because ``job report`` asked for it.
+    A job without a ``wait`` and a sending step gets a report only when ``job report`` runs it again.
 
     Raises:
-        Stopped: somebody asked.
+        Stopped: the job is asked to stop.
     """
     if not job.config.report.enabled or source is None:
         return
@@ -174,7 +173,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
 
 
 def _reported_files(job: RunningJob, source: Source) -> ReportedFiles:
-    """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
+    """Return the files in a directory of the job, with the recorded hashes of unchanged ones."""
     found = _inventory(job, source)
     return ReportedFiles(source.path, found, found.digest)
 
@@ -186,10 +185,10 @@ def _inventory(job: RunningJob, source: Source) -> Inventory:
 
 
 def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
-    """Make the report, as a Prefect task, watched: it may read for minutes, and a cancel reaches it.
+    """Make the report as a Prefect task that can be cancelled: it may read for minutes.
 
     Raises:
-        Stopped: somebody asked.
+        Stopped: the job is asked to stop.
     """
     position = step or len(job.step_names)
     meter = Meter(collector=job.journal.tell)
@@ -261,9 +260,9 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
 
 
 def _link(job: RunningJob, name: str, copied: Path | None) -> str | None:
-    """Return the address of the page ``name``: where the site serves its copy, or its path in the UI, if it is there.
+    """Return the address of the page ``name``: of its copy on the site's server, or its path in the UI.
 
-    What the UI shows is asked for and compared: the server may be one of another kind, or without this jobs directory.
+    The page is requested from the UI and compared, because the server may not serve this jobs directory.
     """
     prefix = job.config.report.link
     if prefix is not None and copied is not None:
@@ -274,11 +273,11 @@ def _link(job: RunningJob, name: str, copied: Path | None) -> str | None:
 
 
 def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measures:
-    """Return what was measured of these files before, by the process beside the steps, or now, and keep it.
+    """Return and store the measurements of these files: stored, by the process beside the steps, or new ones.
 
     Raises:
-        StorageError: a directory for what is put aside cannot be written.
-        Stopped: somebody asked.
+        StorageError: a directory for spilled data cannot be written.
+        Stopped: the job is asked to stop.
     """
     imported = Inventory(())
     if delivery.imported:
@@ -297,7 +296,7 @@ def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measur
 
 
 def begin_measuring(job: RunningJob, position: int, sources: Sources) -> None:
-    """Measure beside the step at ``position`` and those behind it, where a report follows on what they make."""
+    """Start to measure beside the step at ``position`` and later ones, if a report on their output follows."""
     if not job.config.report.enabled or job.beside is not None or sources.newest is None:
         return
     behind = [declared(name) for name in job.step_names[position - 1 :]]
@@ -313,7 +312,7 @@ def begin_measuring(job: RunningJob, position: int, sources: Sources) -> None:
 
 @contextmanager
 def _copy_tried(missed: str) -> Iterator[None]:
-    """Log what failed with the copy for people without a shell: it stops nobody."""
+    """Log an error of the copy for people without a shell, instead of raising it."""
     try:
         yield
     except SluiceError as error:
@@ -321,6 +320,6 @@ def _copy_tried(missed: str) -> Iterator[None]:
 
 
 def _error_line(error: SluiceError | Problem) -> str:
-    """Why there is no report, on one line."""
+    """Return the reason for a missing report, on one line."""
     where = f" ({error.context.splitlines()[0]})" if error.context else ""
     return f"{error.message}{where}"

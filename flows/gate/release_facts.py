@@ -1,8 +1,7 @@
-"""What a release report is made of, as a job knows it: its facts, and which files are measured.
+"""Collect the facts of a release report from a job, and the files that are measured.
 
-Also what is remembered of releases beside the jobs, in ``jobs_dir/.released/``: which job released a query's data to a
-destination last, and to which hosts this installation has sent before. Small files with the id of a job; one that is
-damaged or gone is as if there had been none.
+``jobs_dir/.released/`` remembers releases in small files with the id of a job: the last one of a query's data to a
+destination, and the hosts to which this installation has sent before. A missing or damaged file counts as no release.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _AHEAD: Final = timedelta(hours=14)
 
 
 def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -> ReportFacts:
-    """Return what the report at ``step``, or at the end of the job, is made of beside the data: the files ``there``
-    below ``place`` leave.
+    """Return the facts of the report at ``step``, or at the end of the job, on the files ``there`` below ``place``.
 
     Raises:
         StorageError: something cannot be read.
@@ -96,7 +94,7 @@ def delivery_of(job: RunningJob, place: Path, there: Inventory, *, read: Callabl
 
 
 def _changed_since(job: RunningJob, place: Path, there: Inventory) -> tuple[str, ...]:
-    """Return the names of files that are gone, or not as their step left them; nothing of corrected ones."""
+    """Return the names of files that are missing or changed since their step wrote them; none for corrected files."""
     wrote = [step for step in job.steps.values() if step.output == place.name and step.inventory]
     digest = wrote[-1].inventory if wrote else None
     found = there.below(place.name)
@@ -110,7 +108,7 @@ def _changed_since(job: RunningJob, place: Path, there: Inventory) -> tuple[str,
 
 
 def _copies_in(job: RunningJob, place: Path, there: Inventory) -> frozenset[Path]:
-    """Return the tables as Parquet that a step made of the CSV beside them, where both are as it left them."""
+    """Return the Parquet files that a step made from the CSV files beside them, if both are unchanged."""
     steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
     before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
     if before is None:
@@ -136,7 +134,7 @@ def _user(uid: int) -> str:
 
 
 def _asked_patients(inputs: JobInputs) -> int | None:
-    """How many patients are in the list that the job was given."""
+    """Return the number of patients in the list given to the job; ``None`` without a readable list."""
     if inputs.patients is None:
         return None
     try:
@@ -150,7 +148,7 @@ def _asked_patients(inputs: JobInputs) -> int | None:
 
 
 def record_release(job: RunningJob) -> None:
-    """Remember that this job's data have left. What cannot be written is as if it was the first time."""
+    """Remember that the data of this job were sent. A file that cannot be written counts as no release."""
     where = destination_of(job.config)
     if where is None:
         return
@@ -163,7 +161,7 @@ def record_release(job: RunningJob) -> None:
 
 
 def last_released(job: RunningJob, *, recipient: bool = False) -> ReleaseReport | None:
-    """The report of the job that released the data of this query to this destination last, or the recipient's copy."""
+    """Return the report of the last job that released data of this query there, or its recipient's copy."""
     where = destination_of(job.config)
     key = _same(job, where) if where is not None else None
     if key is None:
@@ -190,7 +188,7 @@ def _host(where: Destination) -> str:
 
 
 def _same(job: RunningJob, where: Destination) -> str | None:
-    """What jobs of one query and destination have in common; ``None`` for a job without a query."""
+    """Return a key of the query and destination of a job; ``None`` for a job without a query."""
     if job.crtdl is None:
         return None
     try:

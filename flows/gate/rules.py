@@ -1,7 +1,7 @@
-"""What a release needs beside a person's yes: the report she saw, a reason where it says stop, a second person.
+"""Rules for a release: the reviewed report, a reason if it has stops, a second reviewer.
 
-Document 5, §3; ``4-product.md`` §2 and §4, "Wait". One set of rules for every way a decision comes: the form in the
-Prefect UI, a command, and what the record of an earlier run says.
+Document 5, §3; ``4-product.md`` §2 and §4, "Wait". The same rules apply to the form in the Prefect UI, to commands and
+to the record of an earlier run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NOT_SHOWN: Final = {"enabled", "copy_to", "link"}
 
 
 def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
-    """Return the SHA-256 over what a report rests on beside the files: its settings, where the data go, unless they
-    stay inside, the rules.
+    """Return the SHA-256 of everything that a report depends on besides the files: its settings, the rules, and the
+    destination unless the data stay ``inside``.
     """
     from tasks.release_report.report.facts import destination_of  # a status needs no words about destinations
 
@@ -50,15 +50,14 @@ def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
 
 
 def rules_of(config: PipelineConfig) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the rules by which data are made pseudonymous, and the identifiers that are kept, where a step uses
-    them."""
+    """Return the file of pseudonymization rules and the kept identifiers, if a step uses them."""
     takes = any("anonymization_config" in declared(name).takes for name in config.pipeline.enabled_steps)
     service = config.services.pseudonymizer
     return (service.anonymization_config, tuple(service.kept_identifiers)) if takes else (None, ())
 
 
 def stamped(decision: Approval, shown: Shown | None) -> Approval:
-    """A decision with the report that it is for, and what it overrides."""
+    """Return a decision with the hash of its report and the stops that it overrides."""
     if shown is None:
         return decision
     overridden = shown.open if decision.approved else ()
@@ -88,9 +87,9 @@ def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
 
 
 def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
-    """Why a decision, made now, is not taken: in words that continue "not released: …"; ``None`` when it is.
+    """Return why a decision made now is refused, in words that continue "not released: …"; ``None`` if it is accepted.
 
-    ``first`` is the first of two. A no is always taken.
+    ``first`` is the first of two decisions. A rejection is always accepted.
     """
     if not decision.approved:
         return None
@@ -106,12 +105,12 @@ def objection(decision: Approval, first: Approval | None, config: PipelineConfig
 
 
 def is_first(decision: Approval, first: Approval | None, config: PipelineConfig) -> bool:
-    """Whether it needs a second person's decision beside it."""
+    """Return whether a decision needs a second one by another person."""
     return decision.approved and config.report.reviewers > 1 and first is None
 
 
 def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | None:
-    """Why the report that is there is not about ``files``, by their digest, under this configuration."""
+    """Return why the current report does not cover ``files`` (their digest) and this configuration, or ``None``."""
     if not config.report.enabled:
         return None
     if shown is None:
@@ -124,9 +123,9 @@ def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | N
 def to_be_made(
     job: Path, position: int, shown: Shown | None, files: str, config: PipelineConfig, *, corrected: bool = False
 ) -> str | None:
-    """Why the release report has to be made again before somebody decides on ``files``; ``None`` when it need not.
+    """Return why the release report must be made again before a decision on ``files``, or ``None``.
 
-    ``corrected`` says that corrected files are what would be read.
+    ``corrected``: the files that would be read are corrected ones.
     """
     why = outdated(shown, files, config)
     if why is not None:
@@ -139,7 +138,7 @@ def to_be_made(
 def other_report(
     approval: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig
 ) -> tuple[str, ...]:
-    """Why an approval does not hold for the report that is there, a line each for a person; nothing when it does."""
+    """Return why an approval does not cover the current report, one line per reason; empty if it does."""
     if approval.approved and config.report.reviewers > 1 and (first is None or first.same_person(approval)):
         return (TWO_PEOPLE,)
     if approval.approved and config.report.reviewers > 1 and first is not None and first.files != approval.files:
@@ -158,9 +157,9 @@ def other_report(
 
 
 def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineConfig) -> str | None:
-    """Why the report in the directory of the ``job`` is not the one that the record has: nobody decides on it then.
+    """Return the error if the report in the directory of the ``job`` is not the recorded one: nobody can decide then.
 
-    What it says is never believed: that is in the record.
+    Its contents are never trusted: the stops are in the record.
     """
     if not config.report.enabled or shown is None or shown.missing is not None:
         return None
@@ -170,7 +169,7 @@ def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineC
 
 
 def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ...]:
-    """Why what was released may not leave under this configuration; nothing when it may, or no report was asked for."""
+    """Return why released data must not be sent under this configuration; empty if they may, or without a report."""
     asked_for = config.report.enabled and shown is not None and bool(shown.settings)
     return (OTHER_SETTINGS,) if asked_for and shown is not None and _set_otherwise(shown, config) else ()
 

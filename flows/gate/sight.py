@@ -1,9 +1,9 @@
-"""What a person who decides at a ``wait`` has before her, and whether it is still what she decided on.
+"""The files that a reviewer sees at a ``wait``, and whether they are still the ones of the decision.
 
 ``4-product.md`` §2: "An approval is for what was seen: it names the hashes of the files." The label ``job.seen.<n>``
-holds the digest of what was there when the job was parked, which is what the form in the Prefect UI is about; an
-approval holds that of what was there when it was given. The run that goes on compares: what changed, appeared or
-vanished in between closes the gate again.
+has the digest of the files at the time the job was parked, which the form in the Prefect UI is about; an approval has
+the digest at the time of the approval. The run that continues compares both: a changed, new or missing file makes the
+job wait again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ OTHER_FILES = "the decision was for other files"
 
 @dataclass(frozen=True)
 class ReviewedFiles:
-    """What there is to be seen at the wait at ``position``.
+    """Files of the wait at ``position``.
 
-    What it looks at, the directory for corrections, what leaves (with a direct load behind flattening not what it looks
-    at), which corrections it can take, and who reads what is released.
+    ``looked_at`` has the files to review, ``directory`` the corrected ones. ``leaves`` has the files to be sent, if
+    others than those (a direct load behind flattening). ``reader`` is the step that reads released files.
     """
 
     job_dir: Path
@@ -60,27 +60,27 @@ class ReviewedFiles:
 
     @classmethod
     def of(cls, job_dir: Path, waiting: Waiting) -> ReviewedFiles:
-        """Where the record says that a job waits."""
+        """Return the files of the wait in the record."""
         looked_at, directory = job_dir / Path(waiting.looked_at).name, job_dir / Path(waiting.directory).name
         leaves = job_dir / Path(waiting.leaves).name if waiting.leaves else None
         return cls(job_dir, waiting.position, looked_at, directory, leaves, waiting.corrections, waiting.reader)
 
     def check(self) -> None:
-        """The corrected files can be used, by their names. Raises ``DataError`` and ``StorageError``."""
+        """Raise ``DataError`` if a name of a corrected file cannot be used, or ``StorageError``."""
         if self.directory.is_dir():
             corrected_files(self.directory, self.corrections)
 
     def read(self, there: Inventory) -> Path:
-        """The directory that would be read if the job went on with what is there."""
+        """Return the directory that the next step would read now."""
         if self.corrections is not Corrections.NOT_SENT and there.below(self.directory.name).entries:
             return self.directory
         return self.leaves or self.looked_at
 
     def as_left(self, there: Inventory, steps: Iterable[StepReport]) -> None:
-        """What would be read is as the step that wrote it left it, or lies in the directory for corrections.
+        """Check that the files to be read are unchanged since their step, or corrected files.
 
         Raises:
-            DataError: ``edited-in-place``: ``send`` would refuse it after the decision.
+            DataError: ``edited-in-place``: ``send`` would refuse them after the decision.
         """
         place = self.read(there)
         wrote = [step for step in steps if step.position < self.position and step.output == place.name]
@@ -100,21 +100,22 @@ class ReviewedFiles:
         )
 
     def list_files(self, known: Known | None, stop: Stop) -> Inventory:
-        """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
+        """Return the current files. Raise ``StorageError`` or ``Stopped``."""
         return take_inventory(self.job_dir, self._folders, stop=stop, known=known)
 
     def save_seen(self, inventory: Inventory) -> str:
-        """Keep what was seen, for the words about what changed since; its digest. Raises ``StorageError``."""
+        """Save the reviewed files, to list later changes. Return their digest. Raise ``StorageError``."""
         inventory.save(self._seen_path)
         return inventory.digest
 
     def seen_files(self, digest: str) -> Inventory | None:
-        """What was seen under this digest, if it is still known."""
+        """Return the reviewed files with this digest, if they are still saved."""
         return load(self._seen_path, digest)
 
     def shown(self, waiting: Waiting, there: Inventory, files: tuple[str, ...], words: Words) -> Waiting:
-        """The wait with what would be read if it went on now, for a person: its ``files`` as the release report prints
-        them. Without it nobody knows how many patients are in each, and their number and size is all that is said.
+        """Return the wait with the files that would be read now, as the release report prints their names in ``files``.
+
+        Without a report the patients per file are unknown, so only the number and size of the files are shown.
         """
         place = self.read(there)
         found = there.below(place.name).entries
@@ -126,7 +127,7 @@ class ReviewedFiles:
 
     @property
     def bytes(self) -> int:
-        """How much there is to read at most. Raises ``StorageError``."""
+        """Bytes to read at most. Raises ``StorageError``."""
         with storage_errors(self.looked_at):
             return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
 
@@ -140,7 +141,7 @@ class ReviewedFiles:
 
 
 def changes_since_approval(approval: Approval, sight: ReviewedFiles, now: Inventory) -> tuple[str, ...]:
-    """Why an approval does not cover what is there now, a line each for a person; nothing when it does."""
+    """Return why an approval does not cover the current files, one line per reason; empty if it does."""
     if approval.files == now.digest:
         return ()
     if not approval.files:
@@ -150,11 +151,10 @@ def changes_since_approval(approval: Approval, sight: ReviewedFiles, now: Invent
 
 
 def digest_at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
-    """The digest of what is there at this moment, for an approval that is about to be given.
+    """Return the digest of the current files for an approval, and save them.
 
     Raises:
-        DataError: corrected files could not be used, by their names alone, or files were edited in place: nothing is
-            decided.
+        DataError: a name of a corrected file cannot be used, or files were edited in place; nothing is decided.
         StorageError: something cannot be read.
     """
     sight = ReviewedFiles.of(job_dir, waiting)
@@ -165,7 +165,7 @@ def digest_at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> st
 
 
 def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str, bool]:
-    """The digest of what is there at this moment, and whether corrected files would be read. Keeps nothing.
+    """Return the digest of the current files, and whether corrected files would be read. Save nothing.
 
     Raises ``StorageError``.
     """
@@ -182,9 +182,9 @@ def _found_now(sight: ReviewedFiles, record: JobRecord) -> Inventory:
 
 
 def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> bool:
-    """Whether the files with this digest are in one of the job's data directories as a report covered them.
+    """Return whether the files with this digest are in a data directory of the job.
 
-    A file that nobody touched since its step left it is not read. Raises ``StorageError``.
+    A file unchanged since its step is not read. Raises ``StorageError``.
     """
     places = {name: step for step in steps for name in (step.directory, step.output) if name}
     for name, step in reversed(places.items()):
@@ -196,7 +196,7 @@ def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> b
 
 
 def wait_lines(waiting: Waiting) -> list[str]:
-    """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
+    """Return the lines on a wait for the terminal: why the job waits again, files to be read, report."""
     lines = ["  the job waits again for a decision on the current files:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
     lines += [f"  {line}" for line in (*waiting.refused, *waiting.questions)]
@@ -208,12 +208,12 @@ def wait_lines(waiting: Waiting) -> list[str]:
 
 
 def where_to_look(waiting: Waiting) -> list[str]:
-    """What somebody who decides looks at, and where corrections go."""
+    """Return the lines that name the files to review and the directory for corrected files."""
     return [f"  look at {waiting.looked_at}", correction_words(waiting), *wait_lines(waiting)]
 
 
 def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
-    """The release report in short, where it is, the first of two decisions. ``despite``: the reason that was given."""
+    """Return the summary and path of the release report and the first of two decisions; no hint with ``despite``."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
         lines += [f"the release report is missing: {shown.missing}"]
@@ -234,8 +234,10 @@ _CHANGED = re.compile(r"(changed|removed|added|renamed): ['\"]?([^/]+/)(.*)", re
 
 
 def without_file_names(why: Iterable[str]) -> tuple[str, ...]:
-    """R7: why an approval does not count, with a directory in place of each file that has no name of ours in it, and
-    how many files those are. The log has them as they were."""
+    """Return the reasons with directories in place of private file names, and the number of such files (R7).
+
+    The log has the names.
+    """
     found: Counter[str] = Counter()
     for line in why:
         what = _CHANGED.fullmatch(line)
@@ -245,7 +247,7 @@ def without_file_names(why: Iterable[str]) -> tuple[str, ...]:
 
 
 def to_be_read(waiting: Waiting) -> tuple[Path, tuple[str, ...]]:
-    """The directory that would be read if the job went on now, and the files in it, as they may be named."""
+    """Return the directory that would be read now, and its files as they may be named."""
     directory = Path(waiting.directory)
     corrected = [] if waiting.corrections is Corrections.NOT_SENT else list(finished_files(directory))
     place = directory if corrected else Path(waiting.leaves or waiting.looked_at)
@@ -256,7 +258,7 @@ def to_be_read(waiting: Waiting) -> tuple[Path, tuple[str, ...]]:
 
 
 def correction_words(waiting: Waiting) -> str:
-    """Where corrected files go, and which."""
+    """Return the line on corrected files: their directory, or why they would not be sent."""
     if waiting.corrections is Corrections.NOT_SENT:
         return f"  tables in {waiting.directory} would not be sent: correct the NDJSON at a wait in front of flattening"
     kind = "tables" if waiting.corrections is Corrections.TABLES else "files"

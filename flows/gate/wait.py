@@ -1,7 +1,7 @@
-"""The wait that a running job has reached: ask for a decision, and hold it to the files that it was made on.
+"""Ask for a decision at the wait of a running job, and hold the job to the reviewed files.
 
 ``4-product.md`` §2: "An approval is for what was seen. If files changed since … the job waits once more and says so."
-That holds until the last step that reads the released data is complete.
+This applies until the last step that reads the released data is complete.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tasks.shared.step import Parked, StepContext
 class CurrentWait:
     """The wait at ``position`` of a job that this process runs.
 
-    ``sight`` says where the reviewer looks and ``there`` what is there now; ``again``, ``refused`` and ``asked`` say
-    why the job waits once more.
+    ``sight`` has the directories of the wait and ``there`` the current files. ``again``, ``refused`` and ``asked`` are
+    the reasons why the job waits again.
     """
 
     def __init__(self, job: RunningJob, position: int, sources: Sources) -> None:
@@ -49,14 +49,14 @@ class CurrentWait:
 
     @property
     def approval(self) -> Approval | None:
-        """The decision in the record."""
+        """Decision in the record."""
         return self.job.record().approvals.get(self.position)
 
     def check(self) -> None:
-        """Look at the files, then for a decision; without one, make the release report that the reviewer decides on.
+        """Read the files, then the decision. Without a decision, make the release report for the reviewer.
 
         Raises:
-            Ended: somebody rejected the release, or an error or a stop ends the run here.
+            Ended: the release was rejected, or an error or a stop ends the run here.
         """
         complete = self.job.steps[self.position].state == "completed"
         at = self.position
@@ -75,11 +75,11 @@ class CurrentWait:
                 release.before_waiting(self)
 
     def read_files(self) -> None:
-        """Read which files the reviewer can see now.
+        """List the files that the reviewer can see now.
 
         Raises:
             StorageError: something cannot be read.
-            Stopped: somebody asked.
+            Stopped: the job is asked to stop.
         """
         source = self.sources.newest
         if source is None:
@@ -98,15 +98,14 @@ class CurrentWait:
         self.there = self.sight.list_files(before.hash_of if before is not None else None, self.job.stop)
 
     def decide(self) -> None:
-        """Look for a person's decision.
+        """Look for a decision.
 
-        An answer in the form of the UI becomes the record's approval here, once and for all. Where somebody approved
-        with a command while another person rejected in the form, the rejection counts: labels have no compare-and-set.
+        An answer in the form of the UI becomes the recorded approval here. If a command approved while the form
+        rejected, the rejection counts, because labels have no compare-and-set.
 
         Raises:
-            Ended: it is a rejection.
-            DataError: corrected files could not be used, by their names alone, or files that the approval covers were
-                edited in place.
+            Ended: the decision is a rejection.
+            DataError: a name of a corrected file cannot be used, or approved files were edited in place.
         """
         self._void_first_decision()
         known = self.approval
@@ -128,7 +127,7 @@ class CurrentWait:
         raise cancelled(job, error)
 
     def _read_form(self, known: Approval | None) -> None:
-        """Take over the answer in the form of this wait, beside the decision that is ``known``."""
+        """Record the answer in the form of this wait, given the decision that is already ``known``."""
         position, record, config = self.position, self.job.record(), self.job.config
         answer, refusal = answered_at(self.job.api, record, position, config)
         if answer is None:
@@ -149,11 +148,10 @@ class CurrentWait:
             logger.info("step %d wait was released by the first of two people", position)
 
     def _void_decision(self) -> bool:
-        """Void an approval that does not cover the files that are there now, and return whether it did not.
+        """Void an approval that does not cover the current files. Return whether it was voided.
 
         Raises:
-            DataError: corrected files are there that could not be used, by their names alone; files that the approval
-                covers were edited in place.
+            DataError: a name of a corrected file cannot be used, or approved files were edited in place.
         """
         job, record, approval = self.job, self.job.record(), self.approval
         if self.sight is None or approval is None:
@@ -172,7 +170,7 @@ class CurrentWait:
         return True
 
     def _void_first_decision(self) -> None:
-        """Void the first of two decisions where it does not cover the files; both are asked for again."""
+        """Void the first of two decisions if it does not cover the current files; both are asked for again."""
         job, record = self.job, self.job.record()
         first = record.reviews.get(self.position)
         if self.sight is None or first is None or self.position in record.approvals:
@@ -188,15 +186,14 @@ class CurrentWait:
             self._void(why)
 
     def _asks_again(self) -> bool:
-        """Return whether a wait that is complete has to ask again; its approval is void then.
+        """Return whether a complete wait has to ask again; its approval is void then.
 
-        Costs a look at each file, not its content, where nobody touched it.
+        Unchanged files are not read, only their status.
 
         Raises:
-            DataError: ``approved-files-changed``: files are not as they were approved, and a step has begun to read
-                them.
+            DataError: ``approved-files-changed``: approved files changed after a step began to read them.
             StorageError: something cannot be read.
-            Stopped: somebody asked.
+            Stopped: the job is asked to stop.
         """
         job, position, approval = self.job, self.position, self.approval
         if self.sources.newest is None or approval is None or not approval.files:
@@ -227,7 +224,7 @@ class CurrentWait:
         return True
 
     def _reopen(self, why: tuple[str, ...]) -> None:
-        """Void the approval of a wait that is complete, and let it ask again. Corrected files stay where they are."""
+        """Void the approval of a complete wait, which then asks again. Corrected files stay in place."""
         job, step = self.job, self.job.steps[self.position]
         # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
         (job.directory.path.parent / job.directory.result_key(self.position, step.name)).unlink(missing_ok=True)
@@ -242,7 +239,7 @@ class CurrentWait:
         self.again = without_file_names(why)
 
     def approved(self, context: StepContext) -> StepContext:
-        """Return what the step gets with the files that somebody approved, and the corrections that it can take."""
+        """Return the context of the step with the approved files and the corrections that it accepts."""
         return replace(
             context,
             approved=self.there if self.approval is not None else None,
