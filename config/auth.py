@@ -66,7 +66,7 @@ class AuthConfig(ConfigBlock):
 
     @property
     def scheme(self) -> Literal["none", "basic", "oauth2"]:
-        """What fills the ``Authorization`` header: the issuer decides (document 1, auth rule 2)."""
+        """Return the scheme of the ``Authorization`` header: OAuth if an issuer is set (document 1, auth rule 2)."""
         if self.oauth_issuer_uri is not None:
             return "oauth2"
         return "basic" if self.username is not None else "none"

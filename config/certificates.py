@@ -23,7 +23,7 @@ class CertificatesError(ValueError):
 
 
 def read_certificates(path: Path) -> tuple[str, ...]:
-    """The certificates of a PEM bundle, each as its own PEM text, in the file's order. Every one of them loads.
+    """Return the certificates of a PEM bundle, each as its own PEM text, in the file's order. All of them load.
 
     Text between the certificates and blocks of other kinds (keys, parameters) are passed over, as OpenSSL does.
 

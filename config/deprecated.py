@@ -25,14 +25,14 @@ class DeprecatedKey:
 
     @property
     def kind(self) -> KeyKind:
-        """How its value is read."""
+        """Return the kind by which the value is read."""
         if self.unit is not None or self.replacement is None:
             return KeyKind.INTEGER
         return keys_by_name()[self.replacement].kind
 
     @property
     def flat_auth(self) -> bool:
-        """Whether it is one of the auth keys that stood directly in the extractor block."""
+        """Return whether the key is an auth key that used to be directly in the extractor block."""
         return self.replacement is not None and self.unit is None
 
 

@@ -69,7 +69,7 @@ class DocumentError(ValueError):
 
 
 def parse_document(text: str) -> tuple[Node | None, tuple[Duplicate, ...]]:
-    """The one document that ``text`` holds (``None`` when it holds none) and its duplicate keys.
+    """Return the one document in ``text`` (``None`` if there is none) and its duplicate keys.
 
     Raises ``DocumentError`` for everything else, hostile nesting and alias bombs included.
     """
@@ -93,7 +93,7 @@ def parse_document(text: str) -> tuple[Node | None, tuple[Duplicate, ...]]:
 
 
 def plain(node: Node) -> Any:
-    """The tree as plain Python values."""
+    """Return the tree as plain Python values."""
     if isinstance(node, Mapping):
         return {key: plain(value) for key, value in node.entries.items()}
     if isinstance(node, Sequence):
@@ -103,7 +103,7 @@ def plain(node: Node) -> Any:
 
 @dataclass(frozen=True)
 class TextSpan:
-    """Where an entry of a mapping or a list stands in the text: its dotted path, and half-open ranges of characters.
+    """Position of a mapping or list entry in the text: its dotted path, and half-open ranges of characters.
 
     ``key`` is the range of the key, empty for an entry of a list; ``value`` that of a scalar, ``None`` for others. The
     entry takes up the lines ``first`` to ``last``, counted from 0; ``own_lines``: nothing else is on them. The value of
@@ -190,7 +190,7 @@ def _line(part: Any) -> int:
 
 
 class _NodeBuilder:
-    """Turns PyYAML's nodes into ours."""
+    """Builder of our nodes from PyYAML's."""
 
     def __init__(self) -> None:
         self.duplicates: list[Duplicate] = []

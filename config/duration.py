@@ -28,7 +28,7 @@ class DurationError(ValueError):
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that ``text`` writes, rounded to microseconds, zero included; never negative.
+    """Return the duration in ``text``, rounded to microseconds; zero or more.
 
     Raises ``DurationError`` for every other text. In the ISO form only the last number may have a fraction.
     """
@@ -46,7 +46,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The ISO 8601 form, days to seconds: what ``parse_duration`` reads back to the same duration."""
+    """Return the ISO 8601 form, days to seconds, which ``parse_duration`` reads back to the same duration."""
     seconds, microseconds = duration.seconds, duration.microseconds
     hours, minutes, seconds = seconds // 3600, seconds // 60 % 60, seconds % 60
     fraction = f".{microseconds:06d}".rstrip("0") if microseconds else ""

@@ -28,7 +28,7 @@ _CAMEL = ConfigDict(alias_generator=to_camel, defer_build=True)
 
 
 def enrichment_rules(config: CrtdlPreprocessingConfig) -> tuple[EnrichmentRule, ...]:
-    """The rules that apply: none when preprocessing is off, else those of the file or the inline ones.
+    """Return the rules that apply: none if preprocessing is off, else those of the file or the inline ones.
 
     Raises ``ConfigError`` when the file cannot be used.
     """
@@ -66,7 +66,7 @@ class _FileRule(ConfigBlock):
         return self
 
     def rule(self) -> EnrichmentRule:
-        """The same rule in the inline form; the short form names the group after its profile's last segment."""
+        """Return the rule in the inline form; the short form names the group after its profile's last segment."""
         name = self.create_if_not_exists.group_name if self.create_if_not_exists else None
         if self.add_group_if_not_exists:
             name = re.split(r"[/#|]", self.group_reference.partition("|")[0].rstrip("/"))[-1]
@@ -78,7 +78,7 @@ _NAMES = tuple(to_camel(name) for model in (_FileRule, _FileGroup, _FileAttribut
 
 
 def load_enrichment_file(path: Path) -> tuple[EnrichmentRule, ...]:
-    """The rules of an external JSON file.
+    """Return the rules of an external JSON file.
 
     Raises ``ConfigError`` with every finding: no readable JSON list, unknown fields, missing fields, both ways to
     create a group in one rule.

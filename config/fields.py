@@ -58,7 +58,7 @@ class Choices:
 
 
 def problem(reference: str, message: str, hint: str | None = None) -> PydanticCustomError:
-    """An error a reader raises; becomes a finding with the same reference, message and hint."""
+    """Return an error for a reader to raise; it becomes a finding with the same reference, message and hint."""
     # The texts travel in the context because a template would treat their braces as fields.
     return PydanticCustomError(
         reference,
@@ -68,11 +68,11 @@ def problem(reference: str, message: str, hint: str | None = None) -> PydanticCu
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """The known name that ``name`` most likely meant, if any is close."""
+    """Return the known name closest to ``name``, or ``None`` if none is close."""
     written = name.lower()
 
     def closeness(candidate: str) -> float:
-        """How much of both is the same; a common beginning, or being one word of the other, counts extra."""
+        """Return the similarity of both names; a common beginning, or being one word of the other, counts extra."""
         ratio = difflib.SequenceMatcher(None, written, candidate).ratio()
         if ratio < _CLOSE and written not in candidate.split("_"):
             return 0.0
@@ -84,7 +84,7 @@ def nearest(name: str, known: list[str]) -> str | None:
 
 
 def read_text(value: Any) -> str:
-    """One line of text."""
+    """Return one line of text."""
     if not isinstance(value, str):
         raise problem("wrong-type", "must be text", "put the value in quotes")
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
@@ -97,7 +97,7 @@ def read_text(value: Any) -> str:
 
 
 def read_filled_text(value: Any) -> str:
-    """One line of text that is not blank."""
+    """Return one line of text that is not blank."""
     text = read_text(value)
     if not text.strip():
         raise problem("out-of-range", "must not be empty")
@@ -105,17 +105,17 @@ def read_filled_text(value: Any) -> str:
 
 
 def read_secret(value: Any) -> SecretStr:
-    """A secret: one line of text that is never shown."""
+    """Return a secret: one line of text that is never shown."""
     return SecretStr(read_text(value.get_secret_value() if isinstance(value, SecretStr) else value))
 
 
 def read_path(value: Any) -> Path:
-    """A path, taken as written: a relative one starts at the working directory."""
+    """Return a path as written; a relative path starts at the working directory."""
     return value if isinstance(value, Path) else Path(read_text(value))
 
 
 def read_integer(value: Any) -> int:
-    """A whole number, also written as text."""
+    """Return a whole number, also from text."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,12}", value.strip(), re.ASCII):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -134,7 +134,7 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True} | {
 
 
 def read_boolean(value: Any) -> bool:
-    """True or false, also written as text (true/false, yes/no, on/off, 1/0 in any case)."""
+    """Return a truth value, also from text (true/false, yes/no, on/off, 1/0 in any case)."""
     if isinstance(value, str):
         value = _BOOLEANS.get(value.strip().lower(), value)
     if not isinstance(value, bool):
@@ -143,7 +143,7 @@ def read_boolean(value: Any) -> bool:
 
 
 def read_duration(value: Any) -> timedelta:
-    """A duration; see ``config.duration``."""
+    """Return a duration; see ``config.duration``."""
     if isinstance(value, timedelta):
         if value > LONGEST:
             raise problem("invalid-duration", f"is longer than {LONGEST.days} days")
@@ -158,19 +158,19 @@ _DURATION_HINT = "write it like PT30M, PT1.5S or P1DT2H, or like 30m, 1h30m or 5
 
 
 def read_duration_or_zero(value: Any) -> timedelta:
-    """A duration, or a bare ``0``, where zero selects the built-in default (document 1) or says "not at all"."""
+    """Return a duration or zero (a bare ``0``), which selects the built-in default (document 1) or means "never"."""
     return timedelta(0) if value == "0" else read_duration(value)
 
 
 def read_url(value: Any) -> str:
-    """An absolute HTTP or HTTPS URL with a host and without credentials."""
+    """Return an absolute HTTP or HTTPS URL with a host and without credentials."""
     text = read_text(value)
     _split_url(text)
     return text
 
 
 def read_base_url(value: Any) -> str:
-    """A URL to which paths are appended: no query, no fragment, the final slash dropped."""
+    """Return a URL to which paths are appended: no query, no fragment, the final slash dropped."""
     text = read_text(value)
     parts = _split_url(text)
     if parts.query or parts.fragment:
@@ -179,7 +179,7 @@ def read_base_url(value: Any) -> str:
 
 
 def read_root_url(value: Any) -> str:
-    """The root of a server to which the client itself appends ``/fhir`` (documents 1 and 3)."""
+    """Return the root of a server to which the client itself appends ``/fhir`` (documents 1 and 3)."""
     text = read_base_url(value)
     if urlsplit(text).path.lower().endswith("/fhir"):
         raise problem(
@@ -235,7 +235,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def one_of(choices: type[_Choice]) -> Callable[[Any], _Choice]:
-    """A reader that takes exactly the values of ``choices``."""
+    """Return a reader that accepts only the values of ``choices``."""
 
     def read(value: Any) -> _Choice:
         text = read_text(value)

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration: findings, collected and raised together.
+"""Findings: the problems of a configuration, collected and raised together.
 
 A finding never quotes a value of the configuration, except durations, URLs that were checked to hold no credentials,
 and the name of a file that was read: a value may be a secret that stands in the wrong place.
@@ -32,7 +32,7 @@ class Finding:
     where: str | None = None
 
     def render(self) -> str:
-        """The form in which a person sees it (``4-product.md`` §2): message, context, hint."""
+        """Return the text shown to a person (``4-product.md`` §2): message, context, hint."""
         lines = [f"{self.level}[{self.reference}]: {self.message}"]
         context = " ".join(part for part in (self.key, f"({self.where})" if self.where else "") if part)
         if context:
@@ -43,7 +43,7 @@ class Finding:
 
 
 def about(key: str, predicate: str) -> str:
-    """A message about a key: its last name (with an index, if any), then what is wrong with it."""
+    """Return a message about a key: its last name (with an index, if any), then ``predicate``."""
     return f"{key.rpartition('.')[2]} {predicate}"
 
 
@@ -105,7 +105,7 @@ def _known_names(key: str, names: Sequence[str]) -> str:
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """A key path as a person writes it."""
+    """Return a key path as a person writes it."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"

@@ -42,22 +42,22 @@ class KeyInfo:
 
     @property
     def env(self) -> str:
-        """The name of its environment variable."""
+        """Return the name of its environment variable."""
         return env_name(self.key)
 
     @property
     def secret(self) -> bool:
-        """Whether its value is never shown."""
+        """Return whether its value must never be shown."""
         return self.kind is KeyKind.SECRET
 
     @property
     def default_text(self) -> str:
-        """The default as one writes it; empty when there is none."""
+        """Return the default as written in a file; empty if there is none."""
         return show(self.default)
 
     @property
     def range_text(self) -> str:
-        """What its values must be, as a predicate; empty when there is no bound."""
+        """Return the bounds of its values as a predicate; empty if there are none."""
         if self.minimum == SHORTEST:
             return "must be longer than zero"
         lowest = show(self.minimum)
@@ -72,7 +72,7 @@ def env_name(key: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as one writes it in a file, on one line; secrets masked, queries of URLs left out."""
+    """Return a value as written in a file, on one line; secrets are masked, queries of URLs left out."""
     if value is None or value == ():
         return ""
     if isinstance(value, bool):
@@ -98,19 +98,19 @@ def _described() -> tuple[KeyInfo | tuple[str, type[ConfigBlock]], ...]:
 
 @cache
 def describe_keys() -> tuple[KeyInfo, ...]:
-    """Every key, in the order of the documentation."""
+    """Return every key, in the order of the documentation."""
     return tuple(entry for entry in _described() if isinstance(entry, KeyInfo))
 
 
 @cache
 def keys_by_name() -> dict[str, KeyInfo]:
-    """Every key by its dotted path."""
+    """Return every key by its dotted path."""
     return {info.key: info for info in describe_keys()}
 
 
 @cache
 def blocks() -> dict[str, type[ConfigBlock]]:
-    """Every block by its dotted path; the root is the empty path."""
+    """Return every block by its dotted path; the root is the empty path."""
     return dict(entry for entry in _described() if not isinstance(entry, KeyInfo))
 
 
@@ -126,7 +126,7 @@ def root_urls() -> frozenset[str]:
 
 
 def suggest(key: str, older: Mapping[str, str] | None = None) -> str:
-    """A hint for a path that is no key: the nearest one, or what the block knows.
+    """Return a hint for an unknown path: the nearest key, or the keys of the block.
 
     Nearest is a key of the same block with a like name; then a key of that name elsewhere, those that share most blocks
     with ``key`` first; then one of a like name elsewhere. Never a block that ``key`` is in: it is there already.
@@ -168,13 +168,13 @@ def _name(path: str) -> str:
 
 
 def _shared(path: str, key: str) -> int:
-    """How many blocks two paths begin with together."""
+    """Return the number of leading blocks that two paths share."""
     pairs = zip(path.split(".")[:-1], key.split(".")[:-1], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def suggest_variable(name: str, known: list[str]) -> str | None:
-    """A hint for an ``APP_`` variable that names no key."""
+    """Return a hint for an ``APP_`` variable that names no key."""
     near = nearest(name, [env.lower() for env in known])
     return f"did you mean {near.upper()}?" if near else None
 
@@ -211,7 +211,7 @@ def _describe(key: str, field: FieldInfo) -> KeyInfo:
 
 
 def _kind(field: FieldInfo) -> tuple[KeyKind, Any]:
-    """The kind marker of a field and the type it marks: beside the annotation, or inside ``… | None``."""
+    """Return the kind marker of a field and the type it marks: beside the annotation, or inside ``… | None``."""
     for marker in field.metadata:
         if isinstance(marker, KeyKind):
             return marker, field.annotation

@@ -49,7 +49,7 @@ class LoadedConfig:
     sources: Mapping[str, str] = field(repr=False)
 
     def effective(self) -> list[Effective]:
-        """Every key, in the order of the documentation."""
+        """Return every key, in the order of the documentation."""
         return [
             Effective(
                 info.key,
@@ -93,7 +93,7 @@ def load_config(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """The configuration that flags, environment, file and defaults make together, highest first.
+    """Load the configuration from flags, environment, file and defaults, in this order of precedence.
 
     ``overrides`` are ``KEY=VALUE`` texts as ``--set`` takes them; ``environ`` is the process's environment unless
     given. Raises ``ConfigError`` with every error that can be found.
@@ -201,7 +201,7 @@ class _Loading:
     # --- reading ---
 
     def _refuse_replaced_secrets(self) -> None:
-        """A secret on the command line stands there also when a later flag for the same key wins."""
+        """Refuse a secret on the command line even if a later flag for the same key replaces it."""
         for key, given in self.replaced:
             found = read_value(key, given, self.environ).findings
             self.findings += [finding for finding in found if finding.reference == "secret-on-command-line"]
@@ -237,7 +237,7 @@ class _Loading:
         return bool(steps) and steps.isdisjoint(self.steps or ())
 
     def _known_steps(self) -> tuple[str | None, ...] | None:
-        """The step list as far as it can be read: one bad name must not hide what follows from the others."""
+        """Return the step list as far as it can be read: one bad name must not hide findings about the others."""
         names = self.values.get(_STEPS)
         if not isinstance(names, list):
             return None
@@ -279,7 +279,7 @@ class _Loading:
         self.findings.append(finding if given is None else given.finding(reference, key, message, hint, level))
 
     def _located(self, finding: Finding) -> Finding:
-        """The finding with the place of the value that it is about, where one source gives it."""
+        """Return the finding with the origin of its value, if one source gives that value."""
         given = self.given.get(_leaf(finding.key)) or self.blocks.get(finding.key)
         return finding if finding.where or given is None else replace(finding, line=given.line, where=given.where)
 
@@ -296,7 +296,7 @@ class _Loading:
 
 
 def _merge(layers: Sequence[Layer]) -> tuple[dict[str, GivenValue], set[str]]:
-    """The first layer that has a key wins; what it explicitly leaves unset is unset.
+    """Merge the layers: the first one with a key wins; a key that it explicitly unsets is unset.
 
     The second result are the keys whose highest source is broken there.
     """
@@ -324,7 +324,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaf(path: str) -> str:
-    """The key that a path below it belongs to (``a.b[0].c`` → ``a.b``)."""
+    """Return the key that a path below it belongs to (``a.b[0].c`` → ``a.b``)."""
     known = path.partition("[")[0]
     while known and known not in keys_by_name() and known not in blocks():
         known = known.rpartition(".")[0]

@@ -30,7 +30,7 @@ PLACEHOLDER_STEPS = ("csv_conversion", "parquet_conversion")
 
 
 class CompressionLevel(StrEnum):
-    """How hard output files are compressed."""
+    """Compression level of output files."""
 
     FASTEST = "fastest"
     DEFAULT = "default"
@@ -111,7 +111,7 @@ class LimitsConfig(ConfigBlock):
 
     @property
     def largest_resource(self) -> int:
-        """The largest resource in bytes."""
+        """Return the largest resource in bytes."""
         return self.max_resource_mb << 20
 
 

@@ -259,7 +259,7 @@ def _shape(info: KeyInfo) -> dict[str, Any]:
 
 
 def _of_type(annotation: Any) -> dict[str, Any]:
-    """The schema of a type in an enrichment rule: a block, a list, one line of text or a truth value."""
+    """Return the schema of a type in an enrichment rule: a block, a list, one line of text or a truth value."""
     arguments = get_args(annotation)
     if get_origin(annotation) is tuple:
         return {"type": "array", "items": _of_type(arguments[0])}

@@ -18,7 +18,7 @@ class Language(StrEnum):
 
 
 class QuasiIdentifier(StrEnum):
-    """What tells patients apart although none of it is a name (document 5, section 8)."""
+    """Quasi-identifiers: values that distinguish patients without naming them (document 5, section 8)."""
 
     BIRTH_YEAR = "Patient.birthDate"
     SEX = "Patient.gender"
@@ -26,7 +26,7 @@ class QuasiIdentifier(StrEnum):
 
 
 class OnStop(StrEnum):
-    """What a stop does where no person stands before the data leave."""
+    """Action on a stop when no person reviews the data before they are sent."""
 
     TELL = "tell"
     FAIL = "fail"

@@ -24,7 +24,7 @@ from config.steps import STEPS, Role, StepEntry, has_role
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """What is known of a configuration.
+    """Facts about a configuration that the rules check.
 
     ``config`` holds defaults where a value is missing or unusable. ``present`` are the keys that some source gives,
     usable or not; ``unknown`` those whose value cannot be judged. ``steps`` is the step list, ``None`` for an
@@ -46,7 +46,7 @@ class RuleFacts:
         return self.config.services.send.send_as if any(step.role is Role.SEND for step in self.enabled()) else None
 
     def has_usable_values(self, *keys: str) -> bool:
-        """Whether every one of the keys has a usable value, or is not set at all."""
+        """Return whether every one of the keys has a usable value or is not set."""
         return self.unknown.isdisjoint(keys)
 
 
@@ -54,7 +54,7 @@ Rule = Callable[[RuleFacts], Iterator[Finding]]
 
 
 def check(facts: RuleFacts) -> Iterator[Finding]:
-    """Every finding of every rule."""
+    """Yield every finding of every rule."""
     for rule in RULES:
         yield from rule(facts)
 

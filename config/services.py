@@ -39,7 +39,7 @@ SHORTEST = timedelta(milliseconds=1)
 
 
 class SendMode(StrEnum):
-    """What the send step does with its input."""
+    """Format in which the send step sends its input."""
 
     DIRECT_RESOURCE_LOAD = "direct_resource_load"
     TRANSFER_LOAD = "transfer_load"
@@ -47,14 +47,14 @@ class SendMode(StrEnum):
 
 
 class OutputFormat(StrEnum):
-    """What the flattening step writes."""
+    """File format that the flattening step writes."""
 
     CSV = "csv"
     PARQUET = "parquet"
 
 
 class ResidualIdentifiers(StrEnum):
-    """What the pseudonymizer step does when identifiers of persons come back as they went."""
+    """Action of the pseudonymizer step when identifiers of persons come back unchanged."""
 
     STOP = "stop"
     WARN = "warn"
@@ -272,7 +272,7 @@ class HttpImportConfig(ConfigBlock):
 
 
 class CreateGroup(ConfigBlock):
-    """What to do when the group of a rule is missing from the CRTDL."""
+    """Group to create if the group of a rule is missing from the CRTDL."""
 
     group_name: Text = Field(description="Create the missing group with this name")
 

@@ -1,4 +1,4 @@
-"""Where values come from: flags, the environment, the file; in this order, the first that has a key wins.
+"""Sources of values: flags, the environment, the file. In this order, the first that has a key wins.
 
 Each source turns what it holds into a ``Layer``: values by key path, still unread, each with its origin. Nothing
 is validated here beyond "is this a key at all".
@@ -35,7 +35,7 @@ _TEXT_KINDS = frozenset({KeyKind.TEXT, KeyKind.URL, KeyKind.SECRET, KeyKind.PATH
 
 @dataclass(frozen=True)
 class GivenValue:
-    """What a source gives to a key or a block, and ``where`` a person finds it (``4-product.md`` §2).
+    """Value of a key or a block in one source; ``where`` names its origin for a person (``4-product.md`` §2).
 
     ``older``: the source uses names of the peer tool, whose URLs may end in ``/fhir`` (document 7, section 5).
     """
@@ -57,7 +57,7 @@ class GivenValue:
 
     @property
     def unset(self) -> bool:
-        """Whether it says "nothing": an explicit null, so that the built-in default holds."""
+        """Return whether the value is an explicit null, which selects the built-in default."""
         return isinstance(self.node, Scalar) and self.node.value is None
 
     def finding(
@@ -69,7 +69,7 @@ class GivenValue:
 
 @dataclass
 class Layer:
-    """What one source gives, and what is wrong with it.
+    """Values of one source, and the findings about them.
 
     ``broken`` are the keys it was meant to give, had it been readable; ``blocks`` are those of the file.
     ``replaced`` is what a later flag took the place of: not in force, but on the command line and in the record.
@@ -121,17 +121,17 @@ class Layer:
 
 
 def kind_of(key: str) -> KeyKind:
-    """The kind of a key, deprecated ones included."""
+    """Return the kind of a key, deprecated ones included."""
     return DEPRECATED[key].kind if key in DEPRECATED else keys_by_name()[key].kind
 
 
 def is_key(path: str) -> bool:
-    """Whether a value can stand at ``path``."""
+    """Return whether ``path`` can have a value."""
     return path in keys_by_name() or path in DEPRECATED
 
 
 def read_file(path: Path) -> Layer:
-    """The configuration file.
+    """Read the configuration file.
 
     Raises ``ConfigError`` when there is nothing to look into: no readable file, no YAML, no mapping.
     """
@@ -225,7 +225,7 @@ def read_environment(environ: AbstractMapping[str, str], prefix: str = ENV_PREFI
 
 
 def read_overrides(overrides: AbstractSequence[str]) -> Layer:
-    """The ``KEY=VALUE`` texts of the command line, a later one for the same key winning."""
+    """Read the ``KEY=VALUE`` texts of the command line; a later one for the same key wins."""
     layer = Layer()
     for number, override in enumerate(overrides, start=1):
         key, equals, text = override.partition("=")
@@ -286,7 +286,7 @@ def _environment_node(key: str, text: str) -> Node:
 
 
 def _override_node(key: str, text: str) -> Node:
-    """The value of ``--set``, as YAML reads it.
+    """Return the value of ``--set``, as YAML reads it.
 
     Where the key wants text, only quotes and null are YAML's: a path with ``#`` or ``: `` in it stays whole.
     """
@@ -301,7 +301,7 @@ def _override_node(key: str, text: str) -> Node:
 def _known_keys(
     root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], GivenValue]
 ) -> Iterator[tuple[str, GivenValue]]:
-    """Every known key below ``root``; unknown ones become findings."""
+    """Yield every known key below ``root``; unknown keys become findings."""
     for entry, node in root.entries.items():
         given = give(node)
         path = layer.current_path(f"{prefix}.{entry}".lstrip("."), given)
@@ -332,7 +332,7 @@ def _block(
 
 
 def _below(path: str) -> set[str]:
-    """The key itself, or every key of the block."""
+    """Return the key itself, or every key of the block."""
     return {key for key in keys_by_name() if key == path or key.startswith(f"{path}.")}
 
 

@@ -33,7 +33,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class StepEntry:
-    """What the configuration must know about a step before its package is imported.
+    """Facts about a step that the configuration needs before the package of the step is imported.
 
     Key names are relative to the step's block of the configuration, ``services.<name>``; a step without keys has no
     block. ``requires`` are the keys that must be set, ``suggests`` those that ``config init`` writes although the step

@@ -41,12 +41,12 @@ class ExampleEntry:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Return the last part of the path."""
         return self.path.rpartition(".")[2]
 
 
 def example() -> dict[str, ExampleEntry]:
-    """Every key and block of the example by its path, in its order."""
+    """Return every key and block of the example by its path, in its order."""
     found: dict[str, ExampleEntry] = {}
     open_: list[ExampleEntry] = []
     said: list[str] = []
@@ -66,12 +66,12 @@ def example() -> dict[str, ExampleEntry]:
 
 
 def to_fill_in(steps: Sequence[str], mode: SendMode) -> list[str]:
-    """The keys that have to be right for these steps, in the order of the steps."""
+    """Return the keys that must be set correctly for these steps, in the order of the steps."""
     return [key for step in dict.fromkeys(steps) for key in (*STEPS[step].keys("suggests"), *required(step, mode))]
 
 
 def may_sign_in(steps: Sequence[str], mode: SendMode) -> list[str]:
-    """The steps whose service may ask for a name and a password."""
+    """Return the steps whose service may need a user name and a password."""
     blocks = example()
     return [
         step
@@ -88,7 +88,7 @@ def template(
     signed_in: Collection[str] = SIGNED_IN,
     heading: Sequence[str] = (),
 ) -> str:
-    """The text of a configuration of these steps; ``values`` take the place of the example's.
+    """Return the text of a configuration of these steps; ``values`` replace those of the example.
 
     ``signed_in`` are the steps whose service gets a name and a password; every secret is a ``${VAR}``.
     """
@@ -138,7 +138,7 @@ def _comment_lines(entry: ExampleEntry) -> list[str]:
 
 
 def _written(value: str, before: str) -> str:
-    """A value as YAML has it, in the form of the example's: a list stays one."""
+    """Return a value in YAML, in the form of the example's value: a list stays a list."""
     if before.startswith("["):
         return f"[{', '.join(_text(one.strip()) for one in value.split(','))}]"
     return _text(value)
@@ -153,6 +153,6 @@ def _text(value: str) -> str:
 
 
 def variables(text: str) -> list[str]:
-    """The variables that are switched on in a configuration, in their order."""
+    """Return the variables on active lines of a configuration, in order."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     return list(dict.fromkeys(re.findall(r"(?<!\$)\$\{(\w+)\}", "\n".join(lines))))

@@ -78,7 +78,7 @@ class _TypeMismatchError(Exception):
 
 
 def read_value(key: str, given: GivenValue, environ: AbstractMapping[str, str]) -> Reading:
-    """What ``given`` says for ``key``. Values from the environment are taken as they are (``4-product.md`` §3)."""
+    """Read the value of ``given`` for ``key``. Values from the environment are used as is (``4-product.md`` §3)."""
     reader = _ValueReader(key, given, environ)
     try:
         reader.reading.value = reader.read(kind_of(key), given.node)
