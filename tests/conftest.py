@@ -130,7 +130,7 @@ PROCESSES = {"sluice_process", "sluice_alone"}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """With what failed stands the end of the shared Prefect server's log, and the load of the machine."""
+    """Add the end of the shared Prefect server's log and the load of the machine to a failure."""
     report: Any = yield
     api = getattr(item, "funcargs", {}).get("prefect_api")
     if report.failed and api is not None and _SERVER:
@@ -262,7 +262,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def characters() -> None:
-    """The table of all characters takes 2.4 s of CPU in an empty clone: one worker makes it, and no test is charged."""
+    """Make the table of all characters in one worker, outside any test: 2.4 s of CPU in an empty clone."""
     with Path(tempfile.gettempdir(), f"sluice-characters-{os.getuid()}").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         st.text().validate()
@@ -355,7 +355,7 @@ def sluice(tmp_path: Path, prefect_api: str, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def sluice_process(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
-    """As ``sluice``, for what only a process has: encodings, signals, an end, another beside it."""
+    """Commands as processes, for tests of encodings, signals, exits and parallel processes."""
     commands = Commands(tmp_path, prefect_api)
     yield commands
     commands.close()
@@ -405,7 +405,7 @@ report: {{enabled: false}}
 
 
 def ask_prefect(method: str, url: str, body: object = None, *, secret: str | None = None) -> Any:
-    """A call to Prefect's API as a person's browser makes it. 503 says that its database is busy: asked again.
+    """Call Prefect's API as a browser does. 503 means that its database is busy: the call is repeated.
 
     A machine that other people use, too, may stand still for a minute: that is no failure of what is tested.
     ``secret`` is that of the server's jobs directory: by default the shared server's.
@@ -440,7 +440,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody listens on now, for programs that cannot choose one themselves.
+    """Return the first of so many free ports in a row, for programs that cannot choose one themselves.
 
     They lie below the ports that systems give out by themselves, and each worker process of the tests has its own:
     nobody takes one between this look and the program that is told to listen there.

@@ -29,7 +29,7 @@ from tasks.shared.http import tls
 
 
 def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """The exit code of a command, and what it said on stdout and stderr."""
+    """Run a command in this process; return exit code, stdout and stderr."""
     out, err = _stream(), _stream()
     with ExitStack() as stack:
         nothing = stack.enter_context(open(os.devnull, encoding="utf-8"))  # noqa: PTH123 - a device

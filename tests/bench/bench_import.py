@@ -1,4 +1,4 @@
-"""Import speed beside its limit, measured in the same run: ``python -m tests.bench.bench_import [--mb 200]``.
+"""Import speed and its limit, measured in the same run: ``python -m tests.bench.bench_import [--mb 200]``.
 
 Prints MB/s (10⁶ bytes of content a second), the best of ``--rounds`` runs taken in turn with the limit, and the ratio
 with its target of ``performance.md``. ``--only NAME`` runs one measurement; ``large`` (2 GB in 10 files) and ``many``

@@ -60,9 +60,7 @@ def make(directory: Path, megabytes: float, files: int = 4) -> int:
 
 
 def client(port: int, size: int, threads: int) -> tuple[float, float]:
-    """MB/s of lines that ``ServiceClient`` posts and gets back, and ms of CPU time for each: no step that uses it can
-    be faster.
-    """
+    """Return MB/s of lines through ``ServiceClient``, and ms of CPU for each: the limit of every step that uses it."""
     config = PipelineConfig.model_validate({})
     lines = list(bundles(8.0, kilobytes=KILOBYTES))
     rounds = max(1, int(size / 8e6 / threads))
@@ -104,7 +102,7 @@ def measured(*arguments: Any) -> PseudonymizerFigures:
 
 
 def slow(place: Path, rounds: int) -> Iterator[str]:
-    """With the service that takes its time."""
+    """Measure the step with the slow service."""
 
     def step(url: str, slots: int, number: int) -> float:
         data = place / f"slow{slots}"

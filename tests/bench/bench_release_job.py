@@ -63,7 +63,7 @@ def job(place: Path, url: str, case: Case, requests: int, *, report: bool) -> Sp
 
 
 def line(case: Case, without: Sequence[Spent], with_it: Sequence[Spent]) -> str:
-    """The figures of a case beside its limit."""
+    """Return the figures of a case with its limit."""
     walls = [[one.wall for one in spent] for spent in (without, with_it)]
     ratio = statistics.median(mine / other for other, mine in zip(*walls, strict=True))
     cpus = [min(one.cpu for one in spent) for spent in (without, with_it)]

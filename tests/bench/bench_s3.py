@@ -125,7 +125,7 @@ def make(directory: Path, size: int, files: int, sparse: int) -> int:
 
 
 def curl(directory: Path, url: str, bundle: Path) -> float:
-    """Seconds that ``curl -T`` takes for all files, one after the other over one connection."""
+    """Return the seconds of ``curl -T`` for all files in turn over one connection."""
     paths = sorted(directory.iterdir())
     lines = [f'url = "{url}/sluice-demo/"\nupload-file = "{path}"\n' for path in paths]
     started = time.perf_counter()
@@ -139,7 +139,7 @@ def curl(directory: Path, url: str, bundle: Path) -> float:
 
 
 def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
-    """Seconds that our upload takes. As in a run, the preflight has asked the store before."""
+    """Return the seconds of our upload, after the preflight as in a run."""
     store = {
         "bucket": "sluice-demo", "region": "eu-central-1", "endpoint": url, "use_path_style": True,
         "access_key_id": "bench", "secret_access_key": "bench",
@@ -155,7 +155,7 @@ def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
 
 
 def digests(directory: Path) -> float:
-    """Seconds of CPU that SHA-256 and MD5 of all files take."""
+    """Return the CPU seconds of SHA-256 and MD5 of all files."""
     started = time.process_time()
     for path in directory.iterdir():
         kinds = hashlib.sha256(), hashlib.md5()

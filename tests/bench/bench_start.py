@@ -92,7 +92,7 @@ class Tree:
         (scratch / "data" / "a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
 
     def timed(self, name: str, *command: str, **env: str) -> str:
-        """Run a command, keep its figures when they are the smallest, and say what it printed."""
+        """Run a command, record its figures if they are the smallest, and return its output."""
         before, began = cpu_spent(), time.monotonic()
         ran = subprocess.run(
             [sys.executable, *command], cwd=self.scratch, env=self.environment | env, capture_output=True, text=True,

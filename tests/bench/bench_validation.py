@@ -48,7 +48,7 @@ def validate(
 
 
 def slow(directory: Path, rounds: int) -> Iterator[str]:
-    """The share of the possible rate that is reached with a service that takes 20 ms."""
+    """Measure the share of the possible rate with a service that takes 20 ms."""
     bounds = ValidationBounds(mebibyte=8000)  # chunks of 80 kB, a line each
     used: dict[int, list[float]] = {}
 

@@ -49,7 +49,7 @@ _BODY = bytes(80_000)
 
 
 def answer(path: str, body: bytes) -> tuple[int, bytes]:
-    """Status and body: what each kind of service says to what the benchmarks send it."""
+    """Return status and body of each kind of service for the benchmarks' requests."""
     if path.endswith("/validateResource"):
         return 200, _OUTCOME
     if path.endswith("/fhir/metadata"):
@@ -83,7 +83,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve(ready: Connection) -> None:
-    """Serve ``application``; says its port when it listens."""
+    """Serve ``application``; print the port once it listens."""
     # With the protocol named, asyncio sets TCP_NODELAY: without, head and body of an answer are 40 ms apart.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -94,7 +94,7 @@ def serve(ready: Connection) -> None:
 
 
 def listen(ready: Connection, talk: Callable[[socket.socket], None]) -> None:
-    """``talk`` on every connection, in a thread of its own; says its port when it listens."""
+    """Run ``talk`` on every connection in its own thread; print the port once it listens."""
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
     ready.send(server.getsockname()[1])
     while True:
@@ -154,7 +154,7 @@ def serving(target: Callable[..., None] = serve, *arguments: Any) -> Iterator[in
 
 
 def in_threads(number: int, work: Callable[[], None]) -> float:
-    """Seconds that ``work`` takes in so many threads."""
+    """Return the seconds of ``work`` in so many threads."""
     threads = [threading.Thread(target=work) for _ in range(number)]
     started = time.perf_counter()
     for thread in threads:

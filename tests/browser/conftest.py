@@ -1,4 +1,4 @@
-"""A browser, a served deployment and slow sandbox services: where somebody works in the Prefect UI."""
+"""Fixtures for tests of the Prefect UI: a browser, a served deployment and slow sandbox services."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SAMPLES = (reports.rich, reports.clean, reports.decided, reports.hostile)
 
 @pytest.fixture
 def shown(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens a report from its file; what the page asked for beyond it, and what it said to the console, fails."""
+    """Open a report from its file; fail on any other request of the page and on any console message."""
     asked: list[str] = []
     contexts = []
 

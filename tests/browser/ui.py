@@ -54,7 +54,7 @@ class Ui:
             self.elsewhere.append(socket.url)
 
     def read(self, picture: str) -> str:
-        """Everything that the page shows now; a picture of it is kept for whoever wants to look."""
+        """Return the text that the page shows now, and save a picture of it."""
         text = self.page.locator("body").inner_text()
         self.texts.append(text)
         self.page.screenshot(path=self.pictures / f"{picture}.png", animations="disabled")
@@ -103,7 +103,7 @@ class Ui:
         self.page.get_by_text("Validate parameters").wait_for()
 
     def _until_taken(self, path: str, where: str, do: Callable[[], None]) -> Response:
-        """Do something on a page; from the beginning while the server says that its database is busy, as people do."""
+        """Act on a page; start again while the server reports a busy database, as users do."""
         for _ in range(20):
             with self.page.expect_response(
                 lambda answer: answer.request.method == "POST" and answer.url.endswith(path)
@@ -149,7 +149,7 @@ class Ui:
         return text.splitlines()[-1]
 
     def open_page(self, run: str, *, until: str) -> str:
-        """Open it; what it says when it shows ``until``."""
+        """Open the page of a job and return its text once it shows ``until``."""
         self.open_run(run, "artifacts")
         self.page.locator(".artifact-card", has_text=JOB).first.click()
         self.page.get_by_text("Show raw data").wait_for()
@@ -181,7 +181,7 @@ class Ui:
         self.page.locator(".p-select-option", has_text=decision).click()
 
     def resume(self, decision: str, *, by: str, comment: str, despite: str = "") -> str:
-        """The form of a wait on the page of its run: decide and submit; what the form said."""
+        """Fill in and submit the wait form on the page of a run; return the form's text."""
         said = ""
 
         def decide() -> None:

@@ -1,4 +1,4 @@
-"""Of the package as a whole: what it imports, how fast it is, and that no secret gets out."""
+"""The package as a whole: its imports, its speed, and no leak of a secret."""
 
 from __future__ import annotations
 

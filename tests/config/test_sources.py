@@ -1,4 +1,4 @@
-"""The three sources: what a file may be, what the environment and flags may say."""
+"""The three sources of configuration: file, environment and flags."""
 
 from __future__ import annotations
 

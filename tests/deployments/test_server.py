@@ -1,4 +1,4 @@
-"""``python -m deployments.server``: a server of one's own as Sluice needs it; what ``server status`` says of others."""
+"""``python -m deployments.server``: your own server with the settings Sluice needs; ``server status`` of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: README, CHANGELOG and ``docs/``, and what stands in them."""
+"""The pages README, CHANGELOG and ``docs/``, and their blocks."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _MEANT = {
 
 
 def line_pattern(line: str) -> str:
-    """A regular expression for the lines that a shown line stands for; ``…`` alone stands for any lines."""
+    """Return a regular expression for the lines that a shown line matches; ``…`` alone matches any lines."""
     if line.strip() == "…":
         return r"(?:.*\n)*?"
     pattern, end = "", 0

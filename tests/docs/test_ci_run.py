@@ -16,7 +16,7 @@ TOOLS = ("pip", "python", "ruff", "mypy")
 
 
 def run(directory: Path, **codes: int) -> tuple[int, list[str]]:
-    """.ci/run of a project whose tools end with the given codes (``rest``: the second run of pytest); what it said."""
+    """Run .ci/run in a project whose tools exit with these codes (``rest``: pytest's second run); return its output."""
     (directory / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
     made = directory / "made"

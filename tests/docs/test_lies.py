@@ -1,4 +1,4 @@
-"""``docs/lies.md`` is made from the lies that the tests tell: ``python -m tests.docs.test_lies > docs/lies.md``."""
+"""``docs/lies.md`` is generated from the lies in the tests: ``python -m tests.docs.test_lies > docs/lies.md``."""
 
 from __future__ import annotations
 

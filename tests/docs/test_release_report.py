@@ -1,4 +1,4 @@
-"""The commands of the page about the release report, as they stand there."""
+"""The commands of the page about the release report, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tried-with.md is what its command makes of the record, and the record is of what ``get.py`` fetches now."""
+"""docs/tried-with.md is generated from the record, and the record has the versions that ``get.py`` fetches."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Extractor(Sandboxed):
         return [entry["resource"]["id"] for entry in self._get("/fhir/Task").json().get("entry", ())]
 
     def files(self, job: str) -> dict[str, FileContent]:
-        """A job's result files by name, as anybody gets them who just asks."""
+        """Return a job's result files by name, from plain requests."""
         self.faults()
         urls = [entry["url"] for entry in self._get(f"/fhir/__status/{job}").json()["output"]]
         return {
@@ -169,7 +169,7 @@ class ExtractionTrial(CampaignTrial):
     child: subprocess.Popen[bytes] | None = None
 
     def words(self) -> list[str]:
-        """The command that goes on from here: start, or continue."""
+        """Return the next command: start, or continue."""
         return (
             ["start", "config.yaml", "query.json"] if self.job is None else ["continue", "config.yaml", self.job.name]
         )
@@ -186,7 +186,7 @@ class ExtractionTrial(CampaignTrial):
         self.sluice.close()
 
     def kill(self, child: subprocess.Popen[bytes]) -> bool:
-        """``kill -9``; whether it still ran. A file that is complete was asked for as often as it ever will be."""
+        """Kill with ``kill -9``; return whether it still ran. A complete file must not be requested again."""
         killed = super().kill(child)
         asked = self.server.requested_files()
         for name in self.complete_files():

@@ -43,7 +43,7 @@ flows.job.running.lock.fcntl = LocksOfItsOwn
 
 
 def other_machine(directory: Path, times: LeaseTimes | None = None) -> dict[str, str]:
-    """The environment of processes on another machine; their start-up code lies in ``directory``."""
+    """Return the environment of processes on another machine; ``directory`` has their start-up code."""
     return _starting_with(directory, _times(times) + _OTHER)
 
 

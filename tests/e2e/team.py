@@ -189,7 +189,7 @@ class TeamSite:
         return found
 
     def configure(self, seconds: float) -> None:
-        """A configuration of which ``send`` takes about so many seconds."""
+        """Write a configuration with which ``send`` takes about so many seconds."""
         document = {
             "services": {
                 "local_import": {"dir": str(DATA)},
@@ -208,7 +208,7 @@ class TeamSite:
         self.slow(seconds)
 
     def slow(self, seconds: float) -> None:
-        """Let each transaction take so long."""
+        """Delay each transaction by so many seconds."""
         rule = {
             "action": "delay",
             "seconds": seconds,

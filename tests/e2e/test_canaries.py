@@ -32,7 +32,7 @@ def planted(project, fhir):
 
 
 def everywhere(project, job, *outputs):
-    """Every text a run leaves, by place; data files and what the user asked to keep of failed requests are left out."""
+    """Yield every text of a run by place, without data files and failed requests that the user chose to keep."""
     yield from (("output", output.encode()) for output in outputs)
     data = {"data", "fhir-state"}
     for path in project.rglob("*"):

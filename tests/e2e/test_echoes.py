@@ -45,7 +45,7 @@ def forms() -> Iterator[bytes]:
 
 
 def echo(seen: SeenRequest, gateway_texts: Sequence[str] = ()) -> Reply:
-    """The request itself, as JSON, and what is ``known`` otherwise; tokens for whoever asks."""
+    """Return the request as JSON with the ``gateway_texts``, or a token to a token request."""
     if "openid-configuration" in seen.target:
         return Reply(404)
     if seen.target.endswith("/token"):

@@ -247,7 +247,7 @@ class Killer:
 def killed_and_continued(
     sluice: Commands, server: PatientExtraction, matches: Callable[[SeenRequest], bool], number: int = 1
 ) -> tuple[Killer, Ran]:
-    """A run that dies in its n-th such request, and the one that goes on with it."""
+    """Kill a run in its n-th such request, and continue it."""
     killer = Killer(server, matches, number)
     child = sluice.start("pipeline", "start", "config.yaml", "query.json")
     killer.pid = child.pid

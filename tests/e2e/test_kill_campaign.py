@@ -97,7 +97,7 @@ class CampaignTrial:
         return (job / "job.log").read_text() if job and (job / "job.log").exists() else ""
 
     def words(self) -> list[str]:
-        """The command that goes on from here: start, or continue."""
+        """Return the next command: start, or continue."""
         words = ["start", "config.yaml"] if (name := self.job_id()) is None else ["continue", "config.yaml", name]
         if "step 2 wait: waiting" in self.log and "step 2 wait is complete" not in self.log:
             words += ["--approve", "--despite", "made up"] if self.state() == "waiting" else []
@@ -114,14 +114,14 @@ class CampaignTrial:
             )  # fmt: skip
 
     def begin(self, step: str) -> subprocess.Popen[bytes]:
-        """Launch, and wait until the step begins, or goes on."""
+        """Launch, and wait until the step begins or continues."""
         before = self.begins(step)
         child = self.launch()
         wait_until(lambda: self.begins(step) > before or child.poll() is not None, 90)
         return child
 
     def refuses_a_second_process(self, step: str) -> dict[str, Any]:
-        """The job goes on with the step; meanwhile continuing it once more is refused with exit code 4."""
+        """Assert that the step continues and that a second continue is refused with exit code 4."""
         child = self.begin(step)
         # It holds still in the middle of its work: however busy the machine is, it does not end too early.
         os.killpg(child.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A job of a schedule whose machine dies, or whose worker is ended: Prefect is put right, and it goes on by itself."""
+"""A scheduled job whose machine dies or whose worker is stopped: Prefect is corrected and the job continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 @contextmanager
 def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> Iterator[WorkerProcess]:
-    """A worker of ours; it looks for runs every second."""
+    """Run a worker of ours that polls for runs every second."""
     log = sluice.cwd / f"{name}.log"
     often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": api, "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as file:

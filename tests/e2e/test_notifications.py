@@ -33,7 +33,7 @@ PERSON = "Umläut"
 
 
 class Receiver:
-    """An HTTP server that keeps what it is told; ``stop`` and ``start`` take its port away and back."""
+    """An HTTP server that records its calls; ``stop`` closes its port and ``start`` opens it again."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ class Receiver:
         return f"{self._server.url}/hooks/made-up-secret"
 
     def of(self, job: str) -> list[str]:
-        """The states that were told of a job."""
+        """Return the states of a job from the calls."""
         return [call["state"] for call in self.calls if call["job"] == job]
 
     def last(self, job: str) -> tuple[str, str]:

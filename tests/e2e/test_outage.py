@@ -35,7 +35,7 @@ TIMES = LeaseTimes(lease=6.0, renew=1.5, retry=0.5, beat=0.5, give_up=4.0, sure=
 
 
 class SlowBridge(Bridge):
-    """A bridge on which every transaction takes so many seconds."""
+    """A bridge that delays every transaction by so many seconds."""
 
     pause = 0.25
 
@@ -125,7 +125,7 @@ class OutageTrial:
         assert self.child.poll() is None, self.child.communicate()
 
     def completes(self, seconds: float = 120) -> str:
-        """Wait for an end as if nothing had been; what the job said."""
+        """Wait until the job completes as if undisturbed; return its output."""
         out, err = self.child.communicate(timeout=seconds)
         assert self.child.returncode == 0, (out, err)
         assert len(self._fhir.posts()) == TRANSACTIONS

@@ -1,4 +1,4 @@
-"""Every command that is printed runs as it is printed, from where its reader stands (4-product.md §2)."""
+"""Every printed command runs as printed, in the reader's directory (4-product.md §2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(
 
 
 class CommandUser:
-    """Works in a directory with a blank in its name; her program lies elsewhere, hers are the paths that she gives."""
+    """A user in a directory with a blank in its name, with the program elsewhere and her own paths."""
 
     def __init__(self, place: Path, api: str, program: str) -> None:
         self.program = program

@@ -98,7 +98,7 @@ def lived_through(
     seconds: float = 2.0,
     within: float = 1800,
 ) -> None:
-    """Twenty jobs, of which four run when it happens; all are complete in the end, and nothing was asked twice.
+    """Run twenty jobs, four of them during the failure; assert that all complete and no request is repeated.
 
     Of each job that is ``killed`` one transaction may be asked twice, the one that was under way: the receiver has it,
     and nobody is left who saw its answer.
@@ -208,7 +208,7 @@ def worker_killed(team: TeamSite) -> None:
 
 
 def machine_dead(team: TeamSite) -> None:
-    """The other takes its jobs; the machine does not come back."""
+    """The other machine continues the jobs; this one does not come back."""
     dead = set(running(team))
     team.machines[0].kill()
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""A machine dies in each step of a run, and another goes on with it (4-product.md §4 and §6).
+"""A machine dies in each step of a run, and another continues it (4-product.md §4 and §6).
 
 Two workers on one pool, each a machine: they share ``jobs_dir`` and Prefect's API, nothing else. One takes the run; in
 the middle of the step it loses its power, worker and run at once. ``pipeline continue`` watches for a sign of life for
@@ -83,7 +83,7 @@ class WorkerKillTrial:
         return two if self.dead is one else one
 
     def start(self, **parameters: str) -> None:
-        """Hand a run to whichever worker takes it."""
+        """Start a run for whichever worker picks it up."""
         config = {"config": str(self.sluice.cwd / "config.yaml")}
         self.job = run_deployment(self.prefect, self.deployed, config | parameters)
 
@@ -217,7 +217,7 @@ class HeldServices:
         return int(rule["struck"])
 
     def slow(self, service: str, seconds: float) -> None:
-        """Let it take its time for everything."""
+        """Delay every request."""
         self[service].faults({"action": "delay", "seconds": seconds, "method": "POST", "times": None})
 
     def release(self) -> None:
@@ -532,7 +532,7 @@ def polls(server: Extractor) -> int:
 def test_a_machine_dies_when_its_submission_was_taken_and_not_answered(
     sluice: Commands, prefect: PrefectApi, tmp_path: Path, hospital: HeldServices
 ) -> None:
-    """The other finds the server's one new job, waits for it on trial, and takes it when it is what was asked."""
+    """The other machine finds the server's one new job, waits for it, and uses it if its query is ours."""
     server = Extractor(hospital.urls["extraction"])
     hospital.hold("extraction", skip=0, at="applied", path="/fhir/$extract-data")
     with machines(sluice, prefect, "extractor, submitted and not answered") as trial:
@@ -595,7 +595,7 @@ def test_a_machine_dies_while_result_files_are_fetched(
 
 
 def submitted(server: Extractor, query: Path) -> str:
-    """An extraction that somebody else asked for, complete; its status URL."""
+    """Submit and complete an extraction of another client; return its status URL."""
     import base64
 
     value = {"name": "crtdl", "valueBase64Binary": base64.b64encode(query.read_bytes()).decode()}

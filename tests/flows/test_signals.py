@@ -76,7 +76,7 @@ def process(program: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def answer(child: subprocess.Popen[str], number: signal.Signals) -> tuple[str, float]:
-    """The line that is said after a signal, and after how many seconds."""
+    """Return the line printed after a signal, and after how many seconds."""
     assert child.stderr is not None
     began = time.monotonic()
     child.send_signal(number)

@@ -245,7 +245,7 @@ def collected(node: Any, path: str) -> str:
 
 
 def rows_of(found: Json) -> list[dict[str, str]]:
-    """The rows that the demo's query and lookup file ask of a resource."""
+    """Return the rows of a resource for the demo's query and lookup file."""
     kind = found["resourceType"]
     cells = {"id": found["id"]}
     if "subject" in found:
@@ -572,7 +572,7 @@ def test_kill_9_at_20_random_moments(sluice: Commands, project: FlattenProject) 
 
 
 def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]:
-    """The release report at the third step: what was found, what each section says, the files that leave."""
+    """Return findings, sections and sent files of the release report at the third step."""
     report = files.read(job, 3)
     assert report is not None
     with (job / "report/step-3" / files.FILES).open() as listed:

@@ -245,7 +245,7 @@ def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continue
 
 
 def killed_behind(child: subprocess.Popen[str], log: Path, step: str, seconds: float, *, begun: int) -> bool:
-    """``kill -9`` so many seconds after the log says once more that the step begins; whether the process still ran."""
+    """Kill with -9 so many seconds after the step begins again in the log; return whether the process still ran."""
     wait_until(lambda: child.poll() is not None or (log.exists() and log.read_text().count(step) > begun), 60)
     time.sleep(seconds)
     runs = child.poll() is None

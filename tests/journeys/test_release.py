@@ -56,7 +56,7 @@ class ReleaseGate:
         return ran
 
     def answer(self, **answer: object) -> None:
-        """As somebody in the Prefect UI."""
+        """Answer the wait as in the Prefect UI."""
         ask_prefect("POST", f"{self.api}/flow_runs/{self.job}/resume", {"run_input": answer})
 
     def correct(self) -> None:

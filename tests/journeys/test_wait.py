@@ -1,4 +1,4 @@
-"""Corrected files that cannot be used: said before the decision, or in the step; mended, they are decided on anew."""
+"""Unusable corrected files: reported before the decision or in the step; once repaired, they need a new decision."""
 
 import json
 

@@ -164,7 +164,7 @@ def test_a_token_endpoint_on_another_host_is_named_once_on_screen_and_in_the_log
 
 
 def take_requests(url: str) -> list[tuple[str, str]]:
-    """Method and path of what the service at ``url`` was asked since the last time."""
+    """Return method and path of the requests to the service at ``url`` since the last call."""
     service = Sandboxed(url)
     seen = service.requests()
     service.forget()

@@ -1,4 +1,4 @@
-"""A bridge between a client and a service that knows no faults: it lets requests pass, and holds them on demand."""
+"""A bridge between a client and a service without faults: it passes requests, and holds them on demand."""
 
 from __future__ import annotations
 

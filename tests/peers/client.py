@@ -1,4 +1,4 @@
-"""A ``ServiceClient`` as the tests want it: no real waiting, nothing from the environment."""
+"""A ``ServiceClient`` for tests: no real waiting, nothing from the environment."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def manifest(*urls: str, **more: Any) -> httpx.Response:
 
 
 def job_extensions(document: Any, *patients: str, job_id: str = JOB) -> list[dict[str, Any]]:
-    """The extensions of a manifest whose job was asked this."""
+    """Return the extensions of a manifest whose job got this query."""
     return _extension(job_id, {"crtdl": document, "patient": list(patients)})
 
 

@@ -96,7 +96,7 @@ class FakeFlattening(ScriptedService[FlatteningRequest]):
         super().__init__(script)
 
     def read(self, seen: SeenRequest) -> FlatteningRequest:
-        """Checks the shape that document 3 §5 asks for."""
+        """Check the shape that document 3 §5 requires."""
         parameters = msgspec.json.decode(seen.body, type=_FlatteningParameters)
         first, *rest = parameters.parameter
         assert (parameters.resourceType, first.name) == ("Parameters", "viewDefinition")

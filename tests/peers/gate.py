@@ -1,4 +1,4 @@
-"""Makers of release reports for the gate: what they find is said beforehand, what they cover is what is there."""
+"""Makers of release reports for the gate: scripted findings over the real files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def configuration(services: dict[str, Any], *, attempts: int = 3, **top: Any) -> PipelineConfig:
-    """A configuration with waits between attempts that a test can tell apart: 0.1, 0.2 and 0.25 s."""
+    """Return a configuration with distinct waits between attempts: 0.1, 0.2 and 0.25 s."""
     retry = {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250}
     return PipelineConfig.model_validate({"services": services, "retry": retry} | top)
 

@@ -1,4 +1,4 @@
-"""A lie of a service: what it says, and what must become of it."""
+"""A lie of a service: its answer, and the required result."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Postgres:
         self.run("initdb", "-D", f"{place}/data", "-A", "trust", "-U", "prefect")
 
     def run(self, program: str, *words: str) -> None:
-        """Run one of its programs, whose words nobody reads: a server keeps the pipes that it inherits."""
+        """Run one of its programs without pipes, since a server keeps the pipes that it inherits."""
         subprocess.run(
             [*self._as, f"{self._binaries}/{program}", *words], check=True, timeout=120, cwd=self.place,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""A Prefect API in memory: artifacts and the states of the one run that it knows."""
+"""A Prefect API in memory: artifacts and the states of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services of the sandbox, and what only they are asked for: faults, what they were asked, what they hold."""
+"""Services of the sandbox, and their own endpoints: faults, received requests, stored resources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sandboxed:
         return found
 
     def forget(self) -> None:
-        """Of what it was asked so far nothing is remembered."""
+        """Delete the log of requests so far."""
         self.call_sandbox("DELETE", "requests")
 
     def posts(self) -> list[dict[str, Any]]:

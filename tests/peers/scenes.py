@@ -149,7 +149,7 @@ class StepScene:
         return sorted(self.job.directory.glob(self.kind.check_kept_answer)) if self.kind.check_kept_answer else []
 
     def check_kept_answer(self, error: SluiceError, body: bytes) -> None:
-        """The answer lies in a private file, which the hint names."""
+        """Assert that the answer is in a private file that the hint names."""
         if not self.kind.check_kept_answer:
             return
         (kept,) = self.kept_answers()
@@ -158,7 +158,7 @@ class StepScene:
         assert str(kept.relative_to(self.job.directory)) in (error.hint or "")
 
     def then_succeeds(self, *, for_less: bool = True) -> None:
-        """Nothing was lost: the next run gives what an undisturbed one gives, and asks for less."""
+        """Assert that the next run gives the output of an undisturbed one with fewer requests."""
         self.service.script = None
         before = len(self.service.requests)
         self.run()
@@ -178,7 +178,7 @@ class StepScene:
 
 @contextmanager
 def playing(name: str, directory: Path, caplog: pytest.LogCaptureFixture) -> Iterator[StepScene]:
-    """The scene of a step, of which nothing of the data stands in the log."""
+    """Yield the scene of a step; afterwards its log must contain none of the data."""
     kind = KINDS[name]
     with caplog.at_level(logging.DEBUG), kind.serving() as service:
         yield StepScene(kind, directory, service)

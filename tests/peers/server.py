@@ -1,4 +1,4 @@
-"""The one scripted HTTP server of the tests, on a real loopback socket: what it is told to answer, what it was asked.
+"""The one scripted HTTP server of the tests, on a real loopback socket: scripted answers, recorded requests.
 
 ``loopback`` answers what a function or a list says. A ``Service`` answers as its kind does (the modules beside this one
 say what), and a script may say something else.
@@ -37,7 +37,7 @@ class SeenRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, well-formed and whole unless told otherwise."""
+    """An answer, well-formed and whole by default."""
 
     status: int = 200
     body: bytes | None = None
@@ -86,7 +86,7 @@ Answerer = Callable[[SeenRequest], "Reply | Raw"]
 
 
 class Loopback:
-    """The server; ``answer`` is a function, asked one request at a time, or answers of which the last one repeats."""
+    """The server; ``answer`` is a function, called for one request at a time, or answers; the last one repeats."""
 
     def __init__(
         self, answer: Answerer | Sequence[Reply | Raw], *, tls: ssl.SSLContext | None = None, port: int = 0
@@ -212,7 +212,7 @@ class Loopback:
 
 
 def _reset(sock: socket.socket) -> None:
-    """Let the close that follows tell the client nothing but that it is over."""
+    """Make the following close send a reset only."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -235,7 +235,7 @@ R = TypeVar("R")
 
 
 class ScriptedService(Loopback, Generic[R]):
-    """A service as its kind is; ``script(number, request)`` may say something else, requests from 0.
+    """A service with correct answers; ``script(number, request)`` may return another one, numbers from 0.
 
     Requests are taken up at once, as a service does. A body above ``limit`` bytes gets a 413.
     """
@@ -267,7 +267,7 @@ class ScriptedService(Loopback, Generic[R]):
         raise NotImplementedError
 
     def kill_at(self, number: int, start: Callable[[], subprocess.Popen[str]], answer: Reply | None = None) -> None:
-        """Start a process that is killed with -9 when this request of its comes, which gets ``answer`` or a reset.
+        """Start a process that is killed with -9 at this request, which gets ``answer`` or a reset.
 
         Returns when all that was under way has come in, and there is no script any more.
         """
@@ -314,6 +314,6 @@ atexit.register(_NOBODY.close)
 
 
 def closed_port() -> int:
-    """A port of loopback where nobody listens: it is taken, so that no other process can begin to."""
+    """Yield a port of loopback where no process listens: it is bound, so that none can begin to."""
     port: int = _NOBODY.getsockname()[1]
     return port

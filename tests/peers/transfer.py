@@ -63,7 +63,7 @@ class TransferStore:
         self.http = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def receive(self, project: str = PROJECT) -> Received:
-        """The receiving process: first hit, first attachment, its Binary as a zip that is what the document says."""
+        """Receive as the real process does: first hit, first attachment, its Binary, a zip that matches it."""
         found = self.http.get("/fhir/DocumentReference", params={"identifier": f"{SYSTEM}|{project}"}).json()
         document = found["entry"][0]["resource"]
         attachment = document["content"][0]["attachment"]
@@ -84,7 +84,7 @@ class TransferStore:
         self.http.put("/_sandbox/faults", json=list(rules)).raise_for_status()
 
     def requests(self) -> list[tuple[str, str, int]]:
-        """Method, path below ``/fhir/`` and status of what was asked, the answerless ones with status 0."""
+        """Return method, path below ``/fhir/`` and status of each request, with status 0 if there was no answer."""
         seen = self.http.get("/_sandbox/requests").json()["requests"]
         return [(one["method"], one["path"].removeprefix("/fhir/"), one["status"] or 0) for one in seen]
 
@@ -200,5 +200,5 @@ class TransferJob(job.StepJob):
 
     @property
     def state_files(self) -> set[str]:
-        """Names of what lies in ``send/``, kept answers apart."""
+        """Names of the files in ``send/``, without kept answers."""
         return {path.name for path in (self.directory / "send").iterdir()} - {"failed"}

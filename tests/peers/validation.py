@@ -41,7 +41,7 @@ def judged(body: bytes) -> bytes:
 
 
 class FakeValidation(ScriptedService[bytes]):
-    """Judges the bodies that it gets, also where a script says no more than 200. A probe is honestly found wrong."""
+    """A service that validates the bodies it receives, also for a scripted bare 200. A probe gets correct findings."""
 
     def __init__(self, script: Script | None = None, *, limit: int | None = None) -> None:
         self.accepted: list[bytes] = []

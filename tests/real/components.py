@@ -1,4 +1,4 @@
-"""The programs of other people that Sluice is tried with: their names, what they stand for, which version is there."""
+"""External programs that Sluice is tested with: their names, roles and installed versions."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Program:
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environ: str) -> None:
-    """Run a command; what it says is shown only when it fails."""
+    """Run a command; show its output only if it fails."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -298,7 +298,7 @@ def faketime(place: Path) -> None:
 
 
 def script(path: Path, line: str) -> None:
-    """A command that knows where it lies, as ``$here``."""
+    """Write a command that has its own directory as ``$here``."""
     path.write_text(f'#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\n{line}\n', encoding="utf-8")
     path.chmod(0o755)
 
@@ -403,7 +403,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Fetch what was named; the variables of what is there go to the standard output, all else beside it."""
+    """Fetch the named programs; print the variables of all present ones to stdout, and the rest to stderr."""
     given = arguments()
     place = given.directory.absolute()
     place.mkdir(parents=True, exist_ok=True)

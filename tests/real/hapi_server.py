@@ -1,4 +1,4 @@
-"""HAPI's JPA server, started once, and how the tests look at what it holds.
+"""HAPI's JPA server, started once, and the tests' queries of its content.
 
 python -m tests.real.hapi_server    runs one with an empty database until Ctrl-C, and prints its URL
 """
@@ -25,7 +25,7 @@ HOW = "python tests/real/get.py hapi"
 
 @dataclass(frozen=True)
 class Hapi:
-    """A running server; ``url`` without ``/fhir``, as ``services.send.url`` wants it."""
+    """A running server; ``url`` without ``/fhir``, as in ``services.send.url``."""
 
     url: str
     http: httpx.Client

@@ -79,7 +79,7 @@ class Running:
         return None
 
     def wait(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until it is ready; a program that ends, or takes longer, fails the test with its last words."""
+        """Wait until it is ready; a program that ends or takes longer fails the test with its last output."""
         deadline = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None:
@@ -100,7 +100,7 @@ def running(
     seconds: float = 60.0,
     ends_with_input: bool = False,
 ) -> Iterator[Running]:
-    """Run a program while the block runs; with ``port``, the block begins when somebody listens there.
+    """Run a program while the block runs; with ``port``, the block begins when the program listens there.
 
     Its standard input stays open for as long as it is wanted, its output goes to ``log``, and it gets no more of our
     environment than it needs. It is ended with SIGTERM, or by the end of its input alone with ``ends_with_input``.

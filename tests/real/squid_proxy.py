@@ -1,4 +1,4 @@
-"""squid as a forward proxy that wants a password, and alone can resolve the names of the servers behind it."""
+"""squid as a forward proxy that requires a password, and alone can resolve the names of the servers behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests through a forward proxy that wants a password: squid (document 3 §1, "Proxies").
+"""Requests through a forward proxy that requires a password: squid (document 3 §1, "Proxies").
 
 The proxy alone can resolve the names of the servers behind it, so a request that gets through went through it.
 """

@@ -1,4 +1,4 @@
-"""HL7's validator in server mode (document 3 §6): what it finds stands where it belongs, and nothing else is said."""
+"""HL7's validator in server mode (document 3 §6): its findings appear at their places, and nothing else does."""
 
 from __future__ import annotations
 

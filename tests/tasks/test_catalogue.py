@@ -1,4 +1,4 @@
-"""The catalogue of steps, and what each says of itself (document 1, "pipeline")."""
+"""The catalogue of steps, and the declarations of each (document 1, "pipeline")."""
 
 import subprocess
 import sys

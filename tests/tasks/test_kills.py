@@ -1,4 +1,4 @@
-"""A step that was killed goes on where it stopped, and makes what an undisturbed run makes (4-product.md §4)."""
+"""A killed step continues where it stopped, with the output of an undisturbed run (4-product.md §4)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ KINDS: dict[str, Callable[[SeenRequest], Reply]] = {
 
 @dataclass(frozen=True)
 class ToldStep:
-    """A step that asks; ``place`` is what of the input an error names, ``run`` gives the job's directory."""
+    """A step with a service; ``place`` is the part of the input in its errors, ``run`` returns the job's directory."""
 
     key: str
     serving: Callable[[], Loopback]

@@ -84,7 +84,7 @@ class ContainerSite:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The user's, without what belongs to somebody else's containers."""
+        """The user's environment, without variables for other containers."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("COMPOSE_", "SLUICE_"))}
         built = {key: value for key, value in os.environ.items() if key.startswith("SLUICE_BUILD_")}
         return kept | built | {"COMPOSE_PROJECT_NAME": self.project}
@@ -132,7 +132,7 @@ class ContainerSite:
         return ran
 
     def sluice(self, *words: str) -> Ran:
-        """A command where a worker is; `compose exec` takes the first one, which may be dead."""
+        """Run a command in a living worker; `compose exec` uses the first one, which may be dead."""
         return self.run([self.words[0], "exec", self.workers()[0], "sluice", *words])
 
     def containers(self) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ class ContainerSite:
         return str(json.loads(shown.out)["state"])
 
     def reaches(self, config: str, job: str, state: str) -> None:
-        """Wait until the job is there; asked of the API, because a command takes seconds of a core."""
+        """Wait until the job is there, through the API, because a command takes seconds of a core."""
         wanted = {"waiting": "PAUSED", "completed": "COMPLETED"}[state]
 
         def there() -> bool:

@@ -64,7 +64,7 @@ class SystemdSite:
         self.password = secrets.token_hex(24)
 
     def install(self) -> None:
-        """The page's commands, word for word, and what it says in between."""
+        """Run the page's commands word for word, with values for its placeholders."""
         machine, known = self.machine, {"sluice:<24 random bytes in hex>": self.login, "sluice:<the same>": self.login}
         machine.prepare(example(PAGE, "useradd --system").text, timeout=900)
         server = example(PAGE, "PREFECT_SERVER_API_AUTH_STRING=sluice:").text
@@ -98,7 +98,7 @@ class SystemdSite:
         self.machine.write(path, _LOAD.format(source=source, url=FHIR, batch=batch, jobs=jobs))
 
     def patients(self, prefix: str, count: int, *, source: str = "/srv/source", filling: int = 0) -> None:
-        """The directory that is imported: so many patients, in three files, with ids that nobody else has."""
+        """Write the input directory: so many patients, in three files, with unique ids."""
         for file in range(3):
             lines = [
                 json.dumps({"resourceType": "Patient", "id": f"{prefix}-{file}-{number}",
@@ -117,7 +117,7 @@ class SystemdSite:
 
     @contextmanager
     def slow_server(self) -> Iterator[None]:
-        """A FHIR server that takes half a second for each transaction."""
+        """Yield a FHIR server that takes half a second for each transaction."""
         faults = f"{FHIR}/_sandbox/faults"
         rule = {"action": "delay", "method": "POST", "times": None, "seconds": 0.5}
         assert self.machine.http("PUT", faults, [rule])[0] < 300

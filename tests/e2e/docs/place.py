@@ -67,7 +67,7 @@ def untracked(clone: Path) -> list[str]:
 
 
 class ExamplePlace:
-    """An empty directory, a shell in it, and what is known by name."""
+    """An empty directory, a shell in it, and values for the placeholders of a page."""
 
     def __init__(self, directory: Path, api: str | None, **known: str) -> None:
         self.directory = directory
@@ -122,7 +122,7 @@ class ExamplePlace:
 
     @contextmanager
     def running(self, line: str, until: str) -> Iterator[Path]:
-        """A command that runs until Ctrl-C, which must end it well. Yields its log, when that says ``until``."""
+        """Run a command until Ctrl-C, which must end it with success. Yield its log once that contains ``until``."""
         log = self.directory / f".log-{len(list(self.directory.glob('.log-*')))}"
         with log.open("wb") as file:
             process = subprocess.Popen(

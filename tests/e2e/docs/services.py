@@ -90,7 +90,7 @@ def services(directory: Path) -> Iterator[ExampleServices]:
 
 
 def certified(directory: Path) -> tuple[Certificate, Path]:
-    """A certificate of this machine, and the file of the CA that nobody else knows."""
+    """Return a certificate of this machine, and the file of its private CA."""
     ca = trustme.CA()
     bundle, chain, key = directory / "ca.pem", directory / "chain.pem", directory / "key.pem"
     ca.cert_pem.write_to_path(os.fspath(bundle))

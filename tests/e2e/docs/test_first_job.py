@@ -1,4 +1,4 @@
-"""The page "Your own files", done as it says; and what other pages show of such a job."""
+"""The steps of the page "Your own files", and examples of other pages with such a job."""
 
 from __future__ import annotations
 

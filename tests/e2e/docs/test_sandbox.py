@@ -20,7 +20,7 @@ from tests.e2e.docs.place import ExamplePlace
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[ExamplePlace]:
-    """The sandbox, started as the page says in a clone of the repository."""
+    """Start the sandbox as on the page in a clone of the repository."""
     (tmp_path / "deployments").symlink_to(ROOT / "deployments")
     place = ExamplePlace(tmp_path, None)
     with place.running(example("docs/sandbox.md", "python -m deployments.sandbox").text, "Ctrl-C ends") as log:

@@ -1,4 +1,4 @@
-"""The error that the troubleshooting page shows is what a start really says, but for host and port."""
+"""The error on the troubleshooting page equals that of a real start, except host and port."""
 
 from __future__ import annotations
 

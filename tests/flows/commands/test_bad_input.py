@@ -52,7 +52,7 @@ def block(ran: Ran, reference: str) -> str:
 
 
 def refused(ran: Ran, reference: str, code: int, *named: str, hint: bool = True) -> None:
-    """The error is there, says where and what to do, and quotes nothing."""
+    """Assert that the error has its place and hint, and quotes nothing."""
     text = block(ran, reference)
     assert ran.code == code, ran.err
     assert [name for name in named if name not in text] == [], text

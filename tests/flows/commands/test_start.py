@@ -15,7 +15,7 @@ from flows.engine.api_address import ApiAddress
 
 
 class IdleServer:
-    """A local Prefect server that is found or made, and is not asked for anything."""
+    """A local Prefect server that is found or started, without any request."""
 
     def __init__(self, starts: bool) -> None:
         self.starts = starts

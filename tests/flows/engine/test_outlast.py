@@ -1,4 +1,4 @@
-"""Prefect's worker while its server is away: looks that fail are repeated."""
+"""Prefect's worker while its server is away: failed polls are repeated."""
 
 from __future__ import annotations
 

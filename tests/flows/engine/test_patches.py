@@ -1,4 +1,4 @@
-"""The table of Prefect's private parts: each row fits, takes effect, and is what Prefect really calls."""
+"""The table of Prefect's private parts: each row fits, takes effect, and is really called by Prefect."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ except Exception as error:
 
 @pytest.fixture
 def newer(tmp_path: Path) -> Callable[[str], tuple[int, str]]:
-    """The exit code of a program under a Prefect that is another one inside, and what it said."""
+    """Run a program under a Prefect with changed internals; return its exit code and output."""
 
     def ran(code: str) -> tuple[int, str]:
         environment = {

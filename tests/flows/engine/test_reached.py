@@ -32,7 +32,7 @@ COMMANDS = {
 
 @pytest.fixture
 def sluice_lost(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Commands]:
-    """Commands in a place with data; each test says where the Prefect API is."""
+    """Commands in a directory with data; each test sets the Prefect API."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data/Patient.ndjson").write_text('{"resourceType": "Patient", "id": "p"}\n')
     (tmp_path / "config.yaml").write_text(

@@ -1,4 +1,4 @@
-"""A decision at a wait is always said, by a person, and shown wherever the job is (4-product.md §2 and §4, "Wait")."""
+"""A decision at a wait is explicit, has a person's name, and is shown with the job (4-product.md §2 and §4, "Wait")."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_without_a_terminal_a_decision_is_required_and_shown_with_name_and_reaso
 def on_a_terminal(
     sluice: Commands, answer: str, *words: str, asked: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
-    """A command of somebody at a terminal who types ``answer`` when asked; exit code and what is shown.
+    """Run a command on a terminal that types ``answer`` at the prompt; return exit code and output.
 
     ``asked`` is what happens elsewhere between the question and the answer.
     """

@@ -203,7 +203,7 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
 
 
 class Released(Waits):
-    """The same job, approved and released; ``begun`` says whether ``send`` has started."""
+    """The same job, approved and released; ``begun`` is true if ``send`` has started."""
 
     def __init__(self, job: RunningJob) -> None:  # noqa: F811
         super().__init__(job)
@@ -323,7 +323,7 @@ def test_an_answer_in_the_ui_covers_only_the_files_that_the_form_showed(
 
 
 def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
-    """A correction that somebody puts there after ``send`` was approved and failed; ``continue`` names it."""
+    """Add a correction after ``send`` was approved and failed; ``continue`` refuses and names it."""
     name = sluice("pipeline", "start", "config.yaml").job
     correction = project / "jobs" / name / "import_wait" / "fixed.ndjson"
     fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})

@@ -42,7 +42,7 @@ RUN = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:
 
 
 class Api:
-    """Prefect's API, as far as the end of a run asks it: the run goes on, and no page of it is there yet."""
+    """The part of Prefect's API that the end of a run uses: the run is running, and has no page yet."""
 
     def read_run(self, _job_id: str) -> dict[str, Any]:
         return {"state_type": "RUNNING"}

@@ -152,7 +152,7 @@ class TestNamedFiles:
 
 
 class TestDisk:
-    """Sizes are in bytes; sparse files stand in for large ones."""
+    """Disk space in bytes, with sparse files for large ones."""
 
     def test_what_is_free_is_compared_with_what_is_needed(self, found, tmp_path):
         huge = tmp_path / "data" / "huge.ndjson.zst"
@@ -308,7 +308,7 @@ class TestSizesOverHttp:
 def needed(
     config: PipelineConfig, steps: list[str], *, directory: Path | None, offered: dict[str, int], job_dir: Path | None
 ) -> int:
-    """Bytes; ``directory`` is to be imported, ``offered`` is what servers said of URLs."""
+    """Return the needed bytes; ``directory`` is to be imported, ``offered`` has the sizes from servers."""
     given = GivenInputs(input=str(directory) if directory is not None else None)
     return space_needed(CheckContext(config, given, job_dir, sizes=offered), [declared(name) for name in steps])
 

@@ -133,7 +133,7 @@ class Records:
             return api.read_run(job) is not None
 
     def prune(self, capsys: pytest.CaptureFixture[str], *, dry_run: bool = False, code: int = 0) -> set[str]:
-        """The jobs that it says are gone."""
+        """Run the prune and return the jobs that its output lists as deleted."""
         assert prune(self.config, timedelta(0), (), dry_run=dry_run, as_json=True) == code
         return {row["id"] for row in json.loads(capsys.readouterr().out)}
 
@@ -434,7 +434,7 @@ def test_a_prune_that_is_killed_leaves_the_record_until_the_data_is_gone(
 
 
 def rows_with(database: Path, text: str) -> dict[str, int]:
-    """In which tables of Prefect's database a text stands, and how often."""
+    """Count the rows with a text by table of Prefect's database."""
     found: dict[str, int] = {}
     with contextlib.closing(sqlite3.connect(database)) as connection:
         for (table,) in connection.execute("select name from sqlite_master where type = 'table'").fetchall():
@@ -506,7 +506,7 @@ def test_the_commands_for_every_morning_continue_name_and_prune(
 
 
 def documented() -> list[str]:
-    """The paths in the table of docs/job-directory.md that says what is data of persons."""
+    """Return the paths in the table of personal data in docs/job-directory.md."""
     page = (ROOT / "docs/job-directory.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## Files$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     rows = re.findall(r"^\| (`.*?`) \|.*\| (?:no|\*\*yes\*\*|depends on .*|same as .*) \|$", section, re.MULTILINE)

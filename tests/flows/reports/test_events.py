@@ -1,4 +1,4 @@
-"""The vocabulary of events: code, JSON Schema and page say the same; a line holds one event (docs/observability.md)."""
+"""The vocabulary of events: code, JSON Schema and page agree; a line holds one event (docs/observability.md)."""
 
 from __future__ import annotations
 

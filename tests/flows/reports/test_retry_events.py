@@ -1,4 +1,4 @@
-"""Every request that is made again is told, whatever service it went to (docs/observability.md, ``request-retry``)."""
+"""Every repeated request to any service is an event (docs/observability.md, ``request-retry``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of a wait in the report's language: what stands above it, and what its fields are called."""
+"""The form of a wait in the report's language: its description and the titles of its fields."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_api_body_shown_on_the_ui_page_is_an_answer_with_a_reason() -> None:
 
 
 def refusals() -> list[str]:
-    """All that the form can say of why a job waits again, as the record has it."""
+    """Return all reasons in the record for which the form can say that a job waits again."""
     constants = [value for module in (rules, sight) for name, value in vars(module).items()
                  if name.isupper() and isinstance(value, str) and name not in {"NEXT", "INSIDE"}]  # fmt: skip
     two = PipelineConfig.model_construct(

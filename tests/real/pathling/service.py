@@ -122,7 +122,7 @@ def pathling_context() -> PathlingContext:
 
 
 def rows(pathling: PathlingContext, body: bytes) -> bytes:
-    """The rows that a request asks for, as Spark writes them: null columns are left out."""
+    """Return the rows of a request as Spark writes them: without null columns."""
     parameters = msgspec.json.decode(body, type=PathlingParameters).parameter
     (document,) = [one.resource for one in parameters if one.name == "viewDefinition"]
     resources = [one.resource for one in parameters if one.name == "resources"]

@@ -1,4 +1,4 @@
-"""An extraction that the version before left half done goes on: its notes, its records and its files, byte for byte."""
+"""Continuing an extraction that an earlier version left unfinished: its notes, records and files, byte for byte."""
 
 from __future__ import annotations
 

@@ -547,7 +547,7 @@ FILES: dict[str, Lie] = {
 
 
 def part(first: int, last: int, total: int | str = len(FILE), *, sent: int | None = None, **headers: str) -> Lie:
-    """The lie about a part: what it is said to be, and where it really ends."""
+    """Return the lie about a part: its stated range, and its real end."""
     body = FILE[BROKEN : last + 1 if sent is None else sent]
     more = {name.replace("_", "-"): text for name, text in headers.items()}
     told = {"ETag": '"v1"', "Content-Range": f"bytes {first}-{last}/{total}"} | more
@@ -677,7 +677,7 @@ LIES: dict[str, Lie] = {
 
 
 class Liar:
-    """An honest server with four files, but for the answers that ``lies`` says."""
+    """An honest server with four files, except for the answers in ``lies``."""
 
     def __init__(self, lie: Lie, lies: Callable[[SeenRequest], bool]) -> None:
         self._lie = lie

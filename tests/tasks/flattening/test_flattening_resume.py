@@ -1,4 +1,4 @@
-"""An interrupted step goes on where it stopped (document 3 §5; 4-product.md §4 "Continue")."""
+"""An interrupted step continues where it stopped (document 3 §5; 4-product.md §4 "Continue")."""
 
 from __future__ import annotations
 

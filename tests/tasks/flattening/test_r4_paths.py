@@ -1,4 +1,4 @@
-"""Paths of a lookup file that real runners refuse (document 3 §5), and the table of R4 by which they are known.
+"""Paths of a lookup file that real runners refuse (document 3 §5), and the R4 table that finds them.
 
 The table ``tasks/flattening/r4_paths.json`` is made of the sandbox's definitions: ``python -m
 tests.tasks.flattening.test_r4_paths`` prints it.

@@ -29,7 +29,7 @@ ImmunizationRecommendation MolecularSequence NutritionOrder RelatedPerson Supply
 
 
 def view_of(directory: Path, elements: Json, *attributes: str) -> tuple[GroupView, tuple[str, ...]]:
-    """The view of one group that asks for these attributes, and the warnings."""
+    """Return the view of one group with these attributes, and the warnings."""
     (view,), warnings = views(crtdl(group(*attributes)), lookup_of(directory, table(elements)))
     return view, warnings
 

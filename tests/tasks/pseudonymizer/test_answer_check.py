@@ -28,7 +28,7 @@ def in_parts(text: bytes) -> ResourceSummary:
 
 
 def read(text: bytes, outline: Any) -> Any:
-    """All that is known of a text, or why it is refused."""
+    """Return all facts about a text, or the reason for its refusal."""
     try:
         found = outline(text)
         members = [(kind, {name: bytes(raw) for name, raw in one.items()}) for kind, one in found.all_members()]

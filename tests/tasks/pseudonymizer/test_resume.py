@@ -1,4 +1,4 @@
-"""An interrupted step goes on where it stopped, also inside a large file (4-product.md §4 "Continue")."""
+"""An interrupted step continues where it stopped, also inside a large file (4-product.md §4 "Continue")."""
 
 from __future__ import annotations
 

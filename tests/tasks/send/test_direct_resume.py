@@ -1,4 +1,4 @@
-"""A load that was interrupted goes on where it stopped (document 3 §7 "A ledger …", 4-product.md §4 "Continue")."""
+"""An interrupted load continues where it stopped (document 3 §7 "A ledger …", 4-product.md §4 "Continue")."""
 
 from __future__ import annotations
 

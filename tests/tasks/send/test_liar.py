@@ -347,7 +347,7 @@ def test_a_lie_about_a_transfer_is_noticed_or_listed(name: str, tmp_path: Path) 
 
 
 def with_kind(reply: Any) -> Any:
-    """JSON by its header, where it says nothing else."""
+    """Set a JSON content type if the reply has none."""
     return reply and replace(reply, headers={"Content-Type": "application/fhir+json", **reply.headers})
 
 

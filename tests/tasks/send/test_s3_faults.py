@@ -365,7 +365,7 @@ def test_a_proxy_that_wants_other_credentials_is_a_terminal_error(job: S3Job, tl
 
 
 def stopping(job: S3Job, url: str, when: Callable[[], bool]) -> float:
-    """Ask the step to stop as soon as ``when`` says so; the seconds it took."""
+    """Stop the step as soon as ``when`` is true; return the seconds until its end."""
     context = job.prepare(configuration(url))
     asked: list[float] = []
     done = threading.Event()

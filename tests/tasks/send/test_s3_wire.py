@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> S3Job:
 
 
 class Recorder(httpx.BaseTransport):
-    """An object store in the shape of a transport: remembers requests, stores nothing. Its keys may not look."""
+    """An object store as a transport: it records requests, stores nothing, and refuses HEAD."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[httpx.Request, bytes]] = []

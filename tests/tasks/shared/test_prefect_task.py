@@ -68,7 +68,7 @@ def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(con
 
 
 class ProbedService:
-    """A probe that finds what it is told to find."""
+    """A probe with scripted findings."""
 
     def __init__(self, *found: Found, proves: bool = True) -> None:
         self.found = found

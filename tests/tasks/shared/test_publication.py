@@ -1,4 +1,4 @@
-"""The rules of publication (document 5, R1 to R11), and that no small number can be told from what they say.
+"""The rules of publication (document 5, R1 to R11), and that no small number can be derived from their output.
 
 A reader is taken to know the number of all patients, which categories there are, and how these functions work: she
 thinks of all worlds, and those that look the same to her must not agree on a number from 1 to k - 1.

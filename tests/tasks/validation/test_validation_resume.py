@@ -1,4 +1,4 @@
-"""An interrupted validation goes on where it stopped, and its findings still count (document 3 §6)."""
+"""An interrupted validation continues where it stopped, and its findings still count (document 3 §6)."""
 
 from __future__ import annotations
 

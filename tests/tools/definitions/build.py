@@ -94,7 +94,7 @@ def assemble(published: Json, structures: list[Structure]) -> tuple[Json, Json, 
 
 
 class _Collector:
-    """Walks StructureDefinitions beside the schema, so that an element's path finds the schema's definition."""
+    """Collector of StructureDefinitions along the schema: an element's path leads to the schema's definition."""
 
     def __init__(self, definitions: dict[str, Json]) -> None:
         self._definitions = definitions

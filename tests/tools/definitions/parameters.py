@@ -1,4 +1,4 @@
-"""Search parameters of FHIR R4 as element paths: what a token or a date parameter of a type looks at.
+"""Search parameters of FHIR R4 as element paths: the elements of each token or date parameter of a type.
 
 A published parameter says so in FHIRPath, of which R4's parameters use a few forms; another form is refused, so that
 nothing is misread in silence.

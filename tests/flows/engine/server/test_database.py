@@ -1,4 +1,4 @@
-"""A database that the installed Prefect cannot open is said as that and left as it is (issue 13, number 6)."""
+"""A database that the installed Prefect cannot open is reported and not changed (issue 13, number 6)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def jobs_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 def user(jobs_dir: Path, seconds: float) -> subprocess.Popen[str]:
-    """A command that has found or started the server, and goes on until its input ends."""
+    """Start a command that has found or started the server, and that runs until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", USER, str(jobs_dir), str(seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,

@@ -80,7 +80,7 @@ def commands(place: Path) -> Iterator[Commands]:
 
 @pytest.fixture(scope="module")
 def alive(place: Path) -> Iterator[ApiAddress]:
-    """A server that lives, for all tests that only ask whether it is believed."""
+    """A running server, for all tests that only check its proof."""
     with EmbeddedServer(place / "jobs") as server:
         yield server.address()
 

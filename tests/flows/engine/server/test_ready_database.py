@@ -42,7 +42,7 @@ def cached(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPa
 
 
 def tables(path: Path) -> set[tuple[str, int]]:
-    """The names, and the lengths of what made them: constraints stand in an order that differs between processes."""
+    """Return the tables' names and the length of their SQL: the order of constraints differs between processes."""
     with closing(sqlite3.connect(path)) as connection:
         return set(connection.execute("SELECT name, length(sql) FROM sqlite_master WHERE sql IS NOT NULL"))
 

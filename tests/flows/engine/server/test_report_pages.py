@@ -1,4 +1,4 @@
-"""Release reports beside the Prefect UI: who gets which page, over real HTTP (document 5 §3)."""
+"""Release reports in the Prefect UI: access to each page, over real HTTP (document 5 §3)."""
 
 from __future__ import annotations
 

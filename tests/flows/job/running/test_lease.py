@@ -1,4 +1,4 @@
-"""The lock across machines (4-product.md §6): a global concurrency limit with a lease, beside ``flock``."""
+"""The lock across machines (4-product.md §6): a global concurrency limit with a lease, in addition to ``flock``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print("released", flush=True)
 
 
 class LockHolder:
-    """A process that has the lock of a job until it is told to give it back."""
+    """A process that holds the lock of a job until ``release``."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(

@@ -18,7 +18,7 @@ FIRST: Json = {"id": "a", "updated": "2026-01-01T00:00:00Z"}
 
 
 class World:
-    """A clock, a server and a heartbeat; ``at`` says what happens when."""
+    """A clock, a server and a heartbeat; ``at`` maps times to what happens then."""
 
     def __init__(self, directory: Path, row: Json | None = FIRST) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Runs that nobody runs any more: judged with a proof only, and put right in Prefect; jobs of schedules go on."""
+"""Runs without a process: judged only with a proof, corrected in Prefect, and continued if their job is scheduled."""
 
 from __future__ import annotations
 

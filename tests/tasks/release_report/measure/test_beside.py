@@ -1,4 +1,4 @@
-"""The process that measures beside the steps, and what is kept of what was measured (document 5, section 3, *Cost*)."""
+"""The process that measures during the steps, and its stored results (document 5, section 3, *Cost*)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of R4's elements by which the measuring pass knows what stands at a path.
+"""The R4 tables that tell the measuring pass which element is at a path.
 
 ``tasks/release_report/measure/r4_types.json`` is made of the sandbox's definitions: ``python -m
 tests.tasks.release_report.measure.test_r4_types`` prints it. ``r4_named.json`` is made of the package that ``python

@@ -1,4 +1,4 @@
-"""The files of release reports: private, whole or not at all, and read with a look at what they are."""
+"""The files of release reports: private, whole or not at all, and checked when read."""
 
 from __future__ import annotations
 

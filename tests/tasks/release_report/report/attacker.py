@@ -54,7 +54,7 @@ class Puzzle:
         self.truth[name] = truth
 
     def never(self, name: str, values: Iterable[int]) -> None:
-        """Some values cannot be, whatever is said."""
+        """Exclude values that are impossible in any case."""
         self.domains[name] &= ~bits(values)
 
     def revealed(self, k: int) -> list[str]:
@@ -80,7 +80,7 @@ class Puzzle:
 
 
 class _Search:
-    """Looks for values that fit; what it tries it takes back."""
+    """Search for values that fit, with backtracking."""
 
     def __init__(self, domains: Domains, links: Links, truth: dict[str, int]) -> None:
         self.domains, self.links, self.truth = domains, links, truth

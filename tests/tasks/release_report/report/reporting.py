@@ -1,4 +1,4 @@
-"""A report of files on the disk, measured and made in both copies, and what tests look at in any report."""
+"""A report of files on disk, measured and made in both copies, and helpers to read any report."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ SIZE = 40
 
 
 def clean(**more: Any) -> ReportFacts:
-    """A delivery with nothing to say against it."""
+    """Return a delivery without findings."""
     files = (MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE, SIZE, SIZE, "0" * 64),)
     measured = Measured(
         files=files,

@@ -94,7 +94,7 @@ def test_of_a_decision_the_recipient_learns_who_and_when(tmp_path: Path) -> None
 
 
 def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
-    """Section 16: what it says, and the findings that are new or gone."""
+    """Return the content of section 16, and the findings that are new or gone."""
     return facts_in(report, 16), [*report.rows("changes")]
 
 

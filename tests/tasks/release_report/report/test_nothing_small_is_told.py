@@ -118,7 +118,7 @@ class ReportReader:
         self.puzzle.sums.append((tuple(f"{self.tag}{name} {each}" for each in numbers), f"{self.tag}N"))
 
     def everything(self) -> None:
-        """All that the report says."""
+        """Return all values of the report."""
         leaving = self.people.leaving
         if any("too-few" in section.said for section in self.report.sections):
             return

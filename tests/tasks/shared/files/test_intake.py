@@ -35,7 +35,7 @@ resources = st.dictionaries(st.text(max_size=8), json_values, max_size=5)
 
 
 class Chunks:
-    """A source that hands out given pieces, whatever is asked for, as a network does."""
+    """A source that returns the given pieces for any requested size, as a network does."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = [piece for piece in pieces if piece]

@@ -1,4 +1,4 @@
-"""Files of ours: private, whole, and never written through what somebody else put there (architecture.md rule 6)."""
+"""Our files: private, whole, and never written through a foreign link or file (architecture.md rule 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data file goes on where a killed process left it, byte for byte (4-product.md §4 "Continue")."""
+"""A data file is continued where a killed process stopped, byte for byte (4-product.md §4 "Continue")."""
 
 from __future__ import annotations
 

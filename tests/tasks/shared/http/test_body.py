@@ -87,7 +87,7 @@ def test_bytes_added_to_the_file_are_not_sent(file: Path) -> None:
 
 
 class Endless:
-    """A body of which more comes as long as somebody reads; ``meanwhile`` runs before each piece."""
+    """A body without an end; ``meanwhile`` runs before each piece."""
 
     length = 1 << 40
 

@@ -320,7 +320,7 @@ def test_an_issuer_that_is_not_there_is_transient() -> None:
 
 
 class CountingLock:
-    """A lock that knows how many came to it, also while somebody else has it."""
+    """A lock that counts the calls to it, also while it is held."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -429,7 +429,7 @@ LIES: dict[str, Lie] = {
 
 
 def discovered(issuer: str, tell: Callable[[Any], Any], seen: list[httpx.Request]) -> httpx.MockTransport:
-    """An issuer that is honest but for its metadata; what it was asked is in ``seen``."""
+    """Return an issuer that is honest except for its metadata; ``seen`` gets its requests."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         seen.append(request)

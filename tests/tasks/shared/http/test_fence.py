@@ -1,4 +1,4 @@
-"""Each request to a service looks whether the job is still this process's (4-product.md §6, more than one machine)."""
+"""Each request to a service checks that this process still holds the job (4-product.md §6, more than one machine)."""
 
 from __future__ import annotations
 
