@@ -87,7 +87,9 @@ def run(*, keep: bool, review: bool, send: str) -> int:
             for line in arrived():
                 print_line(line)
             if record.page is not None:
-                print_line(f"\nwhat left, and what still identifies, is in the release report:\n  {record.page}")
+                print_line(
+                    f"\nThe release report lists what was sent and what still identifies patients:\n  {record.page}"
+                )
     return code
 
 

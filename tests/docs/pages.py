@@ -17,10 +17,11 @@ PAGES = [README, ROOT / "CHANGELOG.md", *DOCS, *DECISIONS]
 
 CHECK_PYTHON = (
     "python3 -c 'import sys; sys.version_info >= (3, 11) or "
-    """sys.exit("Sluice needs Python 3.11 or newer. This is " + sys.version.split()[0])'"""
+    """sys.exit("Sluice needs Python 3.11 or newer. This is " + sys.version.split()[0]); """
+    """print("Installing Sluice into .venv. This takes about a minute.")'"""
 )
 _INSTALL = f"{CHECK_PYTHON} && python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e {{}}"
-DEMO = f"{_INSTALL.format('.')} && .venv/bin/python -m flows.run demo"
+DEMO = f'{_INSTALL.format(".")} && echo "Starting the demo." && .venv/bin/python -m flows.run demo'
 TESTS = _INSTALL.format("'.[dev]'") + " && .venv/bin/python -m pytest"
 """The two commands of the README."""
 
