@@ -220,11 +220,12 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
 
 
 def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
-    meter.set_status("reads what leaves, and what came in")
+    meter.set_status("reading the data")
     facts = facts_of(job, step, what.place, what.found)
     if what.inside:
         facts = replace(facts, destination=None)
     delivery = delivery_of(job, what.place, what.found, read=lambda count: meter.add(bytes=count))
+    meter.begin("measuring the data")
     try:
         measures = _measured(job, what.found, delivery)
     finally:
