@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
 from deployments.notify import CALL, MAIL, SUBJECT, _mails, _save_block
-from flows.job.running.sweep import BEHIND, STILL_BEHIND
+from flows.engine.flow_runs import BEHIND
+from flows.job.running.sweep import STILL_BEHIND
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import Problem, StepReport
 
@@ -118,9 +120,14 @@ def test_a_failure_names_the_step_that_caused_it_and_not_the_first_open_one() ->
 
 
 @pytest.mark.slow
-def test_a_state_that_has_passed_is_not_told() -> None:
+def test_a_state_that_has_passed_is_not_told_and_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     from prefect.server.events.actions import ActionFailed
+    from prefect.server.utilities import user_templates
 
+    from flows.engine.server.app import is_worth_logging
+
+    assert user_templates.logger.name == "prefect.server.utilities.user_templates"
+    user_templates.logger.addHandler(caplog.handler)
     with pytest.raises(ActionFailed, match="this_state_has_passed"):
         sent("RUNNING", "Running", changed(BEFORE, "Paused"), STEPS, announced="Paused")
     with pytest.raises(ActionFailed, match="this_state_has_passed"):  # failed again meanwhile: that is told by itself
@@ -129,3 +136,7 @@ def test_a_state_that_has_passed_is_not_told() -> None:
     assert sent("SCHEDULED", BEHIND, told, {})["state"] == "Late"
     with pytest.raises(ActionFailed, match="this_state_has_passed"):
         sent("RUNNING", "Running", told, STEPS)
+    user_templates.logger.removeHandler(caplog.handler)
+    assert caplog.records, "Prefect logs a traceback of each"
+    assert not any(map(is_worth_logging, caplog.records))
+    assert is_worth_logging(logging.LogRecord("", logging.WARNING, "", 1, "", (), (KeyError, KeyError("x"), None)))
