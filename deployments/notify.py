@@ -49,7 +49,7 @@ _WORDS = (
 {%- endfor -%}
 {%- set state = 'Late' if behind else flow_run.state.name -%}
 {%- set told = (flow_run.state.message or '').split('\\n')[0] -%}
-{%- set late = 'it waits until another run of its deployment is over' if behind else 'no worker has taken it up' -%}
+{%- set late = 'it waits for another run of its deployment to end' if behind else 'no worker has taken it up' -%}
 {%- set reason = late if state == 'Late' else told -%}
 {%- set at = ' at ' ~ found.step if found.step else '' -%}
 {%- set text = flow_run.name ~ ' is ' ~ state ~ at ~ (': ' ~ reason if reason else '') -%}
@@ -74,7 +74,7 @@ MAIL = _WORDS + "{{ text }}"
 def main(argv: Sequence[str] | None = None) -> int:
     """Create the automation; return 0 on success."""
     parser = argparse.ArgumentParser(
-        prog="deployments.notify", description="Tell a webhook, a mailbox or both when a job needs a person."
+        prog="deployments.notify", description="Notify a webhook, a mailbox or both when a job needs a person."
     )
     parser.add_argument("--webhook", type=Path, metavar="FILE", help="file with the address of a webhook")
     parser.add_argument("--mail", type=Path, metavar="FILE", help="file with a mailto:// or mailtos:// address")

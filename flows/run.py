@@ -92,8 +92,8 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed for now, "
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tell every request on stderr: where to, status, sizes, time.")
-@click.option("-q", "--quiet", is_flag=True, help="Only answers, warnings, errors, and what waits for a person.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only results, warnings, errors and waits.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
 )
@@ -153,7 +153,7 @@ def run(argv: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         if isinstance(error, click.NoSuchOption) and error.option_name in _first():
             rest = [word for word in argv if word != error.option_name]
-            print_line(f"hint: it stands before the command: {command(error.option_name, *rest)}", err=True)
+            print_line(f"hint: it goes before the command: {command(error.option_name, *rest)}", err=True)
         elif context is not None:
             print_line(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
         return 2

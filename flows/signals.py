@@ -32,11 +32,11 @@ class Interrupted(BaseException):
     """A signal came while no flow was running."""
 
 
-FIRST = "{name}: stopping after this file, within {seconds:.0f} s; once more ends it at once"
+FIRST = "{name}: stopping after this file, within {seconds:.0f} s; repeat to end at once"
 FIRST_BESIDE = "{name}: stopping"
-SECOND = "ends at once; what is done stays, and the job can be continued"
-SECOND_BESIDE = "ends at once"
-TOO_LONG = "{seconds:.0f} s are over: ends without waiting for this file; the job can be continued"
+SECOND = "ending at once; completed work is kept, and the job can be continued"
+SECOND_BESIDE = "ending at once"
+TOO_LONG = "{seconds:.0f} s are over: ending without this file; the job can be continued"
 """What a person is told: at a signal while a flow runs, and beside; at the next one; when the time is over."""
 
 SAID = 0.5

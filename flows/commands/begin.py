@@ -9,11 +9,11 @@ from flows.shell import command
 
 FIRST = (
     ("a whole pipeline on this machine, on made-up data", ("demo",)),
-    ("a configuration of your own: asks, and writes sluice.yaml", ("config", "init")),
-    ("everything that is wrong with it", ("config", "check", "sluice.yaml")),
-    ("everything that a job would talk to, and nothing started", ("pipeline", "plan", "sluice.yaml")),
+    ("write your own configuration: asks, then writes sluice.yaml", ("config", "init")),
+    ("find all errors in it", ("config", "check", "sluice.yaml")),
+    ("check everything a job would use, without starting it", ("pipeline", "plan", "sluice.yaml")),
     ("a job", ("pipeline", "start", "sluice.yaml")),
-    ("how the last job stands", ("pipeline", "status", "sluice.yaml", "latest")),
+    ("show the state of the last job", ("pipeline", "status", "sluice.yaml", "latest")),
     ("all commands", ("--help",)),
 )
 """What a person may want first, and the command for it."""

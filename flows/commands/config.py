@@ -64,7 +64,7 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     shell_complete=complete.steps,
     help="The steps, in order, between commas: extractor,pseudonymizer,send.",
 )
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: str, steps: str | None, force: bool) -> int:
     """Write a commented configuration. With just what its steps need, and a variable for every secret.
 
@@ -79,7 +79,7 @@ def init(file: str, steps: str | None, force: bool) -> int:
 @group.command()
 @click.argument("old", shell_complete=complete.files)
 @click.argument("new", required=False, shell_complete=complete.files)
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def migrate(old: str, new: str | None, force: bool) -> int:
     """Rewrite a file with older names, or of aether.
 

@@ -112,7 +112,7 @@ def refuse_ended(record: JobRecord, decision: str | None) -> None:
     """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a decision without a wait."""
     if record.state is JobState.CANCELLED:
         raise TerminalError(
-            "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
+            "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
         )
     if decision and record.undecided is None:
         decided = record.waiting is not None and record.waiting.position in record.approvals
@@ -147,7 +147,7 @@ def report_again(asked: ContinueRequest) -> None:
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
     """Print that workers run the job of a deployment; return the exit code."""
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
-    account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
+    account(f"job {record.id}: a worker of its deployment continues it", aside=as_json)
     if as_json:
         print_json(status_of(session.job(record.id)))
     return 0
@@ -322,7 +322,7 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
     for run in overdue:
         told.add(str(run["id"]))
         behind = run.get("state_name") == BEHIND
-        why = "it waits until another run of its deployment is over" if behind else "no worker has taken it up"
+        why = "it waits for another run of its deployment to end" if behind else "no worker has taken it up"
         print_line(f"run {run['id']} does not run: it was due at {run.get('expected_start_time')}, and {why}")
         code = 1
     return code

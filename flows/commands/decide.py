@@ -67,9 +67,11 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: b
     if by is None:
         by = str(click.prompt("Your name", default=login(), err=err))
     if not comment:
-        comment = str(click.prompt("Comment, kept with the decision", default="", show_default=False, err=err))
+        comment = str(click.prompt("Comment (recorded with the decision)", default="", show_default=False, err=err))
     if not despite and waiting.report is not None and waiting.report.open:
-        despite = str(click.prompt("Why despite the stops", default="", show_default=False, err=err)).strip()
+        despite = str(
+            click.prompt("Reason to release despite the stops", default="", show_default=False, err=err)
+        ).strip()
     return replace(said, by=by, comment=comment, despite=despite)
 
 
@@ -138,7 +140,7 @@ def release(
     if waiting.position not in record.seen:
         print_line(
             f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
-            "keep what there was to see; it waits again, and shows it", err=err,
+            "record the reviewed files; it waits again, and shows them", err=err,
         )  # fmt: skip
         return "upgraded"
     place = JobDirectory.of(session.jobs_dir, record.id).path

@@ -45,15 +45,15 @@ _ALLOWED = {
 """In which states a job may be changed."""
 
 _KEPT_CHANGING = (
-    "extraction-version", "the job kept changing while its priority was to be changed",
+    "extraction-version", "the priority was not changed: the job kept changing meanwhile",
     "try again in a moment: its version moves on whenever a batch finishes",
 )  # fmt: skip
 _REFUSED = {
     ("prioritize", 409): _KEPT_CHANGING,
     ("prioritize", 412): _KEPT_CHANGING,
     ("prioritize", 428): (
-        "extraction-precondition", "the server did not see which version is meant (If-Match)",
-        "a proxy in between may drop the header If-Match",
+        "extraction-precondition", "the server did not receive the version (If-Match)",
+        "a proxy may remove the header If-Match",
     ),
     ("delete", 500): (
         "extraction-delete", "the server could not remove the result files of the job",
@@ -134,7 +134,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     type=click.Choice(_STATUSES, case_sensitive=False),
     help="Only jobs in this state; repeatable.",
 )
-@click.option("--lenient", is_flag=True, help="Let the server ignore what it does not understand of the search.")
+@click.option("--lenient", is_flag=True, help="Let the server ignore unsupported search parameters.")
 @set_option
 @_json_option
 def list_(
@@ -157,7 +157,7 @@ def list_(
                 raise
             raise InputError(
                 "extraction-search", "the extraction server does not accept the search", context=error.context,
-                hint="it may not know a state; --lenient lets it ignore what it does not know",
+                hint="it may not support one of the states; with --lenient it ignores those",
                 operation="task", status=400,
             ) from None  # fmt: skip
     if as_json:
@@ -217,7 +217,7 @@ def delete(client: ExtractionClient, job_id: str) -> None:
     type=click.Choice(["high", "normal"]),
     default="high",
     show_default=True,
-    help="High jobs are taken before normal ones.",
+    help="Jobs with high priority start before normal ones.",
 )
 def prioritize(client: ExtractionClient, job_id: str, priority: str) -> ExtractionTask:
     """Change the priority of jobs. The version is read again if it has changed in between."""
@@ -254,7 +254,7 @@ def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
     server also has jobs of others.
     """
     see = f"see: {about('extraction list')}"
-    hint = f"{see}; pipeline status says which one a pipeline job has"
+    hint = f"{see}; pipeline status shows the one of a pipeline job"
     starts = {text: begun(text, reference="extraction-id", hint=hint) for text in ids if exact(text) is None}
     known = [task.id for task in client.tasks()] if starts else []
     found: dict[str, None] = {}

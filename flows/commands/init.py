@@ -72,7 +72,7 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
         print_line(f"set these variables: {', '.join(missing)}")
     untouched = [key for key in to_fill_in(wanted.steps, wanted.mode) if key not in wanted.values]
     if examples := [key for key in untouched if _is_example(key)]:
-        print_line("\n".join(["these are examples, put your own there:", *(f"  {key}" for key in examples)]))
+        print_line("\n".join(["replace these examples with your own values:", *(f"  {key}" for key in examples)]))
     print_line(f"then: {check}")
     return 0
 
@@ -121,7 +121,7 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
 
 def ask_settings(steps: Sequence[str] | None) -> Wanted:
     """Return the answers of a terminal or a pipe, service by service; an empty one is the value in brackets."""
-    print_line("Enter takes what stands in brackets.")
+    print_line("Press Enter to accept the value in brackets.")
     if steps is None:
         print_line(f"steps: {', '.join(STEPS)}; exactly one import first")
         steps = answer("Steps, in order", key="steps", default=", ".join(FIRST_STEPS), read=_read(_steps))
@@ -246,6 +246,6 @@ def free(path: Path, *, force: bool) -> None:
         )  # fmt: skip
     if (path.exists() or path.is_symlink()) and (not force or not path.is_file()):
         raise InputError(
-            "config-exists", "there is something of this name already", context=str(path),
-            hint="give another name" + ("; --force writes over it" if path.is_file() else ""),
+            "config-exists", "a file or directory of this name exists already", context=str(path),
+            hint="give another name" + ("; --force overwrites it" if path.is_file() else ""),
         )  # fmt: skip

@@ -61,7 +61,7 @@ def group() -> None:
     "--since",
     type=Since(),
     metavar="AGE",
-    help="Only jobs that were asked for since then: so long ago, as 12h or P7D, or a date, as 2026-03-01.",
+    help="Only jobs requested since then: an age such as 12h or P7D, or a date such as 2026-03-01.",
 )
 @set_option
 def list_(
@@ -114,9 +114,7 @@ def run(
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to FILE, mode 0600."
 )
-@click.option(
-    "--check", is_flag=True, help="Exit code 5 if something speaks against a release, 1 if files were edited."
-)
+@click.option("--check", is_flag=True, help="Exit code 5 if the report says stop, 1 if files were edited.")
 @set_option
 def report(
     config: str,
@@ -144,9 +142,7 @@ def report(
 
 @group.command()
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…", shell_complete=complete.files)
-@click.option(
-    "--continue", "go", is_flag=True, help="Continue interrupted jobs, and stopped ones of a schedule, before."
-)
+@click.option("--continue", "go", is_flag=True, help="First continue interrupted jobs, and stopped ones of a schedule.")
 def unfinished(configs: tuple[str, ...], go: bool) -> int:
     """List jobs that need you. Jobs that did not finish, and runs that did not begin.
 
@@ -172,7 +168,7 @@ def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
 
 @group.command()
 @config_argument
-@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="How long ago, as P30D, 30d or 12h.")
+@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="Age, such as P30D, 30d or 12h.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")
 @set_option

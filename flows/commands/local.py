@@ -11,7 +11,7 @@ from flows.commands import complete
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
-@click.option("--review", is_flag=True, help="Include a wait, where you look at the files and are asked.")
+@click.option("--review", is_flag=True, help="Include a wait, at which you review the files and decide.")
 @click.option(
     "--send",
     type=click.Choice(("direct", "transfer", "s3")),
@@ -44,7 +44,7 @@ def demo(keep: bool, review: bool, send: str) -> int:
     help="Port of the first service on 127.0.0.1; 0: free ports.",
 )
 @click.option(
-    "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there over restarts."
+    "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there across restarts."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a service; repeatable.")
 def sandbox(data: str | None, port: int, state: str | None, settings: tuple[str, ...]) -> int:
@@ -73,7 +73,7 @@ _where = click.option(
     default=None,
     metavar="DIR",
     shell_complete=complete.folders,
-    help="Jobs directory whose server is meant [default: APP_JOBS_DIR or ./jobs].",
+    help="Jobs directory of the server [default: APP_JOBS_DIR or ./jobs].",
 )
 
 

@@ -49,7 +49,7 @@ def migrate(old: str, new: str | None, *, force: bool) -> int:
     except DocumentError as error:
         raise _by_hand(old, f"the file cannot be migrated: it {error}", error.line) from None
     if after is None or after.config != before.config:
-        raise _by_hand(old, "the migrated file would not be the same configuration")
+        raise _by_hand(old, "the migrated file would be a different configuration")
     complain(_placed(finding, new) for finding in after.warnings if finding.reference in _LEFT)
     complain(read_environment(os.environ, OLDER_PREFIX).findings)
     for key, value in read_file(Path(old)).values.items():

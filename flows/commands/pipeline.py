@@ -53,18 +53,21 @@ def plan(job: JobInputs) -> int:
 @job_argument
 @click.option("--approve", is_flag=True, help="Approve a waiting job without asking.")
 @click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
-@click.option("--by", metavar="NAME", help="Who decides, kept in the record. Without it: the login name.")
-@click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
+@click.option("--by", metavar="NAME", help="Name of the person who decides, for the record. Default: the login name.")
+@click.option("--comment", default="", metavar="TEXT", help="Comment, recorded with the decision.")
 @click.option(
-    "--despite", default="", metavar="TEXT", help="With --approve: why, although the release report says stop."
+    "--despite", default="", metavar="TEXT", help="With --approve: reason to release although the report says stop."
 )
 @click.option(
     "--accept", multiple=True, metavar="FINDING=TEXT", help="Accept a finding of the release report, with the reason."
 )
 @click.option(
-    "--refuse", multiple=True, metavar="FINDING=TEXT", help="With --reject: a finding is not acceptable, and why."
+    "--refuse",
+    multiple=True,
+    metavar="FINDING=TEXT",
+    help="With --reject: a finding that is not acceptable, with the reason.",
 )
-@click.option("--question", metavar="TEXT", help="Ask the project something. The job goes on waiting.")
+@click.option("--question", metavar="TEXT", help="Question to the project. The job goes on waiting.")
 @set_option
 @no_progress_option
 @status_option
@@ -112,9 +115,7 @@ def continue_(
 @config_argument
 @job_argument
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; keys are never left out.")
-@click.option(
-    "--watch", is_flag=True, help="Show it again every two seconds until the job neither runs nor is pending."
-)
+@click.option("--watch", is_flag=True, help="Refresh every two seconds while the job runs or is pending.")
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""

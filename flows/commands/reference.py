@@ -17,21 +17,21 @@ _INTRODUCTION = """\
 
 <!-- Generated from the commands: python -m flows.commands.reference > docs/commands.md -->
 
-For whoever types a command: what it takes, and what its exit code says.
+This page lists the arguments, options and exit codes of all commands.
 
-`sluice` and `python -m flows.run` are the same program; alone it says where to begin, `--version` says which one it is.
-Every command answers `--help`. Errors go to stderr as
-`error[reference]: message`, the place, and a hint; [troubleshooting](troubleshooting.md) explains every reference.
+`sluice` and `python -m flows.run` are the same program. Without a command it prints the first steps; `--version` prints
+its version and `--help`, after every command, its help. Errors go to stderr as `error[reference]: message`, the place,
+and a hint; [troubleshooting](troubleshooting.md) explains every reference.
 
-`-v` (`--verbose`), before any command, tells each request to a service or the Prefect API on stderr, with its status
-or the reference of its error, the sizes of the bodies and the time, as in
-`POST http://fhir:8080/fhir: 200, 81.2 kB sent, 4.1 kB back, 35 ms`. Never bodies, headers or passwords; of a query only
-the names, and of a path no id behind a type of resource (`http://fhir:8080/fhir/Patient/…?_count=…`). What Prefect's
-own engine asks its API is not told, nor the record of the progress.
+`-v` (`--verbose`), before any command, logs each request to a service or the Prefect API on stderr, with its status
+or the reference of its error, the sizes of the bodies and the time, for example
+`POST http://fhir:8080/fhir: 200, 81.2 kB sent, 4.1 kB back, 35 ms`. It never logs bodies, headers, passwords, values of
+query parameters, or ids in paths (`http://fhir:8080/fhir/Patient/…?_count=…`). Requests of Prefect's own engine and
+updates of the progress are left out.
 
-`-q` (`--quiet`), before any command, is for `cron`: of a run nothing is said but warnings, errors, the stops of a
-release report and what waits for a person; not the job's id either. What a command was asked for (`pipeline status`,
-a list, `--json`) is printed as ever, and the exit code is the same.
+`-q` (`--quiet`), before any command, is for `cron`: a run prints only warnings, errors, the stops of a release report
+and waits, and not even the job's id. Requested output (`pipeline status`, a list, `--json`) and the exit code stay the
+same.
 
 ## Exit codes
 
@@ -54,7 +54,7 @@ _ARGUMENTS = {
     "CONFIG": "path of the YAML configuration file",
     "JOB": "job id, as `pipeline start` and `job list` print it; its first characters, where they name one job (4 or "
     "more); or `latest`",
-    "[CRTDL] [INPUT]": "a CRTDL file (JSON), and a directory or an HTTP(S) URL to import; told apart by what they are, "
+    "[CRTDL] [INPUT]": "a CRTDL file (JSON), and a directory or an HTTP(S) URL to import; recognised by their content, "
     "so either may be left out, and their order does not matter",
     "CRTDL": "a CRTDL file (JSON)",
     "ID…": "ids of extraction jobs, as the extraction server gives them, or their first characters (4 or more)",

@@ -80,11 +80,11 @@ def report(asked: ReportRequest) -> int:
     else:
         print_line("\n".join([str(path), *lines(found)]))
     if asked.browser and not webbrowser.open(_page_of(asked, directory, found, path).as_uri()):
-        print_line("no browser was found here: open the file above in one", err=True)
+        print_line("no browser found: open the file above yourself", err=True)
     if asked.check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
         raise DataError(
             "report-differs", OTHER_THAN_SEEN, context=str(directory.path),
-            hint="put the files back as they were; the report covers only those",
+            hint="restore the files: the report covers only the original ones",
         )  # fmt: skip
     return STOPS if asked.check and found.tiles.stops else 0
 
@@ -112,12 +112,12 @@ def _found(directory: JobDirectory, record: JobRecord, *, recipient: bool) -> Re
         raise InputError(
             "no-report", "this job has no release report" if missing is None else "the release report is missing",
             context=missing if missing is not None else str(directory.path / files.DIRECTORY),
-            hint="it is made before a decision and at the end; the job's page says why not",
+            hint="reports are made before a decision and at the end; the job's page gives the reason",
         )  # fmt: skip
     found = files.read(directory.path, step, recipient=recipient)
     if found is None or not files.is_as_made(directory.path, step, shown.sha256):
         raise DataError(
             "report-differs", GONE, context=str(files.document(directory.path, step)),
-            hint="nothing in it counts: it is made anew before somebody decides on it, when the job goes on",
+            hint="the report is not valid: it is made again when the job continues, before a decision",
         )  # fmt: skip
     return found

@@ -91,7 +91,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
         chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
         if not chosen:
             raise InputError(
-                "no-deployment", "there is no deployment of the flow to hand the run to", context=session.address.ui,
+                "no-deployment", "there is no deployment of the flow", context=session.address.ui,
                 hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
             )  # fmt: skip
         if len(chosen) > 1:

@@ -85,7 +85,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
     elif record.shown_at_the_end is not None and record.shown_at_the_end.on_demand:
         lines.append(f"release report: {ON_DEMAND}; to make one: {about('job report', record.id)}")
     if record.released_in_vain:
-        lines.append("nobody goes on with it by itself: a command started it, and workers take up runs of deployments")
+        lines.append("workers do not resume jobs started from the command line: continue it there")
     if record.state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}:
         lines += how_to_go_on(record, config)
     return "\n".join(lines)

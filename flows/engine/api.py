@@ -167,8 +167,8 @@ class PrefectApi:
         self._found(begun, answered=ours)
         if answer.status_code < 400 and not ours:  # somebody between says that it is away, or asks for a login
             raise NetworkError(
-                "prefect-unreachable", f"what answers is not the Prefect API (status {answer.status_code})",
-                context=self.address.shown, hint="check the Prefect server and what is between",
+                "prefect-unreachable", f"the answer does not come from the Prefect API (status {answer.status_code})",
+                context=self.address.shown, hint="check the Prefect server and any proxy in between",
             )  # fmt: skip
         if answer.status_code == 404:
             return None

@@ -47,7 +47,7 @@ class Outage:
             self.happened = self.happened or tell
         if tell:
             logger.warning(
-                "the Prefect API does not answer: the work goes on, and the record waits for %s at most",
+                "the Prefect API does not answer: the job continues, and its record waits for %s at most",
                 human_seconds(BRIDGE),
             )
 

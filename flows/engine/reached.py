@@ -101,7 +101,7 @@ def _judged(address: ApiAddress, answer: httpx.Response) -> NetworkError | None:
     if status >= 500 or status == 429:
         return _unreachable(address, f"status {status}")
     return NetworkError(
-        "prefect-not-an-api", f"what answers there is no Prefect API (status {status})",
+        "prefect-not-an-api", f"the server at that address is not a Prefect API (status {status})",
         context=address.shown, status=status,
         hint="check PREFECT_API_URL or the Prefect profile: the address ends in /api",
     )  # fmt: skip

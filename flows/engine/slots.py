@@ -48,6 +48,6 @@ def renew(address: ApiAddress, lease: str, seconds: float, over: threading.Event
                 wait = seconds / RENEWALS
             except SluiceError as error:
                 if error.status == 410:
-                    logger.warning("the slot of this run is given away; the run goes on")
+                    logger.warning("the slot of this run was given to another one; the run continues")
                     return
                 wait = AGAIN

@@ -212,7 +212,9 @@ def classify(argument: str) -> tuple[str, str]:
             parts = urlsplit(argument)
         except ValueError:
             raise InputError(
-                "url-invalid", "INPUT begins like a URL and is none", hint="write it like https://host.example/path"
+                "url-invalid",
+                "INPUT begins like a URL but is not valid",
+                hint="write it like https://host.example/path",
             ) from None
         if parts.username is not None or parts.password is not None:
             raise InputError(
@@ -265,7 +267,7 @@ def _why_no_crtdl(path: Path) -> str | None:
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     except (ValueError, RecursionError):
-        return "a file that is no JSON"
+        return "a file that is not JSON"
     if not isinstance(document, dict):
         return f"a JSON {type(document).__name__}"
     if document.get("resourceType") == "Parameters":

@@ -133,7 +133,7 @@ def stopped_alone(job: RunningJob, name: str) -> Outcome:
     job.writer.set(until=None, stopped_by=None)
     announce_end(job, "stopped", reason="alone")
     show(job, "stopped")
-    return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
+    return Crashed(name="Stopped", message=f"{name} was run alone; pipeline continue runs the next steps")
 
 
 def cancelled(job: RunningJob, error: Problem) -> Ended:
@@ -173,7 +173,7 @@ def away() -> NetworkError:
     """Return the error of a job whose record could not be written for longer than it waits."""
     return NetworkError(
         "prefect-away", f"the Prefect API was away for more than {human_seconds(BRIDGE)}",
-        hint="check the Prefect server, then continue the job: what was done counts",
+        hint="check the Prefect server, then continue the job: completed work is kept",
     )  # fmt: skip
 
 

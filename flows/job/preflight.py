@@ -67,7 +67,7 @@ def preflight(
 def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
     if service.probe is None:
         return
-    with patience(f"checking services.{service.key}: whether it answers, and is what it must be"):
+    with patience(f"checking that services.{service.key} answers and is the expected service"):
         found = list(service.probe.find_problems(service, config))
     for one in found:
         if isinstance(one, ProbeWarning):

@@ -58,7 +58,7 @@ def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
         if len(looks) == 1:
             raise PermissionError("somebody else's")
         ending.set()
-        yield Noticed("j", "was interrupted, and goes on")
+        yield Noticed("j", "was interrupted, and is continued")
 
     monkeypatch.setattr(Sweep, "run_once", sweep_once)
     monkeypatch.setattr("deployments.worker.EVERY", 0.01)

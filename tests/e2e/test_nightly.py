@@ -105,7 +105,7 @@ def test_a_nightly_of_a_dead_machine_is_interrupted_and_continued_by_a_worker(
     assert {"Interrupted", "Continuing"} <= set(names(api, job))
     told = (sluice.cwd / "two.log").read_text()
     assert f"job {job}: interrupted at send: the process that ran it is gone" in told
-    assert f"job {job}: was interrupted, and goes on" in told
+    assert f"job {job}: was interrupted, and is continued" in told
 
 
 def test_a_nightly_stopped_with_its_worker_continues_unless_unfinished_is_tell(

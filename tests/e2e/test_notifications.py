@@ -257,7 +257,7 @@ def test_a_deployment_run_notifies_when_suspended_failed_dead_stopped_or_unstart
                 told = [noticed.job for noticed in Sweep(prefect, hint=str).run_once("tell")]
             assert behind in told
         wait_until(lambda: announced.of(behind) == ["Late"], 60)
-        assert announced.last(behind) == ("", "it waits until another run of its deployment is over")
+        assert announced.last(behind) == ("", "it waits for another run of its deployment to end")
         for _ in (never, behind):
             announced.calls.pop()  # their names are Prefect's until they begin
             announced.texts.pop()

@@ -90,10 +90,10 @@ def test_the_first_signal_is_answered_at_once_and_the_next_ends_the_process(
 ) -> None:
     with process(RUNNING) as child:
         said, seconds = answer(child, number)
-        assert said == f"{name}: stopping after this file, within 7 s; once more ends it at once\n"
+        assert said == f"{name}: stopping after this file, within 7 s; repeat to end at once\n"
         assert seconds < allowed(0.2)
         said, seconds = answer(child, number)
-        assert said == "ends at once; what is done stays, and the job can be continued\n"
+        assert said == "ending at once; completed work is kept, and the job can be continued\n"
         assert seconds < allowed(0.2)
         assert child.wait(10) == code
 

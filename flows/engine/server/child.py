@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     listener = socket.socket(fileno=args.listener)
     secret = read_secret(home)
     if secret is None:
-        sys.stderr.write(f"{home} holds no secret that only this user knows\n")
+        sys.stderr.write(f"{home} has no secret that only this user can read\n")
         return 1
     # Here, not in the environment that the process was started with: Prefect's own check, behind ours.
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret

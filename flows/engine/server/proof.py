@@ -147,9 +147,9 @@ def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
     except (ValueError, KeyError, TypeError, RecursionError):
         proof = None
     if not isinstance(proof, str):
-        raise NotProvedError("it answers as another server would")
+        raise NotProvedError("another server answers")
     if not hmac.compare_digest(proof.encode(), proof_of(secret, port, nonce).encode()):
-        raise NotProvedError("it does not know the secret of this jobs directory")
+        raise NotProvedError("it does not have the secret of this jobs directory")
 
 
 def _http_get(port: int, path: str, deadline: float) -> bytes:
@@ -178,5 +178,5 @@ def _http_get(port: int, path: str, deadline: float) -> bytes:
         raise NotProvedError(error.strerror or type(error).__name__) from None
     head, _, body = received.partition(b"\r\n\r\n")
     if not re.match(rb"HTTP/1\.[01] 200[ \r]", head) or len(received) > _LARGEST:
-        raise NotProvedError("it answers as another server would")
+        raise NotProvedError("another server answers")
     return body

@@ -255,8 +255,7 @@ def spawn(
     left_behind = home / NAME
     if left_behind.exists():
         print_line(
-            "the local Prefect server had ended without a word; whoever answers in its place is not asked: "
-            "another one is started",
+            "the local Prefect server had ended unexpectedly; another one is started at a new address",
             err=True,
         )
         secret = make_secret(home)

@@ -160,14 +160,14 @@ def end(home: Path) -> None:
     error = NetworkError(
         "prefect-server-lost", "the local Prefect server ended while it was in use",
         context=f"its log: {home / 'server.log'}",
-        hint="run the command again, or continue the job: another server is started; what was done counts",
+        hint="run the command again, or continue the job: another server is started; completed work is kept",
     )  # fmt: skip
     try:
         if _farewell is not None:
             try:
                 _farewell(error)
             except Exception as failed:  # noqa: BLE001 - the process ends in any case
-                print_line(f"warning: the end could not be told in the job's files ({type(failed).__name__})", err=True)
+                print_line(f"warning: the job's files do not record the end ({type(failed).__name__})", err=True)
         print_line(error.render(), err=True)
     finally:
         os._exit(error.exit_code)

@@ -119,7 +119,7 @@ class Limits(PrefectApi):
         except (httpx.HTTPError, KeyError, ValueError) as error:
             raise NetworkError(
                 "prefect-unreachable", f"the Prefect API does not tell the time ({type(error).__name__})",
-                context=self.address.shown, hint="check the Prefect server and what is between",
+                context=self.address.shown, hint="check the Prefect server and any proxy in between",
             ) from None  # fmt: skip
 
     def holds(self, found: Json, times: LeaseTimes) -> bool:
@@ -310,7 +310,7 @@ class Lease:
             return False
         self.limit = made
         self._rename(made)
-        logger.warning("the lease of the job was gone at the Prefect API, and nobody had it: it is taken anew")
+        logger.warning("the lease of the job was missing at the Prefect API; it was created again")
         return True
 
     def _beat(self, heartbeat: Heartbeat) -> None:
@@ -338,7 +338,7 @@ class Lease:
         tick = min(1.0, self._times.sure / 4)
         while not self._end.wait(tick):
             if self._clock() - self._sign > self._times.give_up - self._times.sure and not self._sure(tick):
-                self.lose("neither the Prefect API nor the directory of the job could be told that it goes on")
+                self.lose("neither the Prefect API nor the job's directory could be reached in time")
                 return
 
     def _sure(self, tick: float) -> bool:
@@ -378,7 +378,7 @@ class Lease:
             if self.limit is not None:
                 self._renewing.remove_soon(self.limit)
         except SluiceError as error:
-            logger.warning("the lease of the job lapses by itself: %s", error.message)
+            logger.warning("the lease of the job could not be given back and will expire: %s", error.message)
         finally:
             self.limit = None
             self._close()

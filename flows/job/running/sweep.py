@@ -168,7 +168,7 @@ class Sweep:
             times = int((run.get("labels") or {}).get(CONTINUED) or 0)
             if how == "continue" and times < AT_MOST:
                 if self._continued(run, record, times + 1):
-                    yield Noticed(record.id, f"was {record.state.value}, and goes on")
+                    yield Noticed(record.id, f"was {record.state.value}, and is continued")
             elif (record.id, state_id(run)) not in self._told:
                 self._told.add((record.id, state_id(run)))
                 often = f" (it was continued {times} times)" if times >= AT_MOST else ""
@@ -200,7 +200,7 @@ class Sweep:
             if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
                 emit_event(self._api, STILL_BEHIND, run)
                 self._told.add(told)
-                yield Noticed(told[0], "does not run: it waits until another run of its deployment is over")
+                yield Noticed(told[0], "does not run: it waits for another run of its deployment to end")
 
 
 def how_long_watched(run: Json, record: JobRecord) -> float | None:

@@ -224,7 +224,7 @@ def sends_until_held(site: ContainerSite, hospital: ContainerHospital, job: str)
     hospital.between.hold("POST", after=5)
     ran = site.sluice("pipeline", "continue", CONFIG, job, "--approve")
     assert ran.code == 0, ran.err
-    assert "a worker of its deployment goes on with it" in ran.out
+    assert "a worker of its deployment continues it" in ran.out
     wait_until(lambda: hospital.between.held > before, 120)
 
 

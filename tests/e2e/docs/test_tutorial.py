@@ -30,7 +30,7 @@ def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefe
 
     with place.running(example("docs/tutorial.md", "sluice sandbox --port 8090").text, "configuration: "):
         place.run(example("docs/tutorial.md", "cp ../deployments/sandbox/data/demo.crtdl").text)
-        asked = example("docs/tutorial.md", "Enter takes").text
+        asked = example("docs/tutorial.md", "Press Enter").text
         answers = [place.here(answer) for answer in re.findall(r"\]: (.*)$", asked, re.MULTILINE)]
         line = example("docs/tutorial.md", "sluice config init").text
         assert_shown(asked, place.on_a_terminal(line, *(("]: ", answer) for answer in answers)))

@@ -496,7 +496,7 @@ def test_the_commands_for_every_morning_continue_name_and_prune(
     assert code == 1
     assert f"job {failed} is failed at local_import" in out
     assert f"job {waiting} is waiting at local_import\ncontinue with: " in out
-    assert f"job {interrupted}: a worker of its deployment goes on with it" in out
+    assert f"job {interrupted}: a worker of its deployment continues it" in out
     assert "0 jobs, 0 B are deleted" in out  # none is a month old
     assert jobs(sluice)[interrupted] == "pending"
     for job in (failed, waiting, interrupted):

@@ -178,7 +178,7 @@ def test_a_listener_on_the_port_of_a_dead_server_gets_nothing_and_is_replaced(
     with liar(address.port, home) as other:
         ran = sluice_alone("job", "list", "config.yaml")
         assert (ran.code, ran.out) == (0, "no jobs\n"), ran.err
-        assert "had ended without a word" in ran.err
+        assert "had ended unexpectedly" in ran.err
         assert received_by(other) == ""
     assert (home / "api-secret").read_text() != secret
     assert secret not in ran.err + ran.out

@@ -311,13 +311,13 @@ def test_a_job_in_a_directory_that_may_not_be_entered_keeps_no_other_from_its_tu
         return real(path, **more)
 
     monkeypatch.setattr(os, "stat", refused)
-    assert sweeping("continue") == ["job ours: was interrupted, and goes on"]
+    assert sweeping("continue") == ["job ours: was interrupted, and is continued"]
 
 
 def test_a_job_that_ends_its_process_each_time_is_not_continued_for_ever(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CRASHED", "Interrupted", **CUT)
     for _ in range(AT_MOST):
-        assert sweeping("continue") == ["job j: was interrupted, and goes on"]
+        assert sweeping("continue") == ["job j: was interrupted, and is continued"]
         runs.set("j", "CRASHED", "Crashed")
     assert sweeping("continue") == [
         "job j: is interrupted at send (it was continued 3 times)\ncontinue with: sluice … j"
@@ -358,14 +358,16 @@ def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_poo
     runs.add("half an hour", "SCHEDULED", "AwaitingConcurrencySlot")
     runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
     assert sweeping() == [], "a command tells nobody"
-    assert sweeping("tell") == ["job behind: does not run: it waits until another run of its deployment is over"]
+    assert sweeping("tell") == ["job behind: does not run: it waits for another run of its deployment to end"]
     assert sweeping("continue") == []
     (told,) = runs.events
     assert (told["event"], told["resource"]["prefect.resource.id"]) == (STILL_BEHIND, "prefect.flow-run.behind")
     assert runs.shown("behind") == ("SCHEDULED", "AwaitingConcurrencySlot")
 
 
-def test_a_run_waiting_for_another_of_its_deployment_gets_its_own_name(runs: Runs, look: Looks, tmp_path: Path) -> None:
+def test_a_run_waiting_for_another_of_its_deployment_gets_its_own_name(
+    runs: Runs, sweeping: Looks, tmp_path: Path
+) -> None:
     config = tmp_path / "nightly.yaml"
     config.write_text("pipeline: {enabled_steps: [local_import]}\n")
     parameters = {"parameters": {"config": str(config)}, "expected_start_time": "2026-03-02T00:30:00+00:00"}
@@ -378,7 +380,7 @@ def test_a_run_waiting_for_another_of_its_deployment_gets_its_own_name(runs: Run
         runs.runs[name] |= {"name": "brave-otter"} | more
     runs.add("planned", "SCHEDULED", **waits)
     runs.runs["planned"]["name"] = "brave-otter"
-    look("tell")
+    sweeping("tell")
     local = datetime(2026, 3, 2, 0, 30, tzinfo=UTC).astimezone()
     names = {run["id"]: run["name"] for run in runs.runs.values()}
     assert names.pop("behind") == f"nightly {local:%Y-%m-%d %H:%M} behind"
