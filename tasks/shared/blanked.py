@@ -39,7 +39,7 @@ _CONTEXT: Final = 2048
 
 
 class Secrets:
-    """What is to be blanked. Thread-safe."""
+    """Secrets to replace with ``MARK``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Secrets:
         return data if self._named is None else self._named.sub(_without_value, data)
 
     def pieces(self, data: Iterable[bytes]) -> Iterator[bytes]:
-        """A stream with ``MARK`` for every secret, also where one lies over the end of a piece."""
+        """Yield the stream with ``MARK`` for every secret, also for one split over two pieces."""
         held = b""
         for piece in data:
             held = self.blanked(held + piece)
@@ -153,7 +153,7 @@ def blanked(data: bytes) -> bytes:
 
 
 def _behind(name: str, spelling: bytes) -> bytes:
-    """A pattern of a value, as its only group, behind the name of its header or parameter in any case."""
+    """Return a pattern with a value as its only group, after the name of its header or parameter in any case."""
     parts = [re.escape(part.encode()) for part in re.split("[-_]", name)]
     return b"(?i:" + b"[-_]".join(parts) + b")" + _BETWEEN + b"(" + re.escape(spelling) + b")"
 
@@ -163,7 +163,7 @@ def _without_value(found: re.Match[bytes]) -> bytes:
 
 
 def _spellings(value: str) -> set[bytes]:
-    """A secret in the forms in which echoes have it."""
+    """Return the spellings in which servers echo a secret."""
     plain = [value.encode()]
     if not value.isascii():
         plain += [value.encode("latin-1")] if all(ord(letter) < 256 for letter in value) else []

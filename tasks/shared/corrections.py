@@ -20,7 +20,7 @@ _TABLES: Final = frozenset({".csv", ".parquet"})
 
 
 def wait_directory(source: Path) -> Path:
-    """Where a person puts corrected files for what is in ``source``."""
+    """Return the directory for corrected files of ``source``."""
     return source.with_name(f"{source.name}_wait")
 
 
@@ -35,7 +35,8 @@ def make_directory(directory: Path) -> None:
 
 
 def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], list[str]]:
-    """The corrected files in a wait directory, and the names of what is no data there. Looks at names only.
+    """Return the corrected files in a wait directory, and the names of files there that are not data. Only names are
+    read.
 
     What would be passed over in silence is refused: somebody meant it to be read, and the old data would go on.
 

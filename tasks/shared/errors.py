@@ -70,7 +70,7 @@ class SluiceError(Exception):
         self.status = status
 
     def render(self) -> str:
-        """The form in which a person sees the error (``4-product.md`` §2)."""
+        """Return the text shown to a person (``4-product.md`` §2)."""
         lines = [f"error[{self.reference}]: {self.message}"]
         if self.context:
             lines.append(f"  {self.context}")
@@ -80,7 +80,7 @@ class SluiceError(Exception):
 
 
 def shown(text: str, most: int = 60) -> str:
-    """What a person typed, as an error may repeat it: on one line, in visible letters, not longer than it must be."""
+    """Return typed text for an error message: on one line, printable, at most ``most`` characters."""
     return text if text.isprintable() and len(text) <= most else f"{text[:most]!a}" + ("…" if len(text) > most else "")
 
 
@@ -119,7 +119,7 @@ class DataError(TerminalError):
 
 
 class InputError(TerminalError):
-    """What the user gave (a path, a URL, a CRTDL) cannot be used."""
+    """An input of the user (a path, a URL, a CRTDL) cannot be used."""
 
     exit_code = 2
 
@@ -147,7 +147,7 @@ class Stopped(Exception):  # noqa: N818 - a request, not an error
 
 
 def internal_error(error: BaseException) -> SluiceError:
-    """An unexpected exception as an error: where it happened. Its text is left out, it may quote data."""
+    """Return an error for an unexpected exception, with its place. Its text is left out, since it may quote data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
     for frame in frames:
@@ -161,7 +161,7 @@ def internal_error(error: BaseException) -> SluiceError:
 
 
 def storage_error(error: OSError, path: Path) -> StorageError:
-    """What a person can do about an error of the file system; ``path`` is the file or directory concerned."""
+    """Return the error for a file system error at ``path`` (a file or directory), with a hint what to do."""
     where = str(path)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StorageError(

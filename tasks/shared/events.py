@@ -15,7 +15,7 @@ from msgspec import Meta
 
 
 def described(**schema: Any) -> Meta:
-    """What the JSON Schema says about a value. Reading does not check it: another version may have written the line."""
+    """Return facts for the JSON Schema. Reading does not check them: another version may have written the line."""
     return Meta(extra_json_schema=schema)
 
 
@@ -75,4 +75,4 @@ Collector = Callable[[Event], None]
 
 
 def nobody(_event: Event) -> None:
-    """The collector where nobody listens."""
+    """Discard the event."""

@@ -32,7 +32,7 @@ def stored_size(size: int, name: str, compression: CompressionConfig) -> int:
 
 
 def consent_names_warning(bases: Iterable[str]) -> list[str]:
-    """The warning about downloads that are named like consent audit files, of which a name says nothing; or none."""
+    """Return the warning about downloads that are named like consent audit files, if there are any."""
     named = [base for base in bases if is_consent_name(f"{base}.ndjson")]
     warning = f"imported as ordinary data, though named like consent audit files: {', '.join(named[:5])}"
     return [warning] if named else []
@@ -61,7 +61,7 @@ class ImportDirectory:
         self._ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
 
     def finished(self, base: str, *, bytes_in: int | None = None) -> FileFacts | None:
-        """The facts of the complete file of that base name, if an earlier run finished it.
+        """Return the facts of the complete file of that base name, if an earlier run finished it.
 
         Should its record be lost, the file is read once more; ``bytes_in`` is then what came in, as far as it is known.
         """
@@ -94,7 +94,7 @@ class ImportDirectory:
             del self._files[facts.name]
 
     def result(self, warnings: Iterable[str] = ()) -> StepReport:
-        """The step's result: resources, whatever shares a line; sizes are those received and those stored.
+        """Return the step's result: counts of resources, not lines; sizes received and stored.
 
         Raises ``StorageError`` ``import-empty``, and ``DataError`` ``source-incomplete``: pages of a search may be in
         several files, so whether all are there is known at the end.
@@ -118,8 +118,8 @@ class ImportDirectory:
         )
 
     def _notes(self, files: Iterable[FileFacts]) -> SourceNotes:
-        """What tells that the source is incomplete. Where pages of a search are missing, the files with the others are
-        removed, so that a later run imports them anew."""
+        """Return the signs that the source is incomplete. Where pages of a search are missing, the files with the
+        others are removed, so that a later run imports them anew."""
         notes = SourceNotes()
         noted = [(facts, facts.notes) for facts in files if facts.notes is not None]
         for _, found in noted:

@@ -1,4 +1,4 @@
-"""What a running step counts: files, bytes, resources, requests, and how far it is. Nobody in ``tasks/`` reads it.
+"""Counters of a running step: files, bytes, resources, requests and progress. ``tasks/`` never reads them.
 
 A step calls ``meter.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a ``snapshot()``
 when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
@@ -87,12 +87,12 @@ class Snapshot:
 
     @property
     def content(self) -> int:
-        """Bytes of content that this run of the step did."""
+        """Return the bytes of content processed in this run of the step."""
         return self.bytes - self.earlier
 
     @property
     def rate(self) -> float:
-        """Bytes of content per second of this run."""
+        """Return bytes of content per second of this run."""
         return self.content / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -279,7 +279,7 @@ class Meter:
         self.record_event(Status(message=message))
 
     def record_event(self, event: Event) -> None:
-        """Tell what happened to whoever keeps events; nobody, unless a collector was given.
+        """Pass an event to the collector, if there is one.
 
         A request that is tried again is in the snapshots from now on, until something is done after its wait: whether
         its own meter told of it, or another one whose collector this is.
@@ -290,7 +290,7 @@ class Meter:
         self._collector(event)
 
     def snapshot(self) -> Snapshot:
-        """The counters now."""
+        """Return the counters now."""
         with self._lock:
             now = self._clock()
             known = self._now
@@ -306,7 +306,7 @@ class Meter:
             )
 
     def _next_try(self, now: float) -> Held | None:
-        """The first of those that wait; what is under way again is forgotten once something was done."""
+        """Return the next waiting request; requests under way again are dropped once something was done."""
         for thread, (_, until) in [*self._held.items()]:
             if self._moved > until:
                 del self._held[thread]
@@ -359,7 +359,7 @@ class Meter:
             self.retries += 1
 
     def percentile(self, share: float) -> float | None:
-        """The time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""
+        """Return the time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""
         with self._lock:
             seen = 0
             for bucket in sorted(self._buckets):
@@ -377,7 +377,7 @@ class Meter:
 
 
 def _share(known: Snapshot) -> float | None:
-    """The fraction by bytes, or by files where no bytes are known."""
+    """Return the fraction by bytes, or by files where no bytes are known."""
     if known.bytes_total:
         return min(1.0, known.bytes / known.bytes_total)
     return min(1.0, known.files / known.files_total) if known.files_total else None

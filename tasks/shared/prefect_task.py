@@ -1,4 +1,4 @@
-"""How a step becomes a Prefect task: one place for the rules that all of them share.
+"""Prefect tasks of steps: the rules that all of them share.
 
 A task returns a small JSON object, which Prefect keeps under the job's ``.results/`` and answers from when the flow
 runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of
@@ -50,7 +50,7 @@ Services = Callable[[PipelineConfig], Sequence[Service]]
 
 
 def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[StepContext], Any]:
-    """A Prefect task named ``name`` around ``run``, which talks to ``services``."""
+    """Return a Prefect task named ``name`` around ``run``, which talks to ``services``."""
 
     def body(context: StepContext) -> dict[str, Any] | State[Any]:
         started = time.monotonic()
@@ -120,7 +120,7 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
 
 
 def without_file_names(context: StepContext, done: StepReport, warnings: Sequence[str]) -> tuple[str, ...]:
-    """The warnings of a step without names of files; the log has those that named some as they were."""
+    """Return the warnings of a step without names of files; the log has the full ones."""
     if not warnings:
         return ()
     read = (
@@ -135,7 +135,7 @@ def without_file_names(context: StepContext, done: StepReport, warnings: Sequenc
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:
-    """Leave the inventory of what the step wrote; its digest, for the result. Made before the result exists.
+    """Write the inventory of the step's output; return its digest for the result. Runs before the result exists.
 
     What an import hashed while it wrote is not read again.
     """

@@ -1,4 +1,4 @@
-"""What may be said of patients where others read it (document 5, rules of publication R1 to R11).
+"""Publication rules: numbers of patients that others may read (document 5, rules of publication R1 to R11).
 
 One module, so that no page, log or record words a small number, or quotes the data, in a way of its own. Its functions
 take exact numbers of patients, as a measuring pass or a service counts them, and give what may be read: ``Count``,
@@ -43,7 +43,7 @@ HIDDEN: Final = "@withheld"
 
 
 class Count(BaseModel):
-    """How many patients, as it may be said (R3).
+    """Number of patients in a form that may be published (R3).
 
     ``number`` is the rounded count of ``about``, and k where there are ``fewer`` than k, or ``all_but_fewer`` than k.
     ``some`` is said where the exact word would give the number away: not none, and more is not known.
@@ -96,7 +96,7 @@ def possible_range(patients: int, k: int, *, rounded: bool = True) -> tuple[int,
 
 
 def count(patients: int, k: int, *, of: int | None = None, rounded: bool = False) -> Count:
-    """A number of patients by R3; with ``of``, the number of all, its complement counts too.
+    """Return a number of patients by R3; with ``of``, the number of all, its complement counts too.
 
     Of fewer than ``k`` patients (R6) there is none, or fewer than ``k``. Of ``k`` + 1 "all but fewer" would be ``k``
     exactly: there, what is neither none nor all is "some". Where the reader knows ``of`` ``rounded``, words tell
@@ -130,12 +130,13 @@ def count_of_text(patients: int, k: int, *, of: int, asked: bool = False, rounde
 
 
 def people(patients: int, k: int) -> str:
-    """A count of patients, or of what is theirs: "none", "fewer than ``k``", or rounded to 5 and never below ``k``."""
+    """Return a count of patients or of their data as text: "none", "fewer than ``k``", or rounded to 5 and never below
+    ``k``."""
     return words(count(patients, k))
 
 
 def words(said: Count) -> str:
-    """A count in English, for logs and terminals; the page has its own words."""
+    """Return a count in English, for logs and terminals; the page has its own words."""
     if said.word == "fewer":
         return f"fewer than {said.number}"
     if said.word == "all_but_fewer":
@@ -149,8 +150,8 @@ def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
 
 
 def enough(patients: int, k: int, *, rounded: bool = False) -> bool:
-    """Whether more than the alarms may be printed of this many patients in all (R6). Where their number is ``rounded``
-    it is two more: of ``k`` and ``k`` + 1, which look the same, other words are used."""
+    """Return whether more than the alarms may be printed of this many patients in all (R6). Where their number is
+    ``rounded`` it is two more: of ``k`` and ``k`` + 1, which look the same, other words are used."""
     return patients >= k and (not rounded or possible_range(patients, k)[0] >= k + 2)
 
 
@@ -211,7 +212,8 @@ def _fitting(shown: Mapping[str, int], hidden: int, total: int, k: int, *, round
 
 
 def _reveals(hidden: int, small: int, k: int) -> bool:
-    """Whether the sum ``hidden`` of ``small`` cells is near the least or the most it can be, or rounded with few."""
+    """Return whether the sum ``hidden`` of ``small`` cells is near the least or the most it can be, or rounded with
+    few."""
     return (small > 0 and (hidden < 2 * k or hidden > small * (k - 2))) or (
         k % ROUNDED_TO in (1, 2) and hidden <= k + 1
     )
@@ -269,7 +271,7 @@ def text(value: str, patients: int, k: int) -> str | None:
 
 
 def printable(value: str) -> bool:
-    """Whether a text can be shown on a line of its own: no controls, and not longer than a person reads."""
+    """Return whether a text can be shown on one line: no control characters, and not too long."""
     return 0 < len(value) <= 300 and all(sign.isprintable() for sign in value)
 
 
@@ -300,8 +302,8 @@ _NDJSON: Final = re.compile(
 
 
 def own_name(name: str) -> bool:
-    """Whether a file, or a folder of the job, is called as the pipeline and the extraction server call them, and not by
-    a person."""
+    """Return whether a file, or a folder of the job, is named as the pipeline and the extraction server call them, and
+    not by a person."""
     return _OWN.fullmatch(name) is not None
 
 
@@ -375,7 +377,7 @@ def span(periods: Mapping[str, int], k: int, *, rounded: bool = False) -> tuple[
 
 
 def _place(period: str) -> int | None:
-    """A quarter, or a month, as a number that counts on."""
+    """Return a quarter, or a month, as a number that counts on."""
     found = _PERIOD.fullmatch(period)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What a step counted, as a page may show it (document 5, R1, R4 and R6): each key of its details has a rule."""
+"""Counts of a step in a form that a page may show (document 5, R1, R4 and R6): each key of its details has a rule."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ OTHER_TYPES: Final = "other types"
 
 
 def details(of_step: Mapping[str, Any], k: int, types: Collection[str] = ()) -> dict[str, Any]:
-    """What a step counted, as a page may show it: R6 for figures of patients, R4 for the stages that removed some, R1
-    for resources by type, by group or by reason, of which each may be another patient's. All else is as it is.
+    """Return the counts of a step as a page may show them: R6 for figures of patients, R4 for the stages that removed
+    some, R1 for resources by type, by group or by reason, of which each may be another patient's. All else is as it is.
 
     ``types`` are those that the newest release report of the job prints by name. A step counts no patients by type, so
     all others are "other types", and all of them are before there is a report.
@@ -71,7 +71,7 @@ def _without_types(name: str, value: Any, types: Collection[str]) -> Any:
 
 
 def _group(row: Mapping[str, Any], types: Collection[str]) -> Mapping[str, Any]:
-    """A group of the flattening with its figures, where its table is printed by name, or holds nobody's data."""
+    """Return a group of the flattening with its figures, where its table is printed by name, or holds nobody's data."""
     printed = str(row.get("file", "")).partition(".")[0] in types or not any(row.get(name) for name in _ROWS)
     return row if printed else {name: value for name, value in row.items() if name not in _OF_GROUP}
 
@@ -86,7 +86,7 @@ def _added(numbers: Sequence[Any]) -> Any:
 
 
 def _said_of(one: Count, total: int, k: int) -> str:
-    """A cell of a total that is not shown beside it: "all" is how many they are."""
+    """Return a cell of a total that is not shown beside it: "all" is how many they are."""
     return people(total, k) if one.word == "all" else words(one)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a step and of its end: one model each, which the record keeps and every outlet shows.
+"""Models of a step and of its end, stored in the record and shown in every output.
 
 ``StepReport`` is declared once: a step returns it, its whole goes into the step's result file, its brief form into the
 label ``job.step.<n>``, and its cells are the columns of the terminal's line, the tables and the page.
@@ -41,7 +41,7 @@ class StoredModel(BaseModel):
 
 
 def _column(title: str, unit: str = "") -> Any:
-    """A field that is a column wherever steps are shown."""
+    """Return a field that is a column wherever steps are shown."""
     return Field(None, title=title, json_schema_extra={"unit": unit})
 
 
@@ -102,15 +102,15 @@ class StepReport(StoredModel):
         return kept
 
     def label(self) -> str:
-        """The brief form for the record: without warnings and details, and without what is not known."""
+        """Return the brief form for the record: without warnings and details, and without what is not known."""
         return self.model_dump_json(exclude={"warnings", "details"}, exclude_none=True)
 
     def result(self) -> dict[str, Any]:
-        """The whole as a small JSON object, for the step's result file."""
+        """Return the report as a small JSON object, for the step's result file."""
         return self.model_dump(mode="json")
 
     def cells(self) -> dict[str, str]:
-        """What a person sees, by the title of its column, in the order of the columns; empty where nothing is known."""
+        """Return the cells by the title of their column, in the order of the columns; empty if unknown."""
         shown = {"#": str(self.position), "step": self.name, "state": self.state}
         for name, field in type(self).model_fields.items():
             if field.title is None:
@@ -126,7 +126,7 @@ class StepReport(StoredModel):
         return human_rate(self.content / self.seconds) if self.content and self.seconds else ""
 
     def summary(self) -> str:
-        """One line for a finished step (``4-product.md`` §5)."""
+        """Return one line for a finished step (``4-product.md`` §5)."""
         cells = self.cells()
         parts = [human_count(self.files, "file") if self.files is not None else ""]
         if cells["resources in"] or cells["resources out"]:
@@ -146,7 +146,7 @@ class StepReport(StoredModel):
 
 
 def _first(what: str, paths: dict[str, str] | None) -> str:
-    """The first path, and how many follow: all of them are in the warnings and on the job's page."""
+    """Return the first path, and how many follow: all of them are in the warnings and on the job's page."""
     if not paths:
         return ""
     first, *others = paths
@@ -164,7 +164,7 @@ COLUMNS = tuple(StepReport().cells())
 
 
 class Corrections(StrEnum):
-    """Which corrected files a ``wait`` can take: those of the kind it looks at, or none that would be sent."""
+    """Kind of corrected files that a ``wait`` accepts: that of its input, or none that would be sent."""
 
     NDJSON = "ndjson"
     TABLES = "tables"
@@ -203,7 +203,7 @@ class Approval(StoredModel):
         return kept
 
     def describe_decision(self, shown: Callable[[str], str]) -> str:
-        """The decision in words; what a person wrote is put through ``shown``, the escaping of the outlet."""
+        """Return the decision in words; text of a person is escaped by ``shown``."""
         verb = "approved" if self.approved else "rejected"
         place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
         comment = f": {shown(self.comment)}" if self.comment else ""
@@ -220,12 +220,12 @@ class Approval(StoredModel):
         return () if self.despite.strip() else tuple(key for key in self.overridden if key not in self.accepted)
 
     def same_person(self, other: Approval) -> bool:
-        """Whether both name one person, as far as a name tells: against haste, not against fraud."""
+        """Return whether both names are the same person's: protects against haste, not against fraud."""
         return _as_name(self.by) == _as_name(other.by)
 
 
 def _as_name(by: str) -> str:
-    """A name without what nobody sees: case, how it is composed, how wide a gap is, signs of no width."""
+    """Return a name without invisible differences: case, composition, width of gaps, zero-width characters."""
     seen = "".join(sign for sign in unicodedata.normalize("NFKC", by) if unicodedata.category(sign) != "Cf")
     return unicodedata.normalize("NFKC", " ".join(seen.split()).casefold())
 
@@ -260,24 +260,24 @@ class Shown(StoredModel):
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What a release needs a reason for."""
+        """Return the stops that need a reason for a release."""
         if self.inside:
             return ()
         return (REPORT_MISSING,) if self.missing is not None else self.stops
 
     @property
     def in_ui(self) -> bool:
-        """Whether ``link`` is a path in the Prefect UI, which is of use there and nowhere else."""
+        """Return whether ``link`` is a path in the Prefect UI, which is of use there and nowhere else."""
         return self.link is not None and self.link.startswith("/")
 
     @property
     def stop_lines(self) -> tuple[str, ...]:
-        """The sentences of what should not leave: behind the two lines that say the whole, they come first."""
+        """Return the sentences about stops, which come first after the two summary lines."""
         return tuple(line.strip() for line in self.lines[2 : 2 + len(self.stops)])
 
 
 class Waiting(StoredModel):
-    """Where a job waits and for what.
+    """A job that waits: its place and the reason.
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
     release report prints it; without one how many they are, and their size. ``leaves`` is what will be sent, unless
@@ -325,7 +325,7 @@ class Problem(StoredModel):
 
     @classmethod
     def of(cls, error: SluiceError, step: str | None = None) -> Problem:
-        """The record of one error."""
+        """Return the record of one error."""
         return cls(
             reference=error.reference,
             message=error.message,
@@ -337,5 +337,5 @@ class Problem(StoredModel):
         )
 
     def render(self) -> str:
-        """The form in which a person sees it."""
+        """Return the text shown to a person."""
         return SluiceError(self.reference, self.message, context=self.context, hint=self.hint).render()

@@ -1,4 +1,4 @@
-"""A service that a step talks to: where it is, whose credentials go there, how to find out that it is there.
+"""A service that a step uses: its address, its credentials and its probe.
 
 The TLS context, the retry rules and the credentials of a step's client are put together here.
 """
@@ -30,11 +30,11 @@ class Service:
 
     @property
     def destination(self) -> str:
-        """Where data go: an address without user, query and fragment, so without credentials."""
+        """Return the destination of data: an address without user, query and fragment, so without credentials."""
         return self.words or place(self.url or "")
 
     def client(self, config: PipelineConfig, **more: Any) -> ServiceClient:
-        """A client of this service; ``more`` is what ``ServiceClient`` takes beside."""
+        """Return a client of this service; ``more`` is passed to ``ServiceClient``."""
         origin = self.url if self.auth is not None else None
         return ServiceClient(
             self.key, tls=config.tls, retry=config.retry, auth=self.auth, credentials_origin=origin, **more
@@ -43,7 +43,7 @@ class Service:
 
 @dataclass(frozen=True)
 class ProbeWarning:
-    """What a probe could not find out, as a sentence. It keeps nobody from starting."""
+    """A sentence about something a probe could not check. It does not stop a start."""
 
     text: str
 
@@ -52,19 +52,19 @@ Found = SluiceError | ProbeWarning
 
 
 class Probe(Protocol):
-    """How to find out that a service is there and is the right one: what is asked, what is wrong with the answer, and
-    the words for it."""
+    """Check that a service answers and is the expected one: its requests, the check of the answers, and the
+    messages."""
 
     proves: bool
     """Whether it must be asked again before the first data go to the service."""
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
-        """What keeps the service from being used, and what is doubtful. ``more`` is for the client."""
+        """Yield errors and warnings about the service. ``more`` is passed to the client."""
         ...
 
 
 def alive(_service: Service, _answer: Answer) -> SluiceError | None:
-    """Whatever answers is alive."""
+    """Accept any answer."""
     return None
 
 
@@ -118,7 +118,7 @@ _REFUSALS: Final = frozenset({401, 403, 407, 413})
 
 
 class WrongServiceError(RefusedError):
-    """What stands at a URL is another service, or not one for this configuration: a finding about it."""
+    """The service at a URL is another one, or not one for this configuration."""
 
     exit_code = 2
 

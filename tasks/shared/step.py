@@ -34,13 +34,13 @@ class Handle:
 
 
 class HandleStore:
-    """Where the extraction handle is kept: in memory here, in the job record in a run (``flows/job/record.py``)."""
+    """Storage of the extraction handle: in memory here, in the job record in a run (``flows/job/record.py``)."""
 
     def __init__(self, handle: Handle | None = None) -> None:
         self._handle = handle
 
     def load(self) -> Handle | None:
-        """The handle that is stored."""
+        """Return the stored handle."""
         return self._handle
 
     def save(self, handle: Handle | None) -> None:
@@ -58,7 +58,7 @@ class Parked(Exception):  # noqa: N818 - not an error
 
 @dataclass(frozen=True)
 class GivenInputs:
-    """What a job is given beside its configuration: files, and the directory or URL to import."""
+    """Inputs of a job besides its configuration: files, and the directory or URL to import."""
 
     crtdl: Path | None = None
     patients: Path | None = None
@@ -82,12 +82,12 @@ class Source:
 
 
 def about_the_configuration(verb: str, *rest: str) -> str:
-    """A command about a configuration whose path is not known."""
+    """Return a command about a configuration whose path is not known."""
     return " ".join(["sluice", verb, "CONFIG", *rest])
 
 
 def of_a_job(position: int) -> str:
-    """The command that runs a step again, of a job whose id is not known."""
+    """Return the command that runs a step again, of a job whose id is not known."""
     return about_the_configuration("job run", "JOB", "--step", str(position), "--force")
 
 
@@ -122,18 +122,18 @@ class StepContext:
 
     @property
     def input(self) -> Source:
-        """What this step reads; only steps after an import have it."""
+        """Return the input of this step; only steps after an import have one."""
         if self.source is None:
             raise ValueError(f"step {self.name} has no input")
         return self.source
 
     @property
     def input_dir(self) -> Path:
-        """The directory this step reads."""
+        """Return the directory this step reads."""
         return self.input.path
 
     def state(self, name: str) -> Path:
-        """A directory of this step below the job's, made (0700) where it is not there. Raises ``StorageError``.
+        """Return a directory of this step below the job's, created (0700) if missing. Raises ``StorageError``.
 
         A step that comes again has its own; see ``folder``.
         """
@@ -143,12 +143,13 @@ class StepContext:
         return directory
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
-        """A client of a service that ends with this run and counts for it; ``more`` goes to ``ServiceClient``."""
+        """Return a client of a service that ends with this run and counts for it; ``more`` goes to
+        ``ServiceClient``."""
         return service.client(self.config, **({"stop": self.stop, "meter": self.meter} | more))
 
 
 class Reads(StrEnum):
-    """What a step reads (``4-product.md`` §4, "What a step reads")."""
+    """Input of a step (``4-product.md`` §4, "What a step reads")."""
 
     NOTHING = "nothing"
     """An import brings data in."""
@@ -161,18 +162,18 @@ class Reads(StrEnum):
 
 
 def latest(_config: PipelineConfig) -> Reads:
-    """The rule: a step reads what was made last."""
+    """Return the usual input: the newest data."""
     return Reads.LATEST
 
 
 def nothing(_config: PipelineConfig) -> Reads:
-    """An import reads nothing of the job."""
+    """Return no input: an import reads nothing of the job."""
     return Reads.NOTHING
 
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What is known before a job exists, or before it goes on.
+    """Facts for the checks before a job exists or continues.
 
     ``job_dir`` is the directory of a job that goes on: what is in it need not be imported again. ``online`` is false
     where nobody can be asked, because the TLS block is of no use. ``sizes`` are what servers said about URLs that are
@@ -186,7 +187,7 @@ class CheckContext:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def held(self, name: str) -> int:
-        """Bytes in a directory of the job; unfinished files count too, because the step replaces them."""
+        """Return bytes in a directory of the job; unfinished files count too, because the step replaces them."""
         if self.job_dir is None:
             return 0
         try:
@@ -247,13 +248,14 @@ class Step:
         return has_role(self.name, Role.SEND)
 
     def writes(self, steps: Sequence[str], position: int) -> tuple[str, ...]:
-        """Every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""
+        """Return every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""
         others = (folder(name, self.name, steps, position) for name in self.folders)
         return (*([self.output] if self.output else ()), *others)
 
 
 def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
-    """The directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``: where it comes again it has its own."""
+    """Return the directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``: where it comes again it has its
+    own."""
     return f"{name}-{position}" if step in steps[: position - 1] else name
 
 

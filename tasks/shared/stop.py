@@ -28,7 +28,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody asked."""
+        """Return whether a stop was requested."""
         return self._event.is_set()
 
     def check(self) -> None:
@@ -37,7 +37,7 @@ class Stop:
             raise Stopped(self.reason or "stopped")
 
     def before_request(self) -> None:
-        """As ``check``; and look whether the job is still ours, before a request that a service may act on."""
+        """Run ``check``, and check that the job is still ours, before a request that a service may act on."""
         self.check()
         if self.fence is not None:
             self.fence()
@@ -57,7 +57,7 @@ class SharedStop(Stop):
 
     @property
     def requested(self) -> bool:
-        """Whether the run is to stop, or another one failed."""
+        """Return whether the run is to stop or another one failed."""
         return self.run.requested or super().requested
 
     def check(self) -> None:
@@ -66,7 +66,7 @@ class SharedStop(Stop):
         super().check()
 
     def before_request(self) -> None:
-        """As ``check``; and what the ``run``'s stop looks at before a request."""
+        """Run ``check``, and the check of the ``run``'s stop before a request."""
         self.check()
         self.run.before_request()
 

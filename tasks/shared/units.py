@@ -8,17 +8,17 @@ _SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def human_bytes(size: float) -> str:
-    """Bytes in the unit a person reads (powers of 1000): ``153 kB``, ``25.3 MB``."""
+    """Return bytes in a readable unit (powers of 1000): ``153 kB``, ``25.3 MB``."""
     return _sized(size, _SIZES)
 
 
 def human_rate(per_second: float) -> str:
-    """Bytes per second: ``64.2 MB/s``."""
+    """Return bytes per second: ``64.2 MB/s``."""
     return f"{human_bytes(per_second)}/s"
 
 
 def human_seconds(seconds: float) -> str:
-    """Seconds as a person says them, for a time that is to come or goes on: ``21 s``, ``3 min 5 s``."""
+    """Return seconds in words, for a time that is to come or goes on: ``21 s``, ``3 min 5 s``."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     whole = round(seconds)
@@ -30,14 +30,15 @@ def human_seconds(seconds: float) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """Seconds that were measured: ``21.6 s``, below one in milliseconds: ``35 ms``."""
+    """Return measured seconds: ``21.6 s``, below one in milliseconds: ``35 ms``."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 59.95 else human_seconds(seconds)
 
 
 def human_count(count: int, one: str, more: str | None = None) -> str:
-    """How many of what: ``1,204 resources``, ``1 file``; ``more`` is the plural, where it is not ``one`` and an s."""
+    """Return a count with its noun: ``1,204 resources``, ``1 file``; ``more`` is the plural, where it is not ``one``
+    and an s."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 

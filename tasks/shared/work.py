@@ -86,7 +86,7 @@ class Workers(Generic[T, R]):
 
     @property
     def failed(self) -> bool:
-        """Whether there was an error."""
+        """Return whether there was an error."""
         return self._failed is not None
 
     def submit(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> None:
@@ -129,7 +129,7 @@ class Workers(Generic[T, R]):
         self._check()
 
     def result(self, job: WorkItem[T, R]) -> R:
-        """What the work told about an item, waited for and handed over; or its error."""
+        """Return the result of an item, waiting for it; raises its error."""
         while not job.done:
             self._stop.run.check()
             self._receive_results()
@@ -171,7 +171,7 @@ class Workers(Generic[T, R]):
             self._stop.check()
 
     def _receive_results(self) -> None:
-        """Take in what one of the threads says, if one does soon."""
+        """Receive the results of one thread, if there are any soon."""
         with suppress(Empty):
             job, told = self._said.get(timeout=_SLICE)
             if job is None:

@@ -80,14 +80,14 @@ class RejectedResource(msgspec.Struct, frozen=True, gc=False):
     type: str | None = None
 
     def error(self) -> DataError:
-        """The rejection as the error that names ``file:line``."""
+        """Return the rejection as an error that names ``file:line``."""
         where = f"{self.file}:{self.line}" + (f" entry {self.entry}" if self.entry is not None else "")
         return DataError(self.reference, self.message, context=f"{where} {self.type or ''}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)
 class CutLine:
-    """What one line holds. Counts are resources or entries."""
+    """Content of one line. Counts are resources or entries."""
 
     resources: tuple[Resource, ...] = ()
     rejected: tuple[RejectedResource, ...] = ()
@@ -103,7 +103,7 @@ class CutLine:
 
     @property
     def count(self) -> int:
-        """How many ordinals the line used."""
+        """Return the number of ordinals that the line used."""
         return len(self.resources) + len(self.rejected)
 
 
@@ -133,7 +133,7 @@ def cut(
 
 
 def type_of(line: bytes) -> str | None:
-    """The ``resourceType`` of a line, ``None`` when it is not readable. Cheap enough to look into every file."""
+    """Return the ``resourceType`` of a line, ``None`` when it is not readable. Cheap enough to look into every file."""
     try:
         read = read_head(line)
     except UnusableError:
@@ -224,7 +224,7 @@ def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
 def _identified(
     raw: bytes | msgspec.Raw, known: str | None, file: str, number: int, entry: int | None
 ) -> tuple[bytes | msgspec.Raw, str, int]:
-    """The resource's bytes with an id, that id, and 1 when it had to be derived."""
+    """Return the resource's bytes with an id, that id, and 1 when it had to be derived."""
     if known is not None:
         return raw, known, 0
     text = bytes(raw)

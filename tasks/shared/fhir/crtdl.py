@@ -37,29 +37,30 @@ _FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input o
 
 @dataclass(frozen=True)
 class Crtdl:
-    """What the steps read of a CRTDL."""
+    """Parts of a CRTDL that the steps read."""
 
     groups: tuple[AttributeGroup, ...]
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of the file. Raises ``InputError`` (``crtdl-unreadable``)."""
+    """Return the bytes of the file. Raises ``InputError`` (``crtdl-unreadable``)."""
     return _FILE.read(path)
 
 
 def parse_document(content: bytes, path: Path) -> Any:
-    """The JSON document in ``content``; ``path`` stands in errors. Raises ``InputError`` (``crtdl-not-json``)."""
+    """Return the JSON document in ``content``; ``path`` stands in errors. Raises ``InputError``
+    (``crtdl-not-json``)."""
     return _FILE.parse(content, path, _parsed if len(content) <= _REMEMBERED else strict_json)
 
 
 @functools.lru_cache(maxsize=2)
 def _parsed(content: bytes) -> Any:
-    """One document stands for what is given and one for what is made of it: a command asks for either several times."""
+    """Parse a document, with the last two cached: a command reads the given and the enriched one several times."""
     return strict_json(content)
 
 
 def document_findings(document: Any, path: Path, *, whole: bool = True) -> list[InputError]:
-    """Everything that is wrong with a document; ``path`` stands in errors.
+    """Return all errors of a document; ``path`` is named in them.
 
     Without ``whole`` only its structure is checked, not that it has exactly one Patient group: preprocessing may still
     add it.
@@ -68,7 +69,7 @@ def document_findings(document: Any, path: Path, *, whole: bool = True) -> list[
 
 
 def doubts(document: Any) -> Iterator[str]:
-    """What a server may refuse, or answer with less than was meant, a sentence each; nothing where there are findings.
+    """Yield a sentence for each part that a server may refuse or ignore; nothing if there are findings.
 
     It is said by key path, with ids of groups and names of search parameters.
     """
@@ -99,7 +100,7 @@ def _doubt(reference: str, message: str, place: str) -> str:
 
 
 def _without_display(part: Any, place: str) -> Iterator[str]:
-    """Where ``termCodes`` of a cohort query hold a code that has no ``display``."""
+    """Yield the places of ``termCodes`` in a cohort query with a code without ``display``."""
     if isinstance(part, list):
         for number, entry in enumerate(part):
             yield from _without_display(entry, f"{place}[{number}]")
@@ -114,7 +115,7 @@ def _without_display(part: Any, place: str) -> Iterator[str]:
 
 
 def load_crtdl(path: Path) -> Crtdl:
-    """The groups of a CRTDL. Raises ``InputError``: its first finding."""
+    """Return the groups of a CRTDL. Raises ``InputError``: its first finding."""
     groups, findings = _read(parse_document(read_content(path), path), path)
     for finding in findings:
         raise finding
@@ -122,7 +123,7 @@ def load_crtdl(path: Path) -> Crtdl:
 
 
 def _read(document: Any, path: Path, *, whole: bool = True) -> tuple[tuple[AttributeGroup, ...], list[InputError]]:
-    """The groups of a document, and everything that is wrong with it."""
+    """Return the groups of a document, and everything that is wrong with it."""
     if (no_crtdl := _no_crtdl(document, path)) is not None:
         return (), [no_crtdl]
     disagreements = list(_disagreements(document, path))
@@ -137,7 +138,7 @@ def _read(document: Any, path: Path, *, whole: bool = True) -> tuple[tuple[Attri
 
 
 def _no_crtdl(document: Any, path: Path) -> InputError | None:
-    """Why a document is something else than a CRTDL."""
+    """Return the error if a document is not a CRTDL."""
     if isinstance(document, dict) and document.get("resourceType") == "Parameters":
         return InputError(
             "crtdl-parameters",
@@ -162,7 +163,7 @@ def _finding(reference: str, message: str, path: Path, place: str, hint: str | N
 
 
 def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]:
-    """What is wrong between groups, or filters, that may each be right; whatever is wrong within them."""
+    """Yield errors between groups or filters, whether or not each is valid by itself."""
     groups = list(_entries(document["dataExtraction"], "attributeGroups", "dataExtraction"))
     ids: dict[str, str] = {}
     for place, group in groups:
@@ -174,7 +175,7 @@ def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]
 
 
 def _entries(parent: Any, key: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a list, each with its place; none where there is no such list."""
+    """Yield the objects of a list, each with its place; none if there is no such list."""
     entries = parent.get(key) if isinstance(parent, dict) else None
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict):

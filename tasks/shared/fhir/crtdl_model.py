@@ -46,12 +46,12 @@ class _CrtdlPart(BaseModel):
 
 
 def _of_both(reference: str, message: str) -> PydanticCustomError:
-    """What is wrong with two keys together, told when the later one is read: the finding is about their object."""
+    """Return an error about two keys together, raised when the later one is read: it is about their object."""
     return PydanticCustomError(reference, "{message}", {"message": message, "above": True})
 
 
 def _only(*kinds: str) -> WrapValidator:
-    """A key that belongs to these values of the object's ``type``; beside others it is left alone."""
+    """Return a validator that checks a key only if the object's ``type`` is one of ``kinds``."""
 
     def read(value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
         return handler(value) if info.data.get("type") in kinds else None
@@ -60,7 +60,7 @@ def _only(*kinds: str) -> WrapValidator:
 
 
 def _until(first: str) -> AfterValidator:
-    """The later of two dates: one of both is there, and it is not before the one named ``first``."""
+    """Return a validator for the later of two dates: one of both is set, and it is not before ``first``."""
 
     def check(end: str | None, info: ValidationInfo) -> str | None:
         begin, names = info.data.get(first, ""), (to_camel(first), to_camel(info.field_name or ""))
@@ -83,7 +83,7 @@ def _version(number: str) -> AfterValidator:
 
 
 def _read_date(value: Any) -> str | None:
-    """The date as far as it is written: a year, a month or a day."""
+    """Return the date as written: a year, a month or a day."""
     try:
         if value is None or (_DATE.match(value) and date.fromisoformat(f"{value}-01-01"[:10])):
             return value and value[:10]  # type: ignore[no-any-return]
@@ -218,7 +218,7 @@ class AttributeGroup:
 
     @property
     def resource_type(self) -> str:
-        """The type its attributes belong to: the first part of an element's id. Of a group without attributes that
+        """Return the type of its attributes: the first part of an element's id. Of a group without attributes that
         of its profile, where the URL tells; else empty.
         """
         return type_of(self.attributes[0].ref) if self.attributes else type_of_profile(self.reference)
@@ -238,7 +238,7 @@ class CrtdlDocument(_CrtdlPart):
 
 
 def type_of(attribute_ref: str) -> str:
-    """The resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
+    """Return the resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
     return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
 
 

@@ -36,7 +36,7 @@ class Enriched:
 
 
 def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputError]:
-    """Everything that is wrong with a CRTDL, or with what the rules make of it."""
+    """Return all errors of a CRTDL after the rules are applied."""
     try:
         enrich(read_content(path), rules, path)
     except CrtdlError as error:
@@ -47,7 +47,7 @@ def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputErro
 
 
 def doubtful(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[str]:
-    """What a server may refuse of a CRTDL, or of what the rules make of it; nothing where there are findings."""
+    """Return what a server may refuse of a CRTDL after the rules are applied; empty if there are findings."""
     try:
         return list(doubts(parse_document(enrich(read_content(path), rules, path).content, path)))
     except InputError:
@@ -65,7 +65,7 @@ class CrtdlError(InputError):
 
 
 def effective_file(job_dir: Path) -> Path | None:
-    """The effective CRTDL that the job directory holds already."""
+    """Return the effective CRTDL that the job directory holds already."""
     return next((path for name in (ENRICHED, COPY) if (path := job_dir / name).is_file()), None)
 
 
@@ -120,13 +120,13 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
 
 
 def idle(rule: EnrichmentRule, number: int) -> str:
-    """What to say of a rule that did nothing; ``number`` counts rules from 1."""
+    """Return the warning about a rule that changed nothing; ``number`` counts rules from 1."""
     missing = f"the CRTDL has no group {rule.group_reference}, and the rule does not create it"
     return f"enrichment rule {number} did nothing: {missing}"
 
 
 def idle_rules(crtdl: Crtdl, rules: Sequence[EnrichmentRule]) -> list[str]:
-    """The warnings of ``enrich``, from the effective CRTDL: a rule that did something has its group there."""
+    """Return the warnings of ``enrich``, from the effective CRTDL: a rule that did something has its group there."""
     references = {group.reference for group in crtdl.groups}
     return [idle(rule, number) for number, rule in enumerate(rules, 1) if rule.group_reference not in references]
 
@@ -190,7 +190,7 @@ class _Groups:
         return problems
 
     def content(self) -> bytes:
-        """The document put together again, indented."""
+        """Return the reassembled document, indented."""
         extraction = self._extraction | {"attributeGroups": self._groups}
         document = self._document | {"dataExtraction": extraction}
         return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
@@ -199,7 +199,7 @@ class _Groups:
         return next((group for group in self._groups if _value(group, "groupReference") == reference), None)
 
     def _new_id(self, reference: str) -> str:
-        """An id from the profile URL: the same input gives the same one."""
+        """Return an id derived from the profile URL: the same input gives the same id."""
         taken = {_value(group, "id") for group in self._groups}
         number = 1
         while (made := str(uuid.uuid5(uuid.NAMESPACE_URL, reference + "#" * (number - 1)))) in taken:

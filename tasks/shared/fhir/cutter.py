@@ -87,7 +87,7 @@ class Cutter:
 
     @property
     def at(self) -> int:
-        """Where in the line the first entry of the part begins that is handed out."""
+        """Return the offset in the line of the first entry of the part that is handed out."""
         return self.size - len(self._text) + 1
 
     def feed(self, piece: bytes | bytearray | memoryview) -> None:
@@ -131,7 +131,7 @@ class Cutter:
                 self._next_sign()
 
     def _begins(self) -> bool:
-        """Whether the object of the line begins here, or it has ended; ``False`` for nothing but white space."""
+        """Return whether the object of the line begins here or has ended; ``False`` for white space only."""
         at = past(BLANK, self._text, self._at)
         if at == len(self._text):
             self._at = at

@@ -52,7 +52,7 @@ class Envelope:
     form: EntryForm = EntryForm.ARRAY
 
     def close(self, pieces: Iterable[bytes]) -> bytes:
-        """The Bundle with these entries, each the text of a JSON object, white space around it or not."""
+        """Return the Bundle with these entries, each the text of a JSON object, white space around it or not."""
         inside = b",".join(pieces)
         if self.form is EntryForm.ARRAY or not inside:
             return b"".join((self.before, inside, self.after))
@@ -190,7 +190,7 @@ def _check_utf8(text: bytes) -> None:
 
 
 def _members(text: bytes) -> dict[str, _Member]:
-    """The keys of a JSON object with their values, none of them looked into.
+    """Return the keys of a JSON object with their unparsed values.
 
     Readers keep the last of several values under one key. So the text is walked along the values they kept: one that is
     not there, or does not end where a value ends, had another before it. Raises ``repeated-key``.

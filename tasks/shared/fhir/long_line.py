@@ -75,7 +75,7 @@ def lines_with_long(
 
 
 class _Cut(NamedTuple):
-    """What one pass over a line found: its type, the Bundle without its entries, and where the parts of the entries
+    """Result of one pass over a line: its type, the Bundle without its entries, and where the parts of the entries
     begin and end, one after the other. Without an ``entry`` that is a list, there is neither a Bundle nor a part."""
 
     type: str | None
@@ -105,12 +105,12 @@ class LongLine:
 
     @property
     def blank(self) -> bool:
-        """Whether there is nothing but white space."""
+        """Return whether the line is only white space."""
         return all(map(bytes.isspace, self._pieces(self._start)))
 
     @cached_property
     def resource_type(self) -> str | None:
-        """Its ``resourceType``; ``None`` when it has none, or when the text breaks off or is no JSON."""
+        """Return the ``resourceType``; ``None`` if there is none, or if the text is incomplete or not JSON."""
         begins = _BEGINS.match(self._spool.read(self._start, min(self._start + _AHEAD, self._end)))
         if begins is not None:
             return begins[1].decode()
@@ -120,7 +120,7 @@ class LongLine:
             return None
 
     def envelope(self) -> Envelope:
-        """The Bundle without its entries.
+        """Return the Bundle without its entries.
 
         The whole line is looked at: afterwards ``entries`` finds nothing wrong. Raises the errors of ``open_bundle``,
         with ``file:line``.
@@ -128,14 +128,15 @@ class LongLine:
         return self._opened()[0]
 
     def entries(self) -> Iterator[bytes]:
-        """The Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the start."""
+        """Yield the Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the
+        start."""
         yield from self._opened()[1]
         parts = self._cut.parts
         for start, end in zip(parts[::2], parts[1::2], strict=True):
             yield from pieces_of(b"[%b]" % self._spool.read(start, end))
 
     def parts(self, most: int) -> Iterator[bytes]:
-        """The same entries, as JSON lists of at most ``most`` bytes, or of one entry that is larger."""
+        """Yield the same entries, as JSON lists of at most ``most`` bytes, or of one entry that is larger."""
         part: list[bytes] = []
         size = 0
         for entry in self.entries():
@@ -148,8 +149,8 @@ class LongLine:
             yield b"[%b]" % b",".join(part)
 
     def bundles(self, most: int) -> Iterator[bytes]:
-        """The line as small Bundles of about ``most`` bytes, if it is one whose entries are resources of their own;
-        else the line as it is."""
+        """Yield the line as small Bundles of about ``most`` bytes, if it is one whose entries are resources of their
+        own; else the line as it is."""
         if self.resource_type != "Bundle" or self.envelope().type not in UNWRAPPED:
             yield self.whole()
             return
@@ -157,7 +158,7 @@ class LongLine:
             yield b'{"resourceType":"Bundle","type":"transaction","entry":%b}' % part
 
     def whole(self) -> bytes:
-        """The line as it is, in memory: for what is no Bundle and must be taken as a whole.
+        """Return the line unchanged, in memory: for lines that are not Bundles.
 
         Raises ``DataError`` ``resource-too-large``.
         """

@@ -1,4 +1,4 @@
-"""What identifies a person: the types of resources that are about one, their elements, and what is in these.
+"""Identifying elements: the resource types that are about a person, their elements, and the content of these.
 
 The pseudonymizer looks for it in what comes back, the release report in all that is sent.
 """

@@ -1,4 +1,4 @@
-"""What R4 says of searching: the types there are, and the search parameters of each that a filter of a CRTDL may name.
+"""Search in R4: the resource types, and the search parameters of each that a filter of a CRTDL may name.
 
 The table ``r4_search.json`` is made of the published definitions (hl7.fhir.r4.core 4.0.1, CC0-1.0) by
 ``tests/tasks/shared/fhir/test_r4_search.py``.
@@ -33,12 +33,12 @@ def is_type(name: str) -> bool:
 
 
 def has_parameter(resource_type: str, kind: str, name: str) -> bool:
-    """Whether a type has a search parameter; ``kind`` is ``token`` or ``date``."""
+    """Return whether a type has a search parameter; ``kind`` is ``token`` or ``date``."""
     known = (_types().get(one, _SearchParameters()) for one in (resource_type, *_ABSTRACT))
     return any(name in (one.token if kind == "token" else one.date) for one in known)
 
 
 def type_of_profile(url: str) -> str:
-    """The type of a profile whose URL ends in one; empty where it does not tell."""
+    """Return the type at the end of a profile URL; empty if there is none."""
     name = url.partition("|")[0].rstrip("/").rpartition("/")[2]
     return name if is_type(name) else ""

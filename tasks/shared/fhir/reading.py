@@ -1,4 +1,4 @@
-"""What every reader of FHIR's JSON has in common: how a resource begins, when it is ambiguous, why it is unreadable.
+"""Shared parts of the readers of FHIR JSON: head of a resource, ambiguous keys, reasons why it is unreadable.
 
 What to do about it is each step's own: what is rejected, what is a finding, which shapes of an entry are let through.
 """
@@ -61,7 +61,7 @@ class UnusableError(Exception):
         self.type = type
 
     def error(self, where: str | None) -> DataError:
-        """The error for a person; ``where`` is ``file:line``."""
+        """Return the error for a person; ``where`` is ``file:line``."""
         return DataError(self.reference, self.message, context=where)
 
 
@@ -77,7 +77,7 @@ def too_large(where: str | None, largest: int) -> DataError:
 
 
 class ResourceHead(msgspec.Struct, rename="camel"):
-    """Of a resource only what it is called; ``id`` is ``None`` when there is one that is no text."""
+    """Type and id of a resource; ``id`` is ``None`` when there is one that is no text."""
 
     resource_type: str
     id: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -104,7 +104,7 @@ _values = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def read_head(raw: bytes | memoryview | msgspec.Raw) -> ResourceHead:
-    """What a resource is called, in whatever form. Raises ``UnusableError``."""
+    """Return the type and id of a resource. Raises ``UnusableError``."""
     try:
         return _head.decode(raw)
     except msgspec.ValidationError:
@@ -114,7 +114,7 @@ def read_head(raw: bytes | memoryview | msgspec.Raw) -> ResourceHead:
 
 
 def kind_of(raw: bytes | bytearray | memoryview | msgspec.Raw) -> str:
-    """The ``resourceType``, nothing else of the resource looked at. Raises ``UnusableError``."""
+    """Return the ``resourceType``, nothing else of the resource looked at. Raises ``UnusableError``."""
     try:
         return _kind.decode(raw).resource_type
     except UNREADABLE as error:
@@ -164,7 +164,7 @@ BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 
 
 def past(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:
-    """Where what matches at this place ends; this place where nothing does."""
+    """Return the end of the match at ``at``; ``at`` if nothing matches."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 
@@ -174,7 +174,8 @@ class RepeatedKeyError(Exception):
 
 
 def unique_members(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object, each as it is spelled. Raises ``RepeatedKeyError``, and what is ``UNREADABLE``.
+    """Return the members of a JSON object, each as it is spelled. Raises ``RepeatedKeyError``, and what is
+    ``UNREADABLE``.
 
     Readers keep one of two values, each its own. Looking for them costs a length: of what is read, an object without
     white space must be made up to the last byte.
@@ -200,20 +201,21 @@ def unique_objects(raw: bytes | msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
 
 
 def _spelled(objects: list[dict[str, msgspec.Raw]]) -> int:
-    """Bytes of objects with these members and no white space; a key that is not ASCII counts for less than it has."""
+    """Return bytes of objects with these members and no white space; a key that is not ASCII counts for less than it
+    has."""
     values = chain.from_iterable(map(dict.values, objects))
     signs = len(objects) + objects.count({}) + 4 * sum(map(len, objects))
     return signs + len("".join(chain.from_iterable(objects))) + sum(map(len, values))
 
 
 def ambiguous(raw: bytes) -> bool:
-    """Whether ``resourceType`` or ``id`` of a resource stands twice."""
+    """Return whether ``resourceType`` or ``id`` of a resource is repeated."""
     suspicious = raw.count(RESOURCE_TYPE) > 1 or raw.count(b'"id"') > 1
     return suspicious and repeats(raw, ("resourceType", "id"))
 
 
 def repeats(raw: bytes, names: Collection[str]) -> bool:
-    """Whether one of these keys stands twice at the top level: readers keep one value. Slow, and rarely needed."""
+    """Return whether one of these keys is repeated at the top level: readers keep one value. Slow, rarely needed."""
     found: list[str] = []
 
     def record_keys(pairs: list[tuple[str, object]]) -> None:

@@ -31,7 +31,7 @@ def spelled_references(text: bytes) -> list[bytes]:
 
 
 class ReferenceTarget(NamedTuple):
-    """What a reference names. ``kind`` is a resource type, ``"#"`` (contained), ``"urn"``, or a type with a ``"?"``
+    """Target of a reference. ``kind`` is a resource type, ``"#"`` (contained), ``"urn"``, or a type with a ``"?"``
     (a search); ``key`` is ``Type/id`` for a resource, else the text that tells it from others of its kind."""
 
     kind: str
@@ -39,7 +39,7 @@ class ReferenceTarget(NamedTuple):
 
 
 def target_of(reference: str) -> ReferenceTarget | None:
-    """Return what a reference names: relative, absolute, with a version, contained, ``urn:``, a search.
+    """Return the target of a reference: relative, absolute, with a version, contained, ``urn:``, a search.
 
     The server's address and the version make no difference. ``None`` for any other text.
     """
@@ -60,7 +60,7 @@ def target_of(reference: str) -> ReferenceTarget | None:
 
 
 def id_named_by(reference: bytes) -> str | None:
-    """The id in a reference: relative, absolute, with a version, or a ``urn:``.
+    """Return the id in a reference: relative, absolute, with a version, or a ``urn:``.
 
     ``None`` when there is none: a contained resource, a search.
     """
@@ -78,7 +78,7 @@ class Reference(msgspec.Struct, gc=False):
 
 
 class Owned(msgspec.Struct, rename="camel", gc=False):
-    """What is read of a resource to find out which patient it belongs to: the elements of R4 that name one."""
+    """Elements of a resource that name its patient in R4."""
 
     resource_type: Any = None
     id: Any = None
@@ -119,12 +119,12 @@ class BundlePatient:
 
     @property
     def has_foreign(self) -> bool:
-        """Whether there is one Patient, and a ``subject``, ``patient`` or ``beneficiary`` names another one."""
+        """Return whether there is one Patient, and a ``subject``, ``patient`` or ``beneficiary`` names another one."""
         return len(self._patients) == 1 and "" not in self._patients and not self._named <= self._patients
 
 
 def _named_in(resource: Owned) -> Iterator[str]:
-    """The references of a resource, and of those in it, to the patient it belongs to."""
+    """Yield the references of a resource, and of those it contains, to its patient."""
     for element in (resource.subject, resource.patient, resource.beneficiary):
         for one in element if isinstance(element, list) else (element,):
             if one is not None and isinstance(one.reference, str):

@@ -36,8 +36,8 @@ class _UsualEntry(msgspec.Struct, gc=False):
 
 
 class UsualLine(msgspec.Struct, rename="camel", gc=False):
-    """What is read of a line as nearly all are: each entry of a Bundle holds a resource, and nothing tells that its
-    source is incomplete. A tenth more than to skip the entries."""
+    """Parts read of a usual line: each entry of a Bundle holds a resource, and nothing suggests that its source is
+    incomplete. Costs a tenth more than skipping the entries."""
 
     resource_type: str = ""
     entry: tuple[_UsualEntry, ...] = ()
@@ -47,7 +47,7 @@ class UsualLine(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def has_foreign(self) -> bool:
-        """Whether it holds one Patient, and a resource names another one."""
+        """Return whether the line has one Patient and a resource that names another one."""
         patient = BundlePatient()
         patient.add([entry.resource for entry in self.entry])
         return patient.has_foreign
@@ -76,7 +76,7 @@ class SourceLine(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def continued(self) -> bool:
-        """Whether there is a next page."""
+        """Return whether there is a next page."""
         links = self.link if isinstance(self.link, list) else ()
         return any(isinstance(link, dict) and link.get("relation") == "next" for link in links)
 
@@ -90,7 +90,7 @@ _parse_resource: Final = msgspec.json.Decoder(_SourceResource).decode
 
 
 class Entries:
-    """What the entries of a Bundle hold: ``resources``, ``matches`` of a search, ``deletions``, and ``outcomes`` by
+    """Content of the entries of a Bundle: ``resources``, ``matches`` of a search, ``deletions``, and ``outcomes`` by
     severity. Entries can be added in several parts."""
 
     def __init__(self) -> None:
@@ -174,7 +174,8 @@ class Pages(msgspec.Struct, omit_defaults=True):
 
 
 class SourceNotes(msgspec.Struct, omit_defaults=True):
-    """What was found in a file: OperationOutcomes by severity, deletions, and pages of searches by their total."""
+    """Findings about the source of a file: OperationOutcomes by severity, deletions, and pages of searches by their
+    total."""
 
     outcomes: dict[str, int] = msgspec.field(default_factory=dict)
     deletions: int = 0
@@ -216,7 +217,7 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
             self.pages[total] = msgspec.structs.replace(pages)
 
     def incomplete(self) -> set[str]:
-        """The totals of searches of which pages are missing; empty for a search without one.
+        """Return the totals of searches of which pages are missing; empty for a search without one.
 
         Servers give the total with each page, with the first one, or with those behind it: where there are pages that
         belong together, those without a total may be what is missing.
@@ -232,7 +233,7 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
         return set() if complete else {*missing, ""} & self.pages.keys()
 
     def warnings(self, k: int) -> list[str]:
-        """What a person should know, one sentence each; counts as they may be published."""
+        """Return warnings for a person, one sentence each; counts as they may be published."""
         found: list[str] = []
         if self.outcomes:
             shown = ", ".join(f"{name}: {people(count, k)}" for name, count in sorted(self.outcomes.items()))

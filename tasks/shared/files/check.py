@@ -235,7 +235,7 @@ class LineCheck:
         return kind
 
     def _read_unusual(self, line: bytearray | memoryview, entries: Entries) -> tuple[str, int, bool]:
-        """The type of a line that is not as nearly all are, how many resources its entries hold, and whether one of
+        """Return the type of an unusual line, the number of resources in its entries, and whether one of
         them is a foreign patient's: an entry may hold none, ``entry`` may be no list, and something may tell that the
         source is incomplete."""
         read = parse_line(line)
@@ -255,7 +255,7 @@ class LineCheck:
         return kind, entries.resources, entries.patient.has_foreign
 
     def _note(self, kind: str) -> None:
-        """A type that no line before had; blank for an object without one."""
+        """Note a new type; blank for an object without one."""
         if not kind:
             raise msgspec.ValidationError
         if self._kind is not None:
@@ -266,7 +266,7 @@ class LineCheck:
         self._kinds.add(kind)
 
     def _foreign(self, text: bytes) -> DataError:
-        """The error for data that does not begin with ``{``; says what it looks like."""
+        """Return the error for data that does not begin with ``{``, with a guess at its format."""
         if text.startswith(b"["):
             return self._error(
                 "not-object", "a JSON array where NDJSON is expected", "write one resource per line instead"

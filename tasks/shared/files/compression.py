@@ -33,22 +33,22 @@ _READ: Final = 1 << 17
 
 
 def is_compressed(head: bytes) -> bool:
-    """Whether data that begins with ``head`` (4 bytes or more) is zstd, whatever its name says."""
+    """Return whether data that begins with ``head`` (4 bytes or more) is zstd, whatever its name."""
     return head[:4] == _FRAME or (len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == _SKIPPABLE)
 
 
 class ByteReader(Protocol):
-    """Where compressed bytes come from."""
+    """Source of compressed bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to about ``size`` bytes; empty at the end."""
+        """Return up to about ``size`` bytes; empty at the end."""
 
 
 class ByteWriter(Protocol):
-    """Where bytes go."""
+    """Destination of bytes."""
 
     def write(self, data: bytes, /) -> int:
-        """Take all of ``data``."""
+        """Write all of ``data``."""
 
 
 class CompressedSink:
@@ -95,7 +95,7 @@ class FrameWalker:
 
     @property
     def complete(self) -> bool:
-        """Whether at least one frame was seen and the last one is whole."""
+        """Return whether there was at least one frame and the last one is complete."""
         return bool(self._frames) and self._expect == self._magic and not self._header and not self._skip
 
     def feed(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What lies in a directory that a step reads whole: finished data files, and what is no data.
+"""Content of a directory that a step reads whole: finished data files, and files that are not data.
 
 The one walk of everybody who sends, lists or checks a directory. ``4-product.md`` §4: "Files that are no data (notes,
 ``Thumbs.db``, ``.DS_Store``, editor backups) are left alone and named once". What is no data is known by its name, and
@@ -26,7 +26,7 @@ _SHOWN: Final = 20
 
 
 def is_no_data(name: str) -> bool:
-    """Whether a file of this name is surely not meant to be read.
+    """Return whether a file of this name is certainly not data.
 
     Hidden files, what file managers and office programs leave, backups of editors, and texts for people. A text whose
     name says data (``Patient.ndjson.txt``, as Windows' editor calls it) is none of them.
@@ -43,7 +43,7 @@ def is_no_data(name: str) -> bool:
 
 
 def finished_files(directory: Path) -> Iterator[Path]:
-    """Every finished file below ``directory``, each directory in the order of names; none when it does not exist.
+    """Yield every finished file below ``directory``, each directory in the order of names; none when it does not exist.
 
     What is no data, hidden directories, unfinished files and links to directories are left out.
     Raises ``StorageError``.
@@ -52,8 +52,8 @@ def finished_files(directory: Path) -> Iterator[Path]:
 
 
 def stored_bytes(paths: Iterable[Path]) -> int:
-    """Bytes of these files as they lie on disk, compressed where they are: what every step says of what it read and of
-    what it wrote, so that the one is the other. Raises ``StorageError``.
+    """Return the bytes of these files on disk, compressed if they are. Every step reports its input and output so,
+    which makes them comparable. Raises ``StorageError``.
     """
     total = 0
     for path in paths:
@@ -63,7 +63,7 @@ def stored_bytes(paths: Iterable[Path]) -> int:
 
 
 def left_alone(directory: Path) -> list[str]:
-    """What below ``directory`` is no data, hidden directories as a whole; paths relative to it.
+    """Return the paths below ``directory`` that are not data, relative to it; a hidden directory is one path.
 
     Raises ``StorageError``.
     """
@@ -71,7 +71,8 @@ def left_alone(directory: Path) -> list[str]:
 
 
 def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """The warning of a step that names once what it leaves alone in ``directory``; none when there is nothing."""
+    """Return the warning of a step that names once what it leaves alone in ``directory``; none when there is
+    nothing."""
     shown = list(names)
     if not shown:
         return ()
@@ -92,19 +93,19 @@ def file_names(directories: Iterable[Path]) -> list[str]:
 
 
 def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:
-    """The first ``most`` names, and how many more; one that would upset a terminal in its ASCII form."""
+    """Return the first ``most`` names and the number of others; names with control characters in ASCII form."""
     every = [name if name.isprintable() else ascii(name) for name in names]
     more = [f"… and {len(every) - most} more"] if len(every) > most else []
     return [*every[:most], *more]
 
 
 def listed(directory: Path | str, names: Iterable[str]) -> str:
-    """The directory and the first names in it, a line each."""
+    """Return the directory and the first names in it, a line each."""
     return "\n  ".join([str(directory), *as_shown(names)])
 
 
 def _walk(directory: Path) -> Iterator[tuple[Path, bool]]:
-    """Every finished file and whether it is data; hidden directories count as one file that is none."""
+    """Yield every finished file and whether it is data; hidden directories count as one file that is none."""
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

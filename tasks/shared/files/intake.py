@@ -1,4 +1,4 @@
-"""Taking a foreign file in: stored as it came, checked and counted on the way, and recorded once it is complete."""
+"""Intake of a foreign file: stored as received, checked and counted on the way, and recorded once complete."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def counted(self) -> int:
-        """The resources, as far as they are known: an earlier version counted lines alone."""
+        """Return the resources, if known: an earlier version counted lines alone."""
         return self.lines if self.resources is None else self.resources
 
 
 def facts_of(path: Path, stop: Stop, *, largest: int = LARGEST_RESOURCE) -> FileFacts:
-    """The facts of a data file that is already there, by reading (and checking) it once; see ``check_file``."""
+    """Return the facts of a data file that is already there, by reading (and checking) it once; see ``check_file``."""
     check = check_file(path, stop, source=True, largest=largest)
     with storage_errors(path), open_private(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -111,12 +111,12 @@ class Intake:
 
     @property
     def resumable(self) -> bool:
-        """Whether the file on disk is stored uncompressed as it arrives, so that a broken transfer can go on."""
+        """Return whether the file is stored uncompressed as it arrives, so that a broken transfer can continue."""
         return self.plain and self._zst is None and self._part is not None
 
     @property
     def content_bytes(self) -> int:
-        """The size so far of the content, uncompressed."""
+        """Return the size so far of the content, uncompressed."""
         return self._check.bytes
 
     def run(self, source: ByteReader) -> None:
@@ -244,7 +244,7 @@ class FileLedger:
         self._load()
 
     def get(self, path: Path) -> FileFacts | None:
-        """The facts of this file, if they were recorded and its size still agrees."""
+        """Return the facts of this file, if they were recorded and its size still agrees."""
         facts = self._known.get(path.name)
         with storage_errors(path):
             return facts if facts is not None and path.stat().st_size == facts.stored_bytes else None

@@ -44,7 +44,7 @@ State = tuple[int, int, int, int, int]
 
 
 def state_of(found: os.stat_result) -> State:
-    """What changes when somebody writes to a file, or puts another in its place."""
+    """Return the facts that change when a file is written to or replaced."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -59,7 +59,7 @@ class InventoryEntry:
 
     @property
     def line(self) -> bytes:
-        """The canonical line. JSON's escapes bear names that are no UTF-8."""
+        """Return the canonical line. JSON escapes keep names that are not UTF-8."""
         return _json({"name": self.name, "size": self.size, "sha256": self.sha256})
 
 
@@ -72,7 +72,7 @@ class Inventory:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of all of it: equal when names, sizes and contents are."""
+        """Return the SHA-256 (hex) of the inventory: equal if names, sizes and contents are."""
         digest = hashlib.sha256()
         for entry in self.entries:
             digest.update(entry.line)
@@ -80,11 +80,11 @@ class Inventory:
 
     @cached_property
     def by_name(self) -> dict[str, InventoryEntry]:
-        """The files by their names."""
+        """Return the files by their names."""
         return {entry.name: entry for entry in self.entries}
 
     def below(self, folder: str) -> Inventory:
-        """The files of one of the directories."""
+        """Return the files of one of the directories."""
         return Inventory(tuple(entry for entry in self.entries if entry.name.startswith(f"{folder}/")), self.taken)
 
     def save(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class Inventory:
             file.commit()
 
     def hash_of(self, name: str, state: State) -> str | None:
-        """The hash of a file that nobody touched since it was taken, as far as its state tells."""
+        """Return the hash of a file whose state has not changed since."""
         entry = self.by_name.get(name)
         return entry.sha256 if entry is not None and entry.state == state else None
 
@@ -118,7 +118,8 @@ def take_inventory(
     known: Known | None = None,
     read: Callable[[int], None] = lambda _: None,
 ) -> Inventory:
-    """The inventory of what is below ``folders``, named relative to ``base``; ``read`` is told of the bytes read.
+    """Return the inventory of what is below ``folders``, named relative to ``base``; ``read`` is told of the bytes
+    read.
 
     A file of which the hash is ``known`` is not read. Raises ``StorageError`` and ``Stopped``.
     """
@@ -152,7 +153,7 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
 
 
 def load(path: Path, digest: str) -> Inventory | None:
-    """A kept inventory; ``None`` when it is not the one with this digest any more."""
+    """Return a stored inventory; ``None`` if it no longer has this digest."""
     try:
         lines = (read_private(path) or b"").splitlines()
         # json reads the names that are no UTF-8, which msgspec refuses.
@@ -172,17 +173,17 @@ class Recorded:
     digest: str
 
     def load(self) -> Inventory | None:
-        """The files; ``None`` when the file is gone or not what it was."""
+        """Return the inventory; ``None`` if its file is missing or has changed."""
         return load(self.path, self.digest)
 
 
 def kept_at(job_dir: Path, position: int) -> Path:
-    """Where the inventory of what the step at ``position`` wrote is kept."""
+    """Return the path of the inventory of the step at ``position``."""
     return job_dir / ".results" / f"{position}-inventory.ndjson"
 
 
 def differences(before: Inventory, now: Inventory) -> list[str]:
-    """What is not as it was, a line each for a person: removed, added, changed, renamed; the first twenty."""
+    """Return the first twenty differences, a line each for a person: removed, added, changed, renamed."""
     new = {entry.name: entry for entry in now.entries if entry.name not in before.by_name}
     by_content = {(entry.size, entry.sha256): name for name, entry in new.items()}
     told = [f"changed: {entry.name}" for entry in now.entries if before.by_name.get(entry.name, entry) != entry]
@@ -196,7 +197,7 @@ def differences(before: Inventory, now: Inventory) -> list[str]:
 
 
 def still_approved(before: Inventory, now: Inventory) -> None:
-    """What is there is what was approved. Raises ``DataError`` (``approval-outdated``), which names the difference."""
+    """Raise ``DataError`` (``approval-outdated``) with the differences if the files are not as approved."""
     if before != now:
         raise DataError(
             "approval-outdated", "files changed between the approval and the check of them",

@@ -1,4 +1,4 @@
-"""``<step>/failed/``: what a service answered when it did not give what was asked for.
+"""``<step>/failed/``: answers of a service to failed requests.
 
 Services quote data of patients and stack traces in their answers (document 3 §1), so these stay in the job directory,
 mode 0600; errors and logs name the file only.
@@ -51,7 +51,7 @@ class FailedAnswers:
     def save_answer_of(
         self, error: SluiceError, *, answer: Answer | None = None, request: tuple[str, bytes] | None = None
     ) -> None:
-        """Keep the answer behind ``error``, if there is one, and let its hint name the file. ``answer`` is that of an
+        """Save the answer behind ``error``, if there is one, and name the file in its hint. ``answer`` is that of an
         error that has none itself, ``request``: see ``save_answer``.
 
         That it cannot be kept is logged: ``error`` says what went wrong first.
@@ -69,7 +69,7 @@ class FailedAnswers:
 
     @contextmanager
     def saving_answers(self) -> Iterator[None]:
-        """Within, the answer behind an error is kept, as ``save_answer_of`` does."""
+        """Save the answer behind an error raised in the block, as ``save_answer_of`` does."""
         try:
             yield
         except SluiceError as error:
@@ -77,7 +77,7 @@ class FailedAnswers:
             raise
 
     def save_answer(self, body: bytes, *, request: tuple[str, bytes] | None = None) -> str:
-        """Keep an answer, without credentials; the name of its file, relative to the job directory.
+        """Save an answer without credentials; return the name of its file, relative to the job directory.
 
         ``request`` is the place in the input of what was asked, and its bytes, of which only the hash is kept. Raises
         ``StorageError``.

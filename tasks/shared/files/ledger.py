@@ -1,4 +1,4 @@
-"""What of a file has been done, remembered over a crash.
+"""Ledger of the parts of a file that are done; it survives a crash.
 
 A ledger is append-only NDJSON (mode 0600). It says nothing about the data but positions and counts::
 
@@ -62,17 +62,17 @@ class Ranges:
         return iter(zip(self._starts, self._stops, strict=True))
 
     def __len__(self) -> int:
-        """How many integers, not how many ranges."""
+        """Return the number of integers, not of ranges."""
         return sum(self._stops) - sum(self._starts)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether every one of ``start`` … ``stop - 1`` is in."""
+        """Return whether all of ``start`` … ``stop - 1`` are contained."""
         at = bisect_right(self._starts, start) - 1
         return start >= stop or (at >= 0 and stop <= self._stops[at])
 
 
 def ranges_of(values: Iterable[int]) -> list[tuple[int, int]]:
-    """The ranges that hold exactly these integers, in order."""
+    """Return the ranges that hold exactly these integers, in order."""
     distinct = sorted(set(values))
     if distinct and distinct[-1] - distinct[0] + 1 == len(distinct):  # as a rule: no gaps
         return [(distinct[0], distinct[-1] + 1)]
@@ -80,7 +80,7 @@ def ranges_of(values: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class FileProgress:
-    """What the ledger knows of one file: ``done`` ordinals, summed ``counts``, and closing facts.
+    """Progress of one file: ``done`` ordinals, summed ``counts``, and closing facts.
 
     ``complete`` is ``None`` until the file is finished.
     """
@@ -121,7 +121,7 @@ class Ledger:
         self._synced = clock()
 
     def account(self, file: str, identity: str) -> FileProgress:
-        """The account of a file. One with another identity is closed for good, and an empty one begun."""
+        """Return the progress of a file. If the identity has changed, the old progress is dropped for good."""
         account = self._accounts.get(file)
         if account is None or account.identity != identity:
             account = self._accounts[file] = FileProgress(identity)

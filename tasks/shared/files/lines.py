@@ -29,7 +29,7 @@ class ContentReader(Protocol):
 
 
 class _Teed:
-    """Content of which somebody sees each piece as it passes."""
+    """Content whose pieces are also passed to ``tee``."""
 
     def __init__(self, content: ContentReader, tee: Tee) -> None:
         self._content = content
@@ -44,7 +44,7 @@ class _Teed:
 
 @contextmanager
 def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None = None) -> Iterator[ContentReader]:
-    """The content of a data file, whatever its form; the magic bytes decide, not the name.
+    """Return the content of a data file, whatever its form; the magic bytes decide, not the name.
 
     ``stored`` sees the bytes as they lie on disk, ``content`` those inside, both in the same pass; whoever reads to the
     end has shown them all.
@@ -69,7 +69,7 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
 
 
 def pieces_of(path: Path) -> Iterator[memoryview]:
-    """The content of a data file in pieces, each valid until the next. Raises what ``open_content`` raises."""
+    """Yield the content of a data file in pieces, each valid until the next. Raises what ``open_content`` raises."""
     buffer = bytearray(_PIECE)
     view = memoryview(buffer)
     with open_content(path) as content:
@@ -78,7 +78,7 @@ def pieces_of(path: Path) -> Iterator[memoryview]:
 
 
 def head_of(path: Path, size: int) -> bytes:
-    """The first bytes of the content of a data file, at most ``size``. Raises what ``open_content`` raises."""
+    """Return the first bytes of the content of a data file, at most ``size``. Raises what ``open_content`` raises."""
     head = bytearray()
     for piece in pieces_of(path):
         head += piece[: size - len(head)]
@@ -88,8 +88,8 @@ def head_of(path: Path, size: int) -> bytes:
 
 
 def texts(content: ContentReader, most: int, spool: Path) -> Iterator[bytes | Spool]:
-    """What stands between the line feeds; in a spool below ``spool`` if it is more than ``most`` bytes and not within
-    one piece. Whoever gets a spool closes it."""
+    """Yield the lines without line feeds; a line of more than ``most`` bytes that is not within one piece is in a spool
+    below ``spool``. The caller closes it."""
     buffer = bytearray(_PIECE)
     view = memoryview(buffer)
     with _Rest(most, spool) as rest:
@@ -119,7 +119,7 @@ class _Rest:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything."""
+        """Return whether the line has any bytes."""
         return self._spool is not None or bool(self._text.tell())
 
     def add(self, data: memoryview) -> None:
@@ -131,7 +131,7 @@ class _Rest:
         (self._spool or self._text).write(data)
 
     def line(self) -> bytes | Spool:
-        """The line; whoever takes a spool closes it."""
+        """Return the line; the caller closes a spool."""
         if self._spool is not None:
             spool, self._spool = self._spool, None
             return spool

@@ -17,20 +17,20 @@ LARGEST_FILE: Final = 64 << 20
 
 
 def is_special(path: Path) -> bool:
-    """Whether something is there that is no regular file: reading a pipe might never end."""
+    """Return whether the path is something other than a regular file: reading a pipe might never end."""
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
     return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
 
 
 def not_a_file(named_by: str, path: Path) -> InputError:
-    """A directory, a pipe: a pipe would keep the preflight waiting, and ``continue`` would find it empty."""
+    """Return the error for a directory or a pipe: a pipe would block the preflight, and be empty for ``continue``."""
     return InputError(
         "file-unreadable", "not a regular file", context=f"{named_by}: {path}", hint="name the file itself"
     )
 
 
 def check_target(named_by: str, path: Path) -> None:
-    """What is written takes the place of what is there: of a file, and of nothing else. Raises ``InputError``."""
+    """Raise ``InputError`` unless the target is a regular file, which is replaced, or does not exist."""
     if path.is_symlink() or is_special(path):
         raise not_a_file(named_by, path)
     if not path.parent.is_dir():
@@ -41,7 +41,7 @@ def check_target(named_by: str, path: Path) -> None:
 
 
 def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
-    """Whether a file that the configuration or the command line names can be read and holds anything."""
+    """Yield an error if a file named by the configuration or the command line is unreadable or empty."""
     context = f"{named_by}: {path}"
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -75,7 +75,7 @@ class JsonFile:
     too_large: str
 
     def read(self, path: Path) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         try:
             with path.open("rb") as file:
                 content = file.read(LARGEST_FILE + 1)
@@ -88,7 +88,7 @@ class JsonFile:
         return content
 
     def parse(self, content: bytes, path: Path, parse: Callable[[bytes], Any]) -> Any:
-        """The document in ``content`` as ``parse`` reads it, by ``strict_json``; ``path`` stands in errors."""
+        """Return the document in ``content`` as ``parse`` reads it, by ``strict_json``; ``path`` stands in errors."""
 
         def refuse(message: str, where: str = "", hint: str | None = None) -> NoReturn:
             raise InputError(self.not_json, message, context=f"{path}{where}", hint=hint) from None
@@ -110,7 +110,7 @@ class JsonFile:
 
 
 def strict_json(content: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The document in ``content``, without the constants that Python takes and JSON does not know."""
+    """Return the document in ``content``; constants that only Python accepts are errors."""
     return json.loads(content.decode(), object_pairs_hook=pairs, parse_constant=_no_constant)
 
 

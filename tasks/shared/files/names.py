@@ -18,28 +18,29 @@ _CONSENT_NAME = re.compile(r".*_consent", re.IGNORECASE | re.DOTALL)
 
 
 def is_ndjson_name(name: str) -> bool:
-    """Whether a name says NDJSON: ``*.ndjson`` or ``*.ndjson.zst`` in any case, neither hidden nor unfinished."""
+    """Return whether a name is that of an NDJSON file: ``*.ndjson`` or ``*.ndjson.zst`` in any case, neither hidden nor
+    unfinished."""
     return not name.startswith(".") and _DATA_NAME.fullmatch(name) is not None
 
 
 def base_name(name: str) -> str:
-    """The name without ``.ndjson`` or ``.ndjson.zst`` (any case); a name without either is its own base."""
+    """Return the name without ``.ndjson`` or ``.ndjson.zst`` (any case); a name without either is its own base."""
     match = _DATA_NAME.fullmatch(name)
     return match["base"] if match else name
 
 
 def is_consent_name(name: str) -> bool:
-    """Whether this is a consent audit file, ``*_consent.ndjson[.zst]`` in any case (document 3 §2)."""
+    """Return whether this is a consent audit file, ``*_consent.ndjson[.zst]`` in any case (document 3 §2)."""
     return _DATA_NAME.fullmatch(name) is not None and _CONSENT_NAME.fullmatch(base_name(name)) is not None
 
 
 def data_file_name(base: str, *, compressed: bool) -> str:
-    """The name of a data file: ``<base>.ndjson``, or ``<base>.ndjson.zst``."""
+    """Return the name of a data file: ``<base>.ndjson``, or ``<base>.ndjson.zst``."""
     return f"{base}{NDJSON}{ZST if compressed else ''}"
 
 
 def existing_file(directory: Path, base: str) -> Path | None:
-    """The complete data file of that base name in either form, if there is one."""
+    """Return the complete data file of that base name in either form, if there is one."""
     for compressed in (True, False):
         path = directory / data_file_name(base, compressed=compressed)
         if path.is_file():
@@ -48,7 +49,7 @@ def existing_file(directory: Path, base: str) -> Path | None:
 
 
 def data_files(directory: Path) -> list[Path]:
-    """The NDJSON data files of a step's directory: ``core.ndjson[.zst]`` first, the others sorted by name.
+    """Return the NDJSON data files of a step's directory: ``core.ndjson[.zst]`` first, the others sorted by name.
 
     Hidden files, unfinished ``.part`` files and anything that is no regular file are left out; so is everything in
     a directory that does not exist.

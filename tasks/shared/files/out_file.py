@@ -1,4 +1,4 @@
-"""How a file of ours is written: private, whole or cut to what is known, never through what somebody else put there.
+"""Writing of output files: private, complete or cut to the known part, never through a foreign link or file.
 
 An ``OutFile`` is written in one run, or goes on behind its first bytes in another. A ``PartFile`` is called
 ``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
@@ -32,18 +32,18 @@ _BLOCK: Final = 1 << 16
 
 
 def part_of(final: Path) -> Path:
-    """What a file is called until it is finished."""
+    """Return the name of a file until it is complete."""
     return final.with_name(final.name + PART)
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a regular file; -1 when there is none."""
+    """Return bytes of a regular file; -1 when there is none."""
     facts = _lstat(path)
     return facts.st_size if facts is not None and stat.S_ISREG(facts.st_mode) else -1
 
 
 def can_continue(path: Path, size: int) -> bool:
-    """Whether there is a file of ours, and of nobody else, with at least ``size`` bytes."""
+    """Return whether there is a file that only we can write, with at least ``size`` bytes."""
     facts = _lstat(path)
     return facts is not None and _is_ours_alone(facts, size)
 
@@ -72,7 +72,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_all(handle: int, data: bytes | memoryview) -> None:
-    """All of it, or ``OSError``: a disk that fills up takes a part first, then says no."""
+    """Write all of ``data`` or raise ``OSError``: on a disk that fills up, a first write can be partial."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
@@ -101,7 +101,7 @@ class OutFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not closed yet."""
+        """Return whether the file is open."""
         return self._handle >= 0
 
     def write(self, data: bytes | memoryview) -> int:
@@ -114,7 +114,7 @@ class OutFile:
         return len(data)
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from ``start`` to before ``end``, or to the end of the file."""
+        """Return the bytes from ``start`` to before ``end``, or to the end of the file."""
         pieces: list[bytes] = []
         with storage_errors(self._named):
             while start < end and (data := os.pread(self._handle, end - start, start)):
@@ -135,7 +135,7 @@ class OutFile:
             os.fsync(self._handle)
 
     def opened(self) -> BinaryIO:
-        """A file object over it, for whoever must seek; ``size`` does not know what that writes."""
+        """Return a file object for seeking; ``size`` does not include its writes."""
         return os.fdopen(os.dup(self._handle), "r+b")
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class PartFile(OutFile):
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """A small file, whole or not at all."""
+    """Write a small file atomically."""
     with PartFile(path) as part:
         part.write(content)
         return part.commit()
@@ -232,7 +232,7 @@ class AppendFile(OutFile):
     """
 
     def lines(self) -> Iterator[bytes]:
-        """The lines with their line feeds, first one first."""
+        """Yield the lines with their line feeds, in order."""
         with storage_errors(self.path), os.fdopen(os.dup(self._handle), "rb") as file:
             file.seek(0)
             yield from file
@@ -263,7 +263,7 @@ class AppendFile(OutFile):
         return _anew(self.path, os.O_APPEND)
 
     def _intact_size(self, keep: int) -> int:
-        """The size up to the last line feed, in bytes."""
+        """Return the size up to the last line feed, in bytes."""
         with storage_errors(self.path):
             end = os.fstat(self._handle).st_size
         while end > 0:
@@ -293,7 +293,7 @@ class Spool(OutFile):
 
 
 def spooled(text: bytes | Spool, directory: Path) -> Spool:
-    """The text in a spool, if it is not in one yet."""
+    """Return the text in a spool."""
     if isinstance(text, Spool):
         return text
     spool = Spool(directory)

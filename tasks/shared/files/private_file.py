@@ -70,11 +70,11 @@ def refuse_links(directory: Path) -> None:
 
 
 class NotPrivateError(ValueError):
-    """What stands there is no file of ours. Its text says why, and quotes nothing of it."""
+    """The path is not a file of ours. The text of the error has the reason and quotes no content."""
 
 
 def read_private(path: Path, *, most: int | None = None, below: Path | None = None) -> bytes | None:
-    """All bytes of a regular file that belongs to whom its directory belongs; ``None`` when there is none.
+    """Return all bytes of a regular file with the same owner as its directory; ``None`` if there is no file.
 
     With ``below``, a directory above it, that one's owner counts, and no symbolic link below it is followed.
 

@@ -65,7 +65,7 @@ class ResumableWriter:
 
     @property
     def path(self) -> Path:
-        """The final path."""
+        """Return the final path."""
         return self._file.final
 
     def write(self, data: bytes | memoryview) -> None:
@@ -89,7 +89,7 @@ class ResumableWriter:
         return self._cut if self._compression.enabled else self._make_cut()
 
     def finish(self) -> Position:
-        """The content is complete: force it to the disk. The file still has its ``.part`` name."""
+        """Force the complete content to the disk. The file still has its ``.part`` name."""
         return self._make_cut()
 
     def publish(self) -> Path:

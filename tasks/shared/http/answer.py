@@ -82,12 +82,12 @@ class Answer:
 
     @property
     def says_json(self) -> bool:
-        """Whether it is JSON by its ``Content-Type``."""
+        """Return whether the ``Content-Type`` is JSON."""
         kind = self.headers.get("content-type", "").partition(";")[0]
         return _JSON.fullmatch(kind.strip().lower()) is not None
 
     def issue_codes(self) -> tuple[str, ...]:
-        """The issue codes of an OperationOutcome, each once, in order; empty for any other body."""
+        """Return the issue codes of an OperationOutcome, each once, in order; empty for any other body."""
         return issue_codes(self.body)
 
 
@@ -97,7 +97,7 @@ class _AnsweredError(SluiceError):
     answer: Answer
 
     def made_from(self, answer: Answer) -> Self:
-        """The same error, with its answer; that of an issuer of tokens is not the service's own status."""
+        """Return the error with ``answer`` set; the status of a token issuer is not the service's own."""
         self.answer = answer
         self.answered = answer.status if self.operation != TOKEN_OPERATION else None
         return self
@@ -112,13 +112,13 @@ class BusyError(_AnsweredError, ServiceBusyError):
 
 
 def answer_of(error: BaseException) -> Answer | None:
-    """The answer behind an error of ``ServiceClient``; ``None`` when there was none."""
+    """Return the answer behind an error of ``ServiceClient``; ``None`` when there was none."""
     answer = getattr(error, "answer", None)
     return answer if isinstance(answer, Answer) else None
 
 
 def issue_codes(body: bytes) -> tuple[str, ...]:
-    """The codes of an OperationOutcome that are in FHIR's list; empty for any other text."""
+    """Return the codes of an OperationOutcome that are in FHIR's list; empty for any other text."""
     if len(body) > _LARGEST_OUTCOME or b"OperationOutcome" not in body:
         return ()
     try:
@@ -132,7 +132,7 @@ def issue_codes(body: bytes) -> tuple[str, ...]:
 
 
 def place(url: str) -> str:
-    """A URL as errors show it: without user, query and fragment."""
+    """Return a URL for error messages: without user, query and fragment."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -154,13 +154,13 @@ class RequestContext:
 
     @property
     def host(self) -> str:
-        """The host that was asked."""
+        """Return the host of the request."""
         return urlsplit(self.url).hostname or "?"
 
     def error(
         self, kind: type[E], reference: str, what: str, *, hint: str | None = None, status: int | None = None
     ) -> E:
-        """An error of ``kind`` that says ``what`` about this request."""
+        """Return an error of ``kind`` with ``what`` about this request."""
         return kind(
             reference,
             f"{self.service}: {self.operation} {what}",
@@ -172,7 +172,7 @@ class RequestContext:
 
 
 def error_for(answer: Answer, where: RequestContext, *, transient: Collection[int]) -> SluiceError:
-    """The error for an answer that the caller did not ask for.
+    """Return the error for a status that the caller did not accept.
 
     ``BusyError`` (``service-busy``) for the statuses in ``transient``; else ``RefusedError``, whose reference
     tells the cases apart that a person handles differently.
@@ -192,7 +192,7 @@ def error_for(answer: Answer, where: RequestContext, *, transient: Collection[in
 
 
 def wrong_answer(answer: Answer, where: RequestContext, what: str, *, reference: str, hint: str) -> RefusedError:
-    """The error for an answer that is not what was asked for, though its status is."""
+    """Return the error for an answer with an accepted status but unexpected content."""
     what = f"was answered {answer.status} {what}"
     return where.error(RefusedError, reference, what, hint=hint, status=answer.status).made_from(answer)
 

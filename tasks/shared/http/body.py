@@ -33,10 +33,10 @@ class Body(Protocol):
 
     @property
     def length(self) -> int:
-        """Bytes of all of it: the ``Content-Length``."""
+        """Return the length in bytes: the ``Content-Length``."""
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it from the start, in pieces of about ``SLICE`` bytes."""
+        """Yield the body from the start, in pieces of about ``SLICE`` bytes."""
 
 
 class FileBody:
@@ -53,11 +53,11 @@ class FileBody:
 
     @property
     def length(self) -> int:
-        """Bytes of all of it."""
+        """Return the length in bytes."""
         return self._length
 
     def pieces(self) -> Iterator[bytes]:
-        """The file's content, from its start."""
+        """Yield the file's content from its start."""
         done = 0
         with storage_errors(self.path), open_private(self.path) as file:
             while done < self._length:
@@ -79,11 +79,11 @@ class MemoryBody:
 
     @property
     def length(self) -> int:
-        """Bytes of all of it."""
+        """Return the length in bytes."""
         return sum(map(len, self._parts))
 
     def pieces(self) -> Iterator[bytes]:
-        """The parts in pieces: written at once, a large one would be copied with every partial send."""
+        """Yield the parts in pieces: written at once, a large one would be copied with every partial send."""
         for part in self._parts:
             for start in range(0, len(part), SLICE):
                 yield part[start : start + SLICE]
@@ -152,5 +152,5 @@ def unpacked(parts: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def _begins_zlib(head: bytes) -> bool:
-    """Whether this is a zlib header (RFC 1950 §2.2); many servers send deflate without one."""
+    """Return whether this is a zlib header (RFC 1950 §2.2); many servers send deflate without one."""
     return len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2]) % 31 == 0

@@ -40,14 +40,14 @@ class RequestTarget:
 
     @property
     def name(self) -> str:
-        """The origin, for a message."""
+        """Return the origin, for a message."""
         scheme, host, port = self.origin
         return f"{scheme}://{host}:{port}"
 
 
 @dataclass(slots=True, repr=False)
 class Call:
-    """What the attempts of one call have in common. ``service`` is the key under ``services``."""
+    """Shared facts of the attempts of one call. ``service`` is the key under ``services``."""
 
     service: str
     method: str
@@ -69,18 +69,18 @@ class Call:
 
     @property
     def size(self) -> int:
-        """Bytes of the body that goes out."""
+        """Return the size of the request body in bytes."""
         content = self.content
         return 0 if content is None else len(content) if isinstance(content, bytes) else content.length
 
     def welcomes(self, status: int) -> bool:
-        """Whether the caller takes an answer with this status."""
+        """Return whether the caller accepts this status."""
         return 200 <= status < 300 or status in self.accept
 
 
 @functools.lru_cache(maxsize=512)
 def parse_target(url: str) -> RequestTarget:
-    """A URL, parsed. Raises ``InputError`` (``url-invalid``)."""
+    """Parse a URL. Raises ``InputError`` (``url-invalid``)."""
     try:
         parsed = httpx.URL(url)
         # httpx escapes what cannot stand in a host name instead of refusing it.
@@ -130,7 +130,7 @@ class Hop:
 
     @property
     def where(self) -> RequestContext:
-        """What its errors name."""
+        """Return the request that errors name."""
         return RequestContext(self.call.service, self.call.operation, self.call.method, self.target.text)
 
     def broken(self, error: Exception) -> SluiceError | Stopped:

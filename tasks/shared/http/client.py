@@ -209,7 +209,7 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """The head of the answer to one request without credentials, whatever it says. No body is read.
+        """Return the head of the answer to one request without credentials, whatever its status. No body is read.
 
         One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
         ``NetworkError`` when nobody answers, ``ServiceError`` when a certificate or the proxy is in the way.
@@ -268,7 +268,7 @@ class ServiceClient:
         return self._ends - self._clock()
 
     def _open_redirected(self, call: Call) -> tuple[Hop, httpx.Response]:
-        """The response to a call, its body not read yet, from where the redirects lead to."""
+        """Return the response to a call, its body not read yet, from where the redirects lead to."""
         target = call.target
         for _ in range(MAX_REDIRECTS + 1):
             hop, response = self._open_authorized(call, target)
@@ -285,7 +285,7 @@ class ServiceClient:
         raise replace(hop, target=call.target).where.error(ServiceError, "redirect-loop", what)
 
     def _open_authorized(self, call: Call, target: RequestTarget) -> tuple[Hop, httpx.Response]:
-        """The response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
+        """Return the response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
         if not self._trusts(call, target):
             return self._open(call, target, [])
         secrets = self._credentials.headers()
@@ -297,14 +297,14 @@ class ServiceClient:
         return hop, response
 
     def _trusts(self, call: Call, target: RequestTarget) -> bool:
-        """Whether the credentials go to ``target``."""
+        """Return whether ``target`` gets the credentials."""
         if call.credentials is None or not call.credentials or self._origin is None:
             return call.credentials is None and target.origin == self._origin
         leaves_tls = self._origin[0] == "https" and target.origin[0] != "https"
         return target.origin in (self._origin, call.target.origin) and not leaves_tls
 
     def _open(self, call: Call, target: RequestTarget, secrets: Pairs) -> tuple[Hop, httpx.Response]:
-        """The response to one request, its body not read yet."""
+        """Return the response to one request, its body not read yet."""
         if self._stop is not None:
             self._stop.before_request()
         proxy, transport = self._connections.route(target.origin)
@@ -317,7 +317,7 @@ class ServiceClient:
             self.meter.request(self._clock() - hop.started, repeated=call.attempt > 1)
 
     def _read(self, hop: Hop, response: httpx.Response) -> Answer:
-        """The whole answer."""
+        """Read the whole answer."""
         try:
             unread = not hop.call.wants_body and response.is_success
             hop.check = functools.partial(self._check, hop.call.welcomes(response.status_code))
@@ -337,7 +337,7 @@ class ServiceClient:
             raise hop.broken(httpx.ReadTimeout(""))
 
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
-        """A request to the OAuth issuer: ``credentials.Fetch``."""
+        """Send a request to the OAuth issuer: ``credentials.Fetch``."""
         timeout = min(self._timeout, 60.0)
         more = {"content": content, "accept": _ISSUER_ANSWERS, "credentials": False}
         call = self._call(method, url, TOKEN_OPERATION, timeout, headers, **more)

@@ -63,7 +63,7 @@ class TokenCache:
         self._entries: dict[tuple[str, str, bytes], _TokenEntry] = {}
 
     def entry(self, issuer: str, client_id: str, client_secret: str) -> _TokenEntry:
-        """The place of one client's token."""
+        """Return the cache entry of one client's token."""
         key = (issuer, client_id, hashlib.sha256(client_secret.encode()).digest())
         with self._lock:
             return self._entries.setdefault(key, _TokenEntry())
@@ -105,7 +105,7 @@ class ClientCredentials:
         self._entry = tokens.entry(self._issuer, self._client_id, self._client_secret)
 
     def token(self) -> str:
-        """An access token that is good for now.
+        """Return a valid access token.
 
         Raises ``ServiceError`` when the issuer refuses, and what ``fetch`` raises when it does not answer.
         """
@@ -141,7 +141,7 @@ class ClientCredentials:
                 self._entry.token = None
 
     def _obtain(self) -> tuple[str, float | None]:
-        """A new token and its lifetime in seconds, if the issuer said one."""
+        """Return a new token, and its lifetime in seconds if the issuer gives one."""
         # Loaded here: most commands and many sites never need it.
         from authlib.oauth2 import ClientAuth
 
@@ -173,7 +173,7 @@ class ClientCredentials:
         return value
 
     def _discover(self) -> tuple[str, str]:
-        """The token endpoint and how the client identifies itself there."""
+        """Return the token endpoint and the authentication method of the client there."""
         url = f"{self._issuer}/.well-known/openid-configuration"
         reply = self._fetch("GET", url, {"Accept": "application/json"}, None)
         if reply.status == 404:
@@ -300,11 +300,11 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """Whether a 401 is answered by a fresh token."""
+        """Return whether a 401 can be answered with a fresh token."""
         return self._oauth is not None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers for one request; a token is obtained when there is no good one.
+        """Return the headers for one request; a token is obtained when there is no good one.
 
         Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or ``ServiceBusyError`` when it
         cannot answer now.
@@ -331,7 +331,7 @@ def _header_value(value: str, key: str) -> bytes:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object in an answer; empty for anything else."""
+    """Return the JSON object in an answer; empty for anything else."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -349,14 +349,14 @@ def _seconds(lifetime: Any) -> float | None:
 
 
 def _copy(error: SluiceError) -> SluiceError:
-    """The same error without its traceback, whose frames hold secrets."""
+    """Return the same error without its traceback, whose frames hold secrets."""
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)
     return twin
 
 
 def _is_near(issuer: str) -> bool:
-    """Whether an issuer is one without TLS on this machine, or on a network of its own by all its addresses."""
+    """Return whether an issuer is one without TLS on this machine, or on a network of its own by all its addresses."""
     parts = urlsplit(issuer)
     if parts.scheme != "http":
         return False

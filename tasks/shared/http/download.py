@@ -236,7 +236,7 @@ class Downloader:
 
 
 class _Transfer:
-    """How far one file has come, over all attempts."""
+    """Progress of one file, over all attempts."""
 
     def __init__(self, url: str, new_intake: Callable[[], Intake]) -> None:
         self.url = url
@@ -276,7 +276,8 @@ class _Transfer:
         self._validator = self._state.get("Last-Modified") if etag.startswith("W/") else etag
 
     def goes_on(self, part: re.Match[str], headers: httpx.Headers) -> bool:
-        """Whether a part begins where the bytes so far end, and belongs to the same file, whose size is known by now.
+        """Return whether a part begins where the bytes so far end, and belongs to the same file, whose size is known by
+        now.
 
         Then notes where it ends.
         """
@@ -293,7 +294,7 @@ class _Transfer:
         self._validator = None
 
     def range_headers(self) -> dict[str, str]:
-        """The headers that ask for the missing part; none when it must be the whole."""
+        """Return the headers to request the missing part; empty to request the whole file."""
         if not self._validator or not self.offset or not self.intake.resumable:
             return {}
         return {"Range": f"bytes={self.offset}-", "If-Range": self._validator}
@@ -314,7 +315,7 @@ class _Body:
         self._meter = meter
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes as the network gave them, whatever ``size`` says: cutting or gathering costs a copy."""
+        """Return the next bytes as received, regardless of ``size``: cutting or gathering costs a copy."""
         self._stop.check()
         data = next(self._chunks, b"")
         self._transfer.arrived(len(data))

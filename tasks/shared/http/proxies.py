@@ -1,4 +1,4 @@
-"""Which proxy a request goes through: the standard variables (document 3 §1, proxies).
+"""Choice of the proxy for a request: the standard variables (document 3 §1, proxies).
 
 ``HTTP_PROXY`` and ``HTTPS_PROXY`` name the proxy for a scheme, ``NO_PROXY`` the hosts that are reached
 directly; each also in lower case, which wins. Loopback is never proxied: a sandbox service or a local
@@ -30,13 +30,13 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Its URL without the credentials."""
+        """Return the URL without the credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
 
 def parse_proxy(value: str, variable: str) -> Proxy:
-    """The proxy that the text of an environment variable names; without a scheme, ``http://`` is meant.
+    """Parse the proxy in an environment variable; the default scheme is ``http://``.
 
     Raises ``InputError`` (``proxy-invalid``), which names the variable and not its text: it may hold a
     password.
@@ -64,7 +64,7 @@ def parse_proxy(value: str, variable: str) -> Proxy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an address, without port and brackets) is this machine."""
+    """Return whether ``host`` (a name or an address, without port and brackets) is this machine."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -92,7 +92,7 @@ class Proxies:
         self._excluded = tuple(item.strip().lower() for item in excluded.split(",") if item.strip())
 
     def select(self, scheme: str, host: str, port: int) -> Proxy | None:
-        """The proxy for an origin; ``None`` when it is reached directly. ``host`` is without brackets."""
+        """Return the proxy for an origin; ``None`` when it is reached directly. ``host`` is without brackets."""
         proxy = self._by_scheme.get(scheme)
         if proxy is None or is_loopback(host):
             return None
@@ -101,7 +101,7 @@ class Proxies:
 
 
 def _covers(item: str, name: str, port: int) -> bool:
-    """Whether an entry of ``NO_PROXY`` (``*``, a domain, an address, a network, with a port or not)
+    """Return whether an entry of ``NO_PROXY`` (``*``, a domain, an address, a network, with a port or not)
     covers it."""
     if item == "*":
         return True

@@ -1,4 +1,4 @@
-"""When a call is made again, and after how long.
+"""Repetition of calls: the conditions and the wait.
 
 Document 3 §1: the type of the error decides, never its text; the number of attempts is
 ``retry.max_attempts``, the first one included; the wait is ``min(initial * 2^attempt, max)`` with the attempt
@@ -31,13 +31,13 @@ _SECONDS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?\Z")
 
 
 def backoff_seconds(rules: RetryConfig, attempt: int) -> float:
-    """Seconds to wait after failed ``attempt`` (counted from 0): ``min(initial * 2^attempt, max)``."""
+    """Return seconds to wait after failed ``attempt`` (counted from 0): ``min(initial * 2^attempt, max)``."""
     # The exponent is bounded only so that an absurd attempt number cannot build an absurd integer.
     return float(min(rules.initial_backoff_ms * 2 ** min(attempt, 64), rules.max_backoff_ms)) / 1000
 
 
 def wait_seconds(rules: RetryConfig, attempt: int, retry_after: float | None) -> float:
-    """Seconds to wait after failed ``attempt`` (counted from 0), when the service asked for ``retry_after``.
+    """Return seconds to wait after failed ``attempt`` (counted from 0), when the service asked for ``retry_after``.
 
     ``Retry-After`` can lengthen the wait, also beyond ``max_backoff_ms``, but not shorten it; it counts for
     at most ``MAX_RETRY_AFTER``.
@@ -46,7 +46,7 @@ def wait_seconds(rules: RetryConfig, attempt: int, retry_after: float | None) ->
 
 
 def parse_retry_after(value: str | None, *, now: Callable[[], float] = time.time) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for; ``None`` when it is absent or not understood.
+    """Return seconds that a ``Retry-After`` header asks for; ``None`` when it is absent or not understood.
 
     The header holds seconds or an HTTP date (RFC 9110 §10.2.3); a date in the past asks for no wait.
     ``now`` gives the time in seconds since the epoch.
@@ -110,7 +110,7 @@ def retrying(
     before_wait: Callable[[tenacity.RetryCallState, float], None] = lambda _state, _seconds: None,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> tenacity.Retrying:
-    """A caller that repeats a function while it raises a ``TransientError``; thread-safe, made once.
+    """Return a caller that repeats a function while it raises a ``TransientError``; thread-safe, made once.
 
     ``sleep`` takes seconds and may raise (``Stop.sleep`` does, when the run is to stop). ``before_wait`` is
     told of every repetition. After the last attempt, and before a wait for which there are not enough ``seconds_left``,

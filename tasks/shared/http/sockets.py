@@ -42,7 +42,7 @@ _WRITE: Errors = (httpcore.WriteTimeout, httpcore.WriteError)
 
 
 class Patience:
-    """How long a request that is under way may go on after somebody asked the run to stop.
+    """Time that a request under way has after the run was asked to stop.
 
     ``grace`` seconds let an answer that is about to come be used, so that what the service did is also
     recorded (the handle of an extraction, the lines of a ledger). One instance serves all connections of
@@ -66,15 +66,16 @@ class Patience:
             raise Stopped(self._stop.reason or "stopped")
 
     def after(self, seconds: float) -> float:
-        """The moment that is so many seconds from now."""
+        """Return the moment that is so many seconds from now."""
         return self._clock() + seconds
 
     def until(self, end: float | None) -> None:
-        """Whatever this thread waits for from now on is late at that moment, all of it together."""
+        """Limit all further waiting of this thread to this moment."""
         self._thread.end = end
 
     def remaining_seconds(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
-        """Seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for none."""
+        """Return seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for
+        none."""
         end: float | None = getattr(self._thread, "end", None)
         if end is None:
             return timeout
@@ -114,7 +115,7 @@ class SocketStream(httpcore.NetworkStream):
         self._held = b""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Bytes as they come. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
+        """Return bytes as received. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
         if self._held:
             # A server that takes no more of a request may have answered it: httpcore wants to know that, too.
             with contextlib.suppress(httpcore.WriteError):
@@ -137,7 +138,7 @@ class SocketStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        """The same connection under TLS, after the handshake."""
+        """Return the connection under TLS, after the handshake."""
         sock = self._sock
 
         def wrap() -> ssl.SSLSocket | _TlsInTls:
@@ -158,7 +159,8 @@ class SocketStream(httpcore.NetworkStream):
         self._sock.close()
 
     def get_extra_info(self, info: str) -> Any:
-        """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
+        """Return the fact that httpcore requests: whether an idle connection has something to read, that is, was
+        closed."""
         return _ready(self._sock, select.POLLIN, 0) if info == "is_readable" else None
 
     def _flush(self, timeout: float | None) -> None:
@@ -185,7 +187,7 @@ class _TlsInTls:
         self._act(self._tls.do_handshake)
 
     def recv(self, size: int) -> bytes:
-        """Bytes as they come."""
+        """Return bytes as received."""
         return self._act(lambda: self._tls.read(size))
 
     def send(self, data: memoryview) -> int:
@@ -197,7 +199,7 @@ class _TlsInTls:
         self._outer.close()
 
     def fileno(self) -> int:
-        """What can be waited for."""
+        """Return the descriptor to wait for."""
         return self._outer.fileno()
 
     def _act(self, act: Callable[[], T]) -> T:
@@ -236,7 +238,7 @@ class SocketBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """A connection to the first address of ``host`` that answers."""
+        """Return a connection to the first address of ``host`` that answers."""
         problem: OSError = OSError(errno.EADDRNOTAVAIL, "the name has no address")
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

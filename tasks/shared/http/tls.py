@@ -20,7 +20,7 @@ _warned = threading.Event()
 
 
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The context for every outgoing TLS connection.
+    """Return the context for every outgoing TLS connection.
 
     Raises ``InputError`` (``tls-ca-bundle``) for a bundle that cannot be used. With
     ``insecure_skip_verify`` a warning is logged, once in a process; the bundle is read all the same, so

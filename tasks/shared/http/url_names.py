@@ -34,12 +34,12 @@ class NamedUrl:
 
 
 def file_name(url: str) -> str:
-    """The name of the file behind a URL; empty when nothing is left of it."""
+    """Return the name of the file behind a URL; empty when nothing is left of it."""
     return _safe(_segment(url))
 
 
 def base_of(url: str) -> str:
-    """The same without ``.ndjson`` and ``.zst``; ``download`` when nothing is left of it."""
+    """Return the file name without ``.ndjson`` and ``.zst``; ``download`` if nothing is left."""
     name = _segment(url)
     name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
     return _safe(name) or UNNAMED
@@ -82,5 +82,5 @@ def _safe(name: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether the argument is meant as an HTTP URL."""
+    """Return whether the text is meant as an HTTP URL."""
     return text.lower().startswith(("http://", "https://"))

@@ -35,7 +35,7 @@ class _Direct:
         self._connection: httpcore.HTTPConnection | None = None
 
     def handle_request(self, request: httpcore.Request) -> httpcore.Response:
-        """One exchange; the body of the response is not read yet."""
+        """Send one request; the body of the response is not read yet."""
         origin = request.url.origin
         known = self._connection
         if known is None or not (known.is_available() and known.can_handle_request(origin)) or known.has_expired():
@@ -121,7 +121,7 @@ class PoolTransport(httpx.BaseTransport):
             self._idle.put(None)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """One exchange; the body of the response is not read yet.
+        """Send one request; the body of the response is not read yet.
 
         The ``read`` timeout is also that of all of it: of connecting, of the request and of the head of its answer, by
         however many bytes it comes and however many informational answers come before it (document 3 §1). With the

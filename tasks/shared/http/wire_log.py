@@ -1,4 +1,4 @@
-"""What ``-v`` tells of each request: which one goes where, and what came back (``4-product.md`` §2).
+"""Lines that ``-v`` prints for each request: method, address and result (``4-product.md`` §2).
 
 A line has the method, the address, the status or the error, the sizes of the bodies and the time; never a body, a
 header, a user or a password. Of a query it has the names, as a value may be a permission or an identifier of a person;
@@ -29,7 +29,7 @@ def listen(new: Callable[[str], None] | None) -> None:
 
 
 def shown(url: str) -> str:
-    """A URL without what it may hold of a person or a permission."""
+    """Return a URL without identifiers of persons and credentials."""
     from tasks.shared.http.answer import place  # a command that nobody listens to does without its imports
 
     address, _, query = url.partition("#")[0].partition("?")
@@ -58,11 +58,11 @@ class LoggedRequest:
     begun: float = field(default_factory=time.monotonic)
 
     def failed(self, why: str) -> None:
-        """There is no answer; ``why`` is the reference of an error."""
+        """Log a request without an answer; ``why`` is the reference of an error."""
         self._log_outcome(why)
 
     def answered(self, status: int, received: int) -> None:
-        """There is an answer, of which ``received`` bytes of the body came."""
+        """Log an answer with ``received`` bytes of body."""
         sizes = f"{human_bytes(received)} back" if self.sent else human_bytes(received)
         self._log_outcome(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
 
