@@ -127,7 +127,7 @@ class ReviewedFiles:
 
     @property
     def bytes(self) -> int:
-        """Bytes to read at most. Raises ``StorageError``."""
+        """Number of bytes to read at most. Raises ``StorageError``."""
         with storage_errors(self.looked_at):
             return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
 

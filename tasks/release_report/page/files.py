@@ -39,17 +39,17 @@ _LARGEST: Final = 32 << 20
 
 
 def place(job: Path, step: int | None) -> Path:
-    """The directory of the report for the decision at ``step``; of the one at the end without a step."""
+    """Return the directory of the report for the decision at ``step``, or of the one at the end without a step."""
     return job / DIRECTORY if step is None else job / DIRECTORY / f"{_STEP}{step}"
 
 
 def page(job: Path, step: int | None, *, recipient: bool = False) -> Path:
-    """Where the page is, whether it is there or not."""
+    """Return the path of the page, which may not exist."""
     return place(job, step) / f"{_NAME}{'.recipient' if recipient else ''}.html"
 
 
 def document(job: Path, step: int | None, *, recipient: bool = False) -> Path:
-    """Where the same stands as JSON."""
+    """Return the path of the JSON document."""
     return page(job, step, recipient=recipient).with_suffix(".json")
 
 
@@ -70,10 +70,10 @@ def write(job: Path, report: ReleaseReport, recipient: ReleaseReport | None, fil
 
 
 def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseReport | None:
-    """The report as its JSON has it; ``None`` when there is none.
+    """Return the report of the JSON document; ``None`` if there is none.
 
     Raises:
-        DataError: what stands there is no release report of ours.
+        DataError: the file is no release report.
     """
     path = document(job, step, recipient=recipient)
     try:
@@ -86,7 +86,7 @@ def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseRepo
 
 
 def is_as_made(job: Path, step: int | None, digest: str) -> bool:
-    """Whether the report is the one with this SHA-256, and the page beside it shows that report."""
+    """Return whether the report has this SHA-256 and the page beside it shows that report."""
     try:
         report = read(job, step)
     except SluiceError:
@@ -95,8 +95,10 @@ def is_as_made(job: Path, step: int | None, digest: str) -> bool:
 
 
 def _page_shows(path: Path, report: ReleaseReport) -> bool:
-    """Whether the page is what ``html`` makes of the report. Another version may have rendered it differently: then
-    only whether it is there."""
+    """Return whether the page is what ``html`` makes of the report.
+
+    A page of another version may be rendered differently, so only its existence is checked.
+    """
     made_by = next((row[1] for row in report.rows("versions") if row[0] == "sluice"), None)
     if made_by is not None and made_by != metadata.version("sluice"):
         return size_of(path) > 0
@@ -147,7 +149,7 @@ def remove_from(job: Path, first: int) -> None:
 
 
 def remove_copy(directory: Path, job: str, step: int | None) -> None:
-    """The same with the copy that the report of this job has in ``directory``. Raises ``StorageError``."""
+    """Remove the copy of this job's report in ``directory``. Raise ``StorageError``."""
     with storage_errors(directory), suppress(FileNotFoundError):
         (directory / name_of_copy(job, step)).unlink()
 

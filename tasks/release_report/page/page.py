@@ -68,8 +68,8 @@ _UNCHECKED: Final = 14
 
 @dataclass(frozen=True)
 class PageLimits:
-    """How much of a long document the page shows: rows and columns of a table, letters of a text, findings of a level,
-    and tables, facts and sentences of a section.
+    """Limits of a long document on the page: rows and columns of a table, letters of a text, findings of a level, and
+    tables, facts and sentences of a section.
     """
 
     rows: int
@@ -105,7 +105,7 @@ def html(report: ReleaseReport) -> str:
 
 
 def verdict(report: ReleaseReport) -> Level:
-    """Return what the findings come to; ``note`` when nothing speaks against it."""
+    """Return the level of the most severe finding; ``note`` when nothing speaks against a release."""
     if report.tiles.stops:
         return "stop"
     return "look" if report.tiles.looks else "note"

@@ -70,10 +70,9 @@ class SentencePiece:
 
 
 class Words:
-    """What a reader of ``language`` reads in a report whose small numbers are those below ``k``.
+    """Words of ``language`` for a report in which numbers below ``k`` are small.
 
-    Moments are in UTC; in German they are local times, of ``zone`` or else of this machine.
-    Once the data are ``sent`` what is called ``<name>_sent`` is said in the place of ``<name>``, where there is such.
+    Once the data are ``sent``, the word ``<name>_sent`` replaces ``<name>`` where there is one.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Words:
         return cls(report.language, report.k, sent=report.sent is not None, space=space, zone=zone)
 
     def __call__(self, name: str, **values: object) -> str:
-        """A word of the page; "one|many" by ``n``, and ``values`` in the places that are called so."""
+        """Return a word of the page: "one|many" by ``n``, with ``values`` in the places of these names."""
         found = self._now(self._all.page, name) or name
         if "n" in values and "|" in found:
             one, _, many = found.partition("|")
@@ -108,41 +107,41 @@ class Words:
         return _PLACE.sub(lambda place: texts.get(place[1], place[0]), found)
 
     def of(self, group: Group, name: str) -> str:
-        """What is called ``name`` in a group; the name itself where it has no words."""
+        """Return the word for ``name`` in a group, or the name itself without a word."""
         groups: dict[str, str] = getattr(self._all, group)
         known = name.removeprefix("@")
         return self._filled(self._now(groups, known) or self._now(self._all.words, known) or name, {})
 
     def _now(self, words: dict[str, str], name: str) -> str | None:
-        """The words for a name as they are before the data leave, or thereafter."""
+        """Return the words for a name, of before or after the data are sent."""
         return words.get(f"{name}_sent", words.get(name)) if self._sent else words.get(name)
 
     def has_words(self, group: Group, name: str) -> bool:
-        """Whether there are words for it."""
+        """Return whether there are words for a name."""
         return name in getattr(self._all, group) or name in self._all.words
 
     def number(self, value: float) -> str:
-        """A number with the language's signs."""
+        """Format a number with the signs of the language."""
         text = f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"
         return text if self.language == "en" else text.translate(str.maketrans(",.", ".,"))
 
     def size(self, size: float) -> str:
-        """Bytes in the unit a person reads."""
+        """Format a number of bytes in a readable unit."""
         text = human_bytes(size).replace(" ", self._space)
         return text if self.language == "en" else text.replace(".", ",")
 
     def count(self, count: Count) -> str:
-        """A number of patients."""
+        """Format a number of patients for a cell."""
         number = "" if count.number is None else self.number(count.number)
         return number if count.word == "about" else self(f"count_{count.word}", number=number)
 
     def patients(self, count: Count) -> str:
-        """The same in a sentence."""
+        """Format a number of patients for a sentence."""
         number = "" if count.number is None else self.number(count.number)
         return self(f"patients_{count.word}", number=number)
 
     def value(self, value: Value, name: str = "") -> str:
-        """What stands in a cell; ``name``, of its column or fact, says which numbers are bytes."""
+        """Format the value of a cell. ``name`` is its column or fact, which identifies numbers of bytes."""
         match value:
             case Count():
                 return self.count(value)
@@ -158,7 +157,7 @@ class Words:
                 return self.size(value) if is_bytes(name) else self.number(value)
 
     def _named(self, value: str) -> str:
-        """What names stand for: words, or findings by their short names; empty when one is no name."""
+        """Return the words or short names of findings for names; empty if one of them is no name."""
         if " @" in value:
             each = [self._named(one) for one in value.split(" ")]
             return ", ".join(each) if all(each) else ""
@@ -168,7 +167,7 @@ class Words:
         return self._all.findings[name].name if name in self._all.findings else ""
 
     def moment(self, moment: str) -> str:
-        """A moment in ISO 8601, in UTC, or in German in local time; what is none is shown as it is."""
+        """Format a moment in ISO 8601: in UTC, or in German in local time. Any other text is unchanged."""
         try:
             at = datetime.fromisoformat(moment)
         except ValueError:
@@ -181,7 +180,7 @@ class Words:
         return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
     def finding(self, finding: ReportFinding) -> list[SentencePiece]:
-        """What was found as a sentence; what it is about stands behind it where the sentence has no place for it."""
+        """Return the sentence of a finding. Its ``about`` is appended if the sentence has no place for it."""
         words = self._all.findings.get(finding.code)
         say = (words.sent if self._sent else "") or words.say if words else ""
         pieces = self._pieces(say, finding) if words else [SentencePiece(finding.code, data=True)]
@@ -191,7 +190,7 @@ class Words:
         return pieces
 
     def advice(self, finding: ReportFinding) -> list[SentencePiece]:
-        """What to do about a finding; empty when nothing is said about that."""
+        """Return what to do about a finding; empty without advice."""
         words = self._all.findings.get(finding.code)
         return self._pieces(words.do, finding) if words and words.do else []
 
@@ -203,7 +202,7 @@ class Words:
         return text + (f". {self('comment')}: {shown(one.comment)}" if one.comment else "")
 
     def again(self, line: str) -> str:
-        """Why a job waits again, which its record has in English; a line that says something else stays as it is."""
+        """Translate a reason why a job waits again, recorded in English; an unknown line is unchanged."""
         for name, text in vocabulary("en").page.items():
             pattern = _ESCAPED.sub(r"(?P<\1>.+)", re.escape(text))
             if name.startswith("again_") and (found := re.fullmatch(pattern, line)) is not None:
@@ -211,7 +210,7 @@ class Words:
         return line
 
     def many(self, code: str, n: int) -> str:
-        """A sentence for ``n`` findings of a kind, which are listed behind it; empty where there is none."""
+        """Return the sentence for ``n`` findings of a kind that are listed after it; empty without one."""
         words = self._all.findings.get(code)
         return self._filled(words.many, {"n": self.number(n)}) if words else ""
 
@@ -236,23 +235,23 @@ class Words:
 
 
 def visible(text: str) -> str:
-    """A text with signs that nobody sees, or that turn the direction of others, as escapes."""
+    """Escape invisible characters and those that change the direction of text."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in "\n\N{NO-BREAK SPACE}" else ascii(sign)[1:-1] for sign in text)
 
 
 def is_bytes(name: str) -> bool:
-    """Whether numbers under this name are bytes."""
+    """Return whether numbers under this name are bytes."""
     return name in {"bytes", "content", "stored"} or name.endswith("_bytes")
 
 
 @cache
 def vocabulary(language: str) -> Vocabulary:
-    """The words of a language."""
+    """Return the words of a language."""
     return msgspec.json.decode((Path(__file__).parent / "words" / f"{language}.json").read_bytes(), type=Vocabulary)
 
 
 def joined(pieces: Iterable[SentencePiece], data: Callable[[str], str], words: Callable[[str], str]) -> str:
-    """A sentence in one text: what is data as ``data`` shows it, what is a word of ours as ``words`` does."""
+    """Join a sentence into one text, data formatted by ``data`` and words by ``words``."""
     return "".join(data(piece.text) if piece.data else words(piece.text) for piece in pieces)

@@ -59,7 +59,7 @@ def attributes(facts: ReportFacts) -> Iterator[Completeness]:
 
 
 def patients_with(measured: Measured, element: str) -> int:
-    """How many patients have anything at an element: exact where the pass counted it, else the least that is known."""
+    """Return how many patients have an element: exact where counted, else the least known number."""
     if element in measured.elements:
         return measured.elements[element]
     if element in measured.paths:
@@ -68,20 +68,20 @@ def patients_with(measured: Measured, element: str) -> int:
 
 
 def _inside(measured: Measured, element: str) -> list[Path]:
-    """What stands at an element, and below it."""
+    """Return the paths at and below an element."""
     inside = (f"{element}.", f"{element}(", *([element.replace("[x]", "")] if "[x]" in element else []))
     return [at for path, at in measured.paths.items() if path == element or path.startswith(inside)]
 
 
 def _is_nobodys(facts: ReportFacts, name: str) -> bool:
-    """Whether resources of a type are there, or were, and all belong to no patient."""
+    """Return whether all resources of a type, now or at the import, belong to no patient."""
     both = [facts.leaving, *([facts.imported] if facts.imported is not None else [])]
     counted = [measured.types[name] for measured in both if name in measured.types]
     return any(one.nobody for one in counted) and not any(one.patients for one in counted)
 
 
 def _resources_with(measured: Measured, element: str) -> int:
-    """Of what is nobody's: how many resources have anything at an element, the least that is known."""
+    """Return the least known number of resources without a patient that have an element."""
     return max((at.nobody for at in _inside(measured, element)), default=0)
 
 

@@ -39,8 +39,11 @@ def r4_names() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What a report on ``measured``, which leaves, may show. ``asked`` are codes and texts of the query; ``ours`` says
-    that tables, and their columns, are named by it, and none by a person who corrected some."""
+    """Publication rules for a report on ``measured``, the data to be sent.
+
+    ``asked`` are codes and texts of the query. ``ours`` is true if no person corrected files, so that names of tables
+    and columns are not private.
+    """
 
     k: int
     recipient: bool
@@ -51,7 +54,7 @@ class Disclosure:
 
     @property
     def all(self) -> int:
-        """The exact number of patients."""
+        """Exact number of patients."""
         return self.measured.patients
 
     @property
@@ -87,7 +90,7 @@ class Disclosure:
 
     @property
     def all_before(self) -> int | None:
-        """The number of patients in ``import/`` where it may be said beside those who leave (R6)."""
+        """Number of patients in ``import/``, or ``None`` if it may not be shown beside the sent ones (R6)."""
         if self.imported is None:
             return None
         imported = self.imported.patients
@@ -161,7 +164,7 @@ class Disclosure:
         return self.text(url, max(one.extensions.get(url, 0) for one in both))
 
     def _having(self, path: str) -> int:
-        """The most patients that are known to have what is at or below a path, here or in ``import/``."""
+        """Return the largest known number of patients with a path or one below it, here or in ``import/``."""
         found = 0
         for measured in (self.measured, self.imported):
             if measured is None or found >= self.k:

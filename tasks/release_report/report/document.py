@@ -49,7 +49,7 @@ class ReportFinding(ReportPart):
 
     @property
     def key(self) -> str:
-        """What it is, whatever the numbers are."""
+        """Identity of the finding, without its numbers."""
         return f"{self.code} {self.about}".strip()
 
 

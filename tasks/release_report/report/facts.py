@@ -1,6 +1,6 @@
-"""Everything that the release report is made of beside the words: what was measured, counted, asked for and decided.
+"""All facts of the release report besides its words: measurements, counts, the query and the decisions.
 
-All numbers here are exact, and no text has passed R7 yet: only ``build`` makes something of it that may be read.
+All numbers are exact, and no text has passed R7 yet. Only ``build`` makes published values of them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the data go, as the configuration says it. Without user, password, query or fragment.
+    """Destination of the data in the configuration, without user, password, query or fragment.
 
-    ``host`` has its port where one is given. ``private`` says that it is a private address or a name without a dot.
-    ``encrypted`` and ``first_time`` are ``None`` where that is not known.
+    ``host`` has its port where one is given. ``private`` is true for a private address or a name without a dot.
+    ``encrypted`` and ``first_time`` are ``None`` if unknown.
     """
 
     mode: str
@@ -44,7 +44,7 @@ class Destination:
 
     @property
     def shown(self) -> str:
-        """The one line of the tile."""
+        """Text of the tile, one line."""
         return (
             self.host + self.path if not self.bucket else f"{self.bucket} ({self.host})" if self.host else self.bucket
         )
@@ -94,17 +94,15 @@ UNRECORDED: Final = " "
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFacts:
-    """What ``build`` makes the document of. What is measured and read from the job directory is there from ``make`` on.
+    """Input of ``build``. ``make`` adds the measurements and what is read from the job directory.
 
-    ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
-    names only are not done yet. ``imported`` is ``None`` where ``import/`` could not be compared. ``query`` is the
-    effective one. ``changed`` are files that are not as they were when they were checked. ``kept`` are the systems and
-    paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the report with which data of this query left for
-    this destination before, ``last_copy`` the recipient's copy of it.
-    ``asked_patients`` is the length of the list of patients given, ``outside_patients`` are those of whom the
-    extraction server left out resources for want of consent.
-    ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
-    ``files`` is the digest over what leaves.
+    ``step`` is the position of the wait, ``None`` at the end. ``steps`` have details and warnings once they ran.
+    ``imported`` is ``None`` if ``import/`` could not be compared. ``query`` is the effective one. ``changed`` are files
+    that changed after they were checked. ``kept`` are the systems and paths of
+    ``services.pseudonymizer.kept_identifiers``. ``last`` is the report of the last release of this query to this
+    destination, ``last_copy`` its recipient's copy. ``asked_patients`` is the length of the given list of patients.
+    ``outside_patients`` are those of whom resources were left out for want of consent. ``decides`` is true if a person
+    decides before the data are sent, ``sent`` if they were sent. ``files`` is the digest over the data to be sent.
     """
 
     job: str
@@ -156,7 +154,7 @@ class ReportFacts:
 
     @property
     def query_not_applied(self) -> bool:
-        """Whether there is a query, and no extraction of this job applied it."""
+        """True if there is a query that no extraction of this job applied."""
         return self.query is not None and self.step_with(Role.EXTRACT) is None
 
     def step_with(self, role: Role) -> StepReport | None:
@@ -190,14 +188,14 @@ def destination_of(config: PipelineConfig) -> Destination | None:
 
 
 def authentication(auth: AuthConfig) -> str:
-    """The kind of credentials: ``none``, ``basic``, ``oauth2``, and an API key beside them."""
+    """Return the kind of credentials: ``none``, ``basic``, ``oauth2``, or one of them with an API key."""
     if auth.api_key is None:
         return auth.scheme
     return "api_key" if auth.scheme == "none" else f"{auth.scheme}_and_api_key"
 
 
 def is_private(host: str) -> bool:
-    """Whether a host is a private address, this machine, or a name without a dot, which only a local network knows."""
+    """Return whether a host is a private address, this machine, or a name without a dot (of a local network)."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:

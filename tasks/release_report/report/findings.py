@@ -1,4 +1,4 @@
-"""Section 1: what a person looks at first (document 5, section 1). Each is a stop, a look or a note, in this order.
+"""Section 1: findings, each a stop, a look or a note, in this order (document 5, section 1).
 
 A finding is about a path, a file, a host or a type, never about a value. Alarms are not suppressed (R9): one patient is
 "fewer than k patients". The same facts give the same findings in the same order.
@@ -39,7 +39,7 @@ _KINDS: Final = (
 
 
 def findings(facts: ReportFacts, show: Disclosure) -> tuple[ReportFinding, ...]:
-    """All findings, the stops first."""
+    """Return all findings, the stops first."""
     found = [
         *_identifying(facts, show),
         *changes.findings(facts, show, lambda path: is_kept(facts, path, "")),
@@ -58,12 +58,12 @@ def findings(facts: ReportFacts, show: Disclosure) -> tuple[ReportFinding, ...]:
 
 
 def kind_word(kind: str) -> str:
-    """The word of the page's for a kind of what identifies."""
+    """Return the name of the word for a kind of identifying data."""
     return f"@kind-{kind}" if kind else "@kind-value"
 
 
 def is_kept(facts: ReportFacts, path: str, kind: str) -> bool:
-    """Whether ``kept_identifiers`` keeps what stands at a path: it, or one above it, or all systems that leave."""
+    """Return whether ``kept_identifiers`` covers a path, a path above it, or all identifier systems of the data."""
     if any(path == kept or path.startswith((f"{kept}.", f"{kept}(")) for kept in facts.kept):
         return True
     systems = facts.leaving.identifier_systems
@@ -127,7 +127,7 @@ def _identifying(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding
 
 
 def _one_each(found: list[ReportFinding]) -> Iterator[ReportFinding]:
-    """Paths that R7 makes alike are said once for each kind: how many they are is not told."""
+    """Yield one finding for all paths of a kind that R7 prints alike, so that their number is not revealed."""
     seen: set[tuple[str, str, str]] = set()
     for one in found:
         what = (one.code, one.about, str(one.values.get("kind")))
@@ -171,7 +171,7 @@ def _references(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]
 
 
 def _counts(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
-    """What the steps say and what was measured must agree (section 4)."""
+    """Yield findings where the reports of the steps and the measurements differ (section 4)."""
     measured = facts.leaving
     if facts.imported is not None and not measured.tables:
         before, after = facts.imported.patients, measured.patients
@@ -215,7 +215,7 @@ def _lost(facts: ReportFacts, show: Disclosure, patients: int) -> Count:
 
 
 def _may_lose(facts: ReportFacts) -> bool:
-    """Whether patients may be fewer than in ``import/``: by a rule that removes, or by a person's correction."""
+    """Return whether patients may be fewer than in ``import/``: by a removing rule or a correction."""
     return bool(facts.corrected) or (facts.rules is not None and facts.rules.removes)
 
 
@@ -258,8 +258,9 @@ def _pseudonymization(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFi
 
 
 def _paths_revealing_shift(facts: ReportFacts) -> Iterator[str]:
-    """Paths whose dates were the same month for everybody in the hospital, such as the moment of the extraction, and
-    are not where each patient has a shift of her own: the difference is that shift (7e).
+    """Yield paths whose dates all had one month at the import, but not after a shift per patient (7e).
+
+    The difference, for example of the time of an extraction, reveals each patient's shift.
     """
     if facts.imported is None or facts.leaving.shift != "own":
         return
@@ -278,7 +279,7 @@ def _apart(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
 
 
 def _by(facts: ReportFacts) -> str:
-    """The word for what tells them apart: what ``report.quasi_identifiers`` names."""
+    """Return the name of the word for the elements in ``report.quasi_identifiers``."""
     counted = facts.settings.quasi_identifiers
     return "@by-" + "-".join(word for element, word in _ELEMENTS.items() if element in counted)
 

@@ -115,7 +115,7 @@ class KeptFigures:
         return then if known and not self.far(now, then) else now
 
     def _moved(self, now: ReportSection, then: ReportSection) -> bool:
-        """Whether any figure moved by ``k``, or one of 2k patients appears or is gone without a reason."""
+        """Return whether a figure moved by ``k``, or one of 2k patients appears or is gone without a reason."""
         one, other = dict(_rows(now)), dict(_rows(then))
         # One patient more moves a class of section 8 into the next band.
         least = most_of_some(self.k) + 2 if now.number == _CLASSES else self.k
@@ -129,7 +129,7 @@ class KeptFigures:
         )
 
     def far(self, one: Value, other: Value, least: int = 0) -> bool:
-        """Whether one count is ``k`` or more (``least``) from another one, whatever they stand for."""
+        """Return whether two counts differ by at least ``least`` (default ``k``), whatever they stand for."""
         least = least or self.k
         if not isinstance(one, Count) or not isinstance(other, Count):
             return False
@@ -178,7 +178,7 @@ def _with_all(table: Table, now: ReportSection) -> Table:
 
 
 def _rows(section: ReportSection) -> Iterator[tuple[tuple[str, ...], Value]]:
-    """Return each cell and fact under what it is about."""
+    """Yield each cell and fact with its key."""
     for one in section.facts:
         yield ("", one.name), one.value
     for table in section.tables:

@@ -1,7 +1,7 @@
-"""The query of a job as the release report tells it: its cohort as criteria, its attribute groups, what was added.
+"""The query of a job in the release report: criteria of the cohort, attribute groups, additions.
 
-Its texts are the query's, not the data's: they may be shown whole (R7). A document that cannot be read as a CRTDL has
-no query here; the report then says so.
+Its texts come from the query, not from the data, so they may be shown in full (R7). A document that cannot be read as a
+CRTDL counts as no query.
 """
 
 from __future__ import annotations
@@ -65,23 +65,26 @@ class EffectiveQuery:
 
     @property
     def types(self) -> frozenset[str]:
-        """The resource types it names."""
+        """Resource types of the query."""
         return frozenset(group.type for group in self.groups)
 
     @property
     def codes(self) -> frozenset[str]:
-        """All codes that it names, as ``system|code``."""
+        """All codes of the query, as ``system|code``."""
         named = [code for criterion in self.criteria for code in criterion.codes]
         return frozenset([*named, *(code for group in self.groups for code in group.filters)])
 
     @property
     def asks_for_consent(self) -> bool:
-        """Whether a criterion of the cohort is about consent."""
+        """True if a criterion of the cohort is about consent."""
         return any(CONSENT.casefold() in criterion.context.casefold() for criterion in self.criteria)
 
 
 def read_query(path: Path, given: Path | None = None) -> EffectiveQuery | None:
-    """The query in ``path``, the effective CRTDL; ``given`` is the one before enrichment. ``None``: not readable."""
+    """Read the query in ``path``, the effective CRTDL; ``given`` is the one before enrichment.
+
+    Return ``None`` if it cannot be read.
+    """
     try:
         content = read_content(path)
         document = parse_document(content, path)
@@ -166,7 +169,7 @@ def _period(period: Mapping[str, Any], first: str, last: str) -> str:
 
 
 def _groups(document: Mapping[str, Any], known: Mapping[str, QueryGroup] | None) -> Iterator[QueryGroup]:
-    """The groups; ``known`` are those before enrichment by profile, ``None`` where that is not known."""
+    """Yield the groups; ``known`` are those before enrichment by profile, or ``None`` if unknown."""
     listed = [_object(group) for group in _list(_object(document.get("dataExtraction")).get("attributeGroups"))]
     names = {str(group.get("id")): str(group.get("name") or group.get("id") or "") for group in listed}
     for group in listed:
@@ -203,8 +206,10 @@ def _filters(group: Mapping[str, Any]) -> Iterator[str]:
 
 
 def element_of(ref: str) -> str:
-    """The element that an attribute names, as a path of ``Measured``: ``Observation.value[x]:valueQuantity.code`` is
-    ``Observation.valueQuantity.code``, and of a slice its element."""
+    """Return the element of an attribute as a path of ``Measured``.
+
+    ``Observation.value[x]:valueQuantity.code`` is ``Observation.valueQuantity.code``; a slice is its element.
+    """
     parts = []
     for part in ref.split("."):
         name, _, slice_name = part.partition(":")

@@ -1,6 +1,6 @@
-"""What the steps left beside the data: the rules of pseudonymization, findings of validations, exclusion lists.
+"""Read files of the steps besides the data: pseudonymization rules, validation findings, exclusion lists.
 
-What cannot be read is left out of the report, which says so.
+A file that cannot be read is left out of the report, which says so.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _text(path: Path, *, encoding: str) -> io.TextIOWrapper:
 
 
 def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> dict[FindingKind, dict[str, Cell]]:
-    """The patients of each kind of findings by profile, where each line of each file is a patient's of its own."""
+    """Return the patients of each kind of finding by profile, for files with one patient per line."""
     numbers = _a_patient_a_line(leaving, imported)
     found: dict[FindingKind, dict[str, Cell]] = {}
     anybodys: set[FindingKind] = set()
@@ -145,8 +145,10 @@ def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> di
 
 
 def _a_patient_a_line(leaving: Measured, imported: Measured | None) -> dict[str, range]:
-    """The files, by their last names, of which each line is a patient of its own, with numbers for their lines; none
-    where a patient is in two of them."""
+    """Return numbers for the lines of each file, by its last name, in which each line is another patient.
+
+    The result is empty if a patient is in two files.
+    """
     lines: dict[str, int] = {}
     others: set[str] = set()
     for measured in (leaving, *([imported] if imported is not None else ())):

@@ -75,7 +75,7 @@ def test_without_a_terminal_a_decision_is_required_and_shown_with_name_and_reaso
     assert approval.pop("when").endswith("+00:00")
     assert approval == {
         "position": 2, "approved": True, "by": BY, "comment": COMMENT, "where": "cli", "despite": None,
-        "overridden": [], "report": None,
+        "overridden": [], "report": None, "accepted": {}, "refused": {}, "questions": [],
     }  # fmt: skip
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert r"step 2 was approved by Anna \x1b[31mData on the command line at " in text

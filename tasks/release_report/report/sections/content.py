@@ -88,7 +88,7 @@ def _codes(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
 
 
 def _display(codes: Codes, code: str, show: Disclosure) -> str | None:
-    """The text beside a code, where at least ``k`` patients have this spelling."""
+    """Return the text beside a code if at least ``k`` patients have this spelling."""
     display = codes.displays.get(code)
     return show.text(display, codes.display_patients.get(code, 0)) if display else None
 

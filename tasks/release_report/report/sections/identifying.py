@@ -62,7 +62,7 @@ def _identifying_rows(facts: ReportFacts, show: Disclosure) -> Iterator[tuple[st
 
 
 def _original(facts: ReportFacts, at: Path, show: Disclosure) -> Value:
-    """Who still has an original value at a path; nothing is said where that was not compared."""
+    """Return the patients with an original value at a path; ``None`` if that was not compared."""
     if at.original:
         return show.count(at.original)
     if at.original_nobody:
@@ -71,7 +71,7 @@ def _original(facts: ReportFacts, at: Path, show: Disclosure) -> Value:
 
 
 def _before(facts: ReportFacts, path: str, show: Disclosure, now: int) -> Value:
-    """Who had something at a path when it was imported; a table has other paths."""
+    """Return the patients with a path at the import; ``None`` for tables, which have other paths."""
     if facts.imported is None or facts.leaving.tables:
         return None
     then = facts.imported.paths.get(path)

@@ -123,17 +123,17 @@ def consent_not_checked(facts: ReportFacts) -> str:
 
 
 def left_out_for_consent(details: Mapping[str, Any]) -> int:
-    """The resources that an extraction left out for want of consent, as its result counts them."""
+    """Return the number of resources left out for want of consent, from the result of an extraction."""
     return sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
 
 
 def checked_or(number: Value, *, checked: bool) -> Value:
-    """What was left out for want of consent; that it was nothing says nothing where nobody looked."""
+    """Return the number left out for want of consent, or "not checked" for zero if nobody checked."""
     return number if checked or number != NONE else "@not-checked"
 
 
 def numbers_of(value: Any) -> dict[str, int]:
-    """The numbers by name that a step's details have."""
+    """Return the numbers by name in the details of a step."""
     found = value.items() if isinstance(value, Mapping) else ()
     return {str(name): n for name, n in found if isinstance(n, int) and not isinstance(n, bool)}
 

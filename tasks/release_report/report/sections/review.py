@@ -164,7 +164,7 @@ def compared(facts: ReportFacts, show: Disclosure, found: tuple[ReportFinding, .
 
 
 def is_alike(facts: ReportFacts) -> bool:
-    """Whether the last report is about the same: resources or tables, compared with ``import/`` or not."""
+    """Return whether the last report has the same kind of data, compared with ``import/`` or not."""
     if facts.last is None:
         return False
     tables = any("tables-leave" in one.said for one in facts.last.sections)
