@@ -255,7 +255,7 @@ class Commands:
 
 
 def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A directory that all xdist workers of this session share."""
+    """Return a directory that all xdist workers of this session share."""
     base = tmp_path_factory.getbasetemp()
     return base if worker_id == "master" else base.parent
 
@@ -270,7 +270,7 @@ def characters() -> None:
 
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The database that a new jobs directory begins with."""
+    """Return the database that a new jobs directory begins with."""
     path = tmp_path_factory.mktemp("prefect") / "prefect.db"
     if not provide(path):  # the first server makes it
         from flows.engine.server.start import EmbeddedServer
@@ -288,7 +288,7 @@ _SERVER: list[Path] = []
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
-    """The address of a Prefect server that all workers of this run share; its secret is in the environment.
+    """Yield the address of a Prefect server that all workers of this run share; its secret is in the environment.
 
     It is the embedded server of a jobs directory: the first worker starts it, and it ends with the last, however that
     one ends. Tests see the records of each other's jobs in it.
@@ -312,7 +312,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
 
 
 def address_of(url: str) -> ApiAddress:
-    """The shared server, or a bridge in front of it, as this process may use it."""
+    """Return the shared server, or a bridge in front of it, as this process may use it."""
     from flows.engine.api_address import configured_api
 
     found = configured_api({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]})
@@ -321,7 +321,7 @@ def address_of(url: str) -> ApiAddress:
 
 
 def own_name(directory: Path) -> str:
-    """A name that no other test of this run has, for what a test leaves with the shared server."""
+    """Return a name that no other test of this run has, for what a test leaves with the shared server."""
     return f"{directory.name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
 
 
@@ -334,7 +334,7 @@ def seed(jobs_dir: Path, database: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_secrets_of_another_test() -> Iterator[None]:
-    """A process remembers what it sent; a test's words must not be blanked in the answers of the next one."""
+    """Forget the secrets that a test sent, which would be blanked in the answers of the next test."""
     yield
     SECRETS.clear()
 
@@ -372,7 +372,7 @@ def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
 
 @pytest.fixture
 def fhir(tmp_path: Path) -> Iterator[Fhir]:
-    """A sandbox FHIR server."""
+    """Yield a sandbox FHIR server."""
     from deployments.sandbox.common.serve import serve_in_thread
     from deployments.sandbox.fhir.app import FhirOptions, fhir_service
     from tests.peers.project import Fhir
@@ -383,7 +383,7 @@ def fhir(tmp_path: Path) -> Iterator[Fhir]:
 
 @pytest.fixture
 def project(tmp_path: Path, fhir: Fhir) -> Path:
-    """A configuration for local_import → wait → send in the working directory, and its input in ``data/``.
+    """Write a configuration for local_import → wait → send in the working directory, and its input in ``data/``.
 
     Without release reports: its patients have names, which a release would need a reason for.
     """
@@ -423,7 +423,7 @@ def ask_prefect(method: str, url: str, body: object = None, *, secret: str | Non
 
 
 def started(child: subprocess.Popen[str]) -> str:
-    """The job id that a command has printed."""
+    """Return the job id that a command has printed."""
     assert child.stdout is not None
     line = child.stdout.readline()
     assert line.startswith("job "), line
@@ -459,7 +459,7 @@ def free_ports(count: int = 1) -> int:
 
 
 def processes_with(text: str) -> Sequence[int]:
-    """The process ids whose command line holds ``text``."""
+    """Return the process ids whose command line holds ``text``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

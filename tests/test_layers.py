@@ -24,7 +24,7 @@ Edge = tuple[str, str]
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """The modules of the layers, by their names."""
+    """Return the modules of the layers, by their names."""
     found = {}
     for path in (path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -61,7 +61,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _step(module: str) -> str | None:
-    """The step that a module belongs to; ``release_report`` is none in the catalogue, and kept apart as one."""
+    """Return the step that a module belongs to; ``release_report`` is none in the catalogue, and kept apart as one."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "tasks" and parts[1] != "shared" else None
 

@@ -64,7 +64,7 @@ def service(ready: Connection) -> None:
 
 
 def view(group: str, kind: str) -> GroupView:
-    """A view of eight columns."""
+    """Return a view of eight columns."""
     select = [{"column": [{"name": name, "path": name} for name in COLUMNS]}]
     definition = {"resourceType": RESOURCE_TYPE, "name": kind, "status": "active", "resource": kind, "select": select}
     columns = tuple(ViewColumn(name, None, collection=False) for name in COLUMNS)
@@ -81,7 +81,7 @@ CRTDL = Crtdl(
 
 
 def entries(line: bytes) -> list[bytes]:
-    """The entries of a Bundle, its Provenances among them."""
+    """Return the entries of a Bundle, its Provenances among them."""
     bundle = json.loads(line)
     groups = {one.resource_type: one.group_id for one in VIEWS}
     for kind, group in groups.items():

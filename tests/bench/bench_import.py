@@ -75,7 +75,7 @@ def _serve(ready: Connection, directory: str, certificate: str | None) -> None:
 
 @contextmanager
 def served(directory: Path, certificate: Path | None = None) -> Iterator[str]:
-    """The directory over HTTP, or HTTPS, from a process of its own."""
+    """Yield the directory over HTTP, or HTTPS, from a process of its own."""
     with serving(_serve, str(directory), str(certificate) if certificate else None) as port:
         yield f"{'https' if certificate else 'http'}://localhost:{port}"
 

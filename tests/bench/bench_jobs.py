@@ -77,7 +77,7 @@ RECORD = (
 
 @contextlib.contextmanager
 def counted(api: str) -> Iterator[tuple[Bridge, str]]:
-    """A bridge to the API, which counts, and the API's address behind it."""
+    """Yield a bridge to the API, which counts, and the API's address behind it."""
     with bridge(api.removesuffix("/api")) as between:
         yield between, f"{between.url}/api"
 
@@ -97,20 +97,20 @@ class Database:
         return float(self.ask(self.size_query))
 
     def events(self) -> float:
-        """Bytes of the events and their indexes."""
+        """Return the bytes of the events and their indexes."""
         return float(self.ask(self.events_query) or 0)
 
     def rows(self, tables: Sequence[str]) -> int:
-        """Rows in those tables."""
+        """Count the rows in those tables."""
         return int(self.ask("select " + " + ".join(f"(select count(*) from {table})" for table in tables)))
 
     def artifacts(self) -> float:
-        """Bytes of the artifacts' data."""
+        """Return the bytes of the artifacts' data."""
         return float(self.ask("select coalesce(sum(length(cast(data as text))), 0) from artifact"))
 
 
 def sqlite(home: Path) -> Database:
-    """The embedded server's file. Only pages in use count: a file does not shrink by itself."""
+    """Return the embedded server's file. Only pages in use count: a file does not shrink by itself."""
     names = ", ".join(f"'{name}'" for name in EVENTS)
 
     def run_query(query: str) -> str:
@@ -128,7 +128,7 @@ def sqlite(home: Path) -> Database:
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[Database]:
-    """A PostgreSQL of its own, on a socket alone."""
+    """Yield a PostgreSQL of its own, on a socket alone."""
     with postgres_running() as made:
         psql = (str(shutil.which("psql")), "-h", str(made.place), "-U", "prefect", "-d", "postgres", "-Atc")
 
@@ -190,7 +190,7 @@ class BenchSite:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
-        """The server's highest resident size in MB."""
+        """Return the server's highest resident size in MB."""
         status = Path(f"/proc/{self.server}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1000
 
@@ -339,7 +339,7 @@ def finished(site: BenchSite, count: int) -> None:
 
 @contextlib.contextmanager
 def site(place: Path, database: Database) -> Iterator[BenchSite]:
-    """A server over ``database`` in ``place``, and a sandbox FHIR server."""
+    """Yield a server over ``database`` in ``place``, and a sandbox FHIR server."""
     (place / "home").mkdir()
     kept = dict(os.environ)
     os.environ.update(database.environment)

@@ -55,7 +55,7 @@ class PseudonymizerFigures(NamedTuple):
 
 
 def make(directory: Path, megabytes: float, files: int = 4) -> int:
-    """Bundles of 80 kB on average in ``files`` files; their bytes."""
+    """Write Bundles of 80 kB on average into ``files`` files; return their bytes."""
     return write_files(directory, megabytes, files, list(bundles(min(megabytes, 16.0), kilobytes=KILOBYTES)))
 
 

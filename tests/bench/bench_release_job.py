@@ -42,7 +42,7 @@ CASES = (
 
 
 def job(place: Path, url: str, case: Case, requests: int, *, report: bool) -> Spent:
-    """One job, from the command to its end."""
+    """Run one job, from the command to its end."""
     config = place / "config.yaml"
     config.write_text(
         f"pipeline: {{enabled_steps: [{case.steps}]}}\njobs_dir: jobs\n"

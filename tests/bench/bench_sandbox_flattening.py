@@ -68,7 +68,7 @@ def observations(count: int) -> list[str]:
 
 
 def body(count: int) -> bytes:
-    """A request."""
+    """Return a request."""
     parts = [f'{{"name":"viewDefinition","resource":{json.dumps(VIEW)}}}']
     parts += [f'{{"name":"resources","resource":{each}}}' for each in observations(count)]
     return f'{{"resourceType":"Parameters","parameter":[{",".join(parts)}]}}'.encode()

@@ -81,7 +81,7 @@ class SendFigures(NamedTuple):
 
 
 def load(port: int, directory: Path, job: Path, requests: int = 2) -> SendFigures:
-    """One load of ``directory``."""
+    """Run one load of ``directory``."""
     settings = {"url": f"http://127.0.0.1:{port}", "max_concurrent_requests": requests}
     config = PipelineConfig.model_validate({"services": {"send": {"send_as": "direct_resource_load"} | settings}})
     given = context(job, "send", config, source=as_input(directory, job))

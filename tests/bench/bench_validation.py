@@ -78,7 +78,7 @@ def read(source: Path, size: int) -> float:
 
 
 def fast(directory: Path, given: argparse.Namespace) -> Iterator[str]:
-    """The rate and the memory with a service that answers at once."""
+    """Yield the rate and the memory with a service that answers at once."""
     data = directory / "data"
     size = one_line(data, given.line) if given.line else write_files(data, given.mb, given.files)
     if given.zst:

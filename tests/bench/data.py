@@ -51,14 +51,14 @@ def write_files(directory: Path, megabytes: float, files: int, lines: Sequence[b
 
 
 def as_input(data: Path, job: Path) -> Path:
-    """The data as what a job's import left: linked, not copied."""
+    """Link the data as the output of a job's import."""
     job.mkdir(parents=True, exist_ok=True)
     (job / "import").symlink_to(data)
     return job / "import"
 
 
 def one_line(directory: Path, megabytes: float) -> int:
-    """One Bundle of that size on one line, of which never more than a hundredth is held. Returns the bytes."""
+    """Write one Bundle of that size on one line, with a hundredth of it in memory. Return the bytes."""
     directory.mkdir(parents=True, exist_ok=True)
     entries = cycle([line[line.index(b"[") + 1 : line.rindex(b"]")] for line in bundles(min(megabytes / 100, 20))])
     with (directory / "large.ndjson").open("wb") as file:

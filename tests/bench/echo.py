@@ -62,7 +62,7 @@ def answer(path: str, body: bytes) -> tuple[int, bytes]:
 
 
 def _renamed(resource: bytes) -> bytes:
-    """The resource without what identifies: hardly more work than an echo, and nothing for the step to find."""
+    """Return the resource without what identifies: hardly more work than an echo, and nothing for the step to find."""
     for name in (b'"name":', b'"telecom":', b'"address":'):
         resource = resource.replace(name, name.replace(b"e", b"3"))
     return resource.replace(b'"value":"', b'"value":"0')
@@ -139,7 +139,7 @@ def serve_slowly(ready: Connection) -> None:
 
 @contextmanager
 def serving(target: Callable[..., None] = serve, *arguments: Any) -> Iterator[int]:
-    """The port of a service in a process of its own: a fresh interpreter, a fork would share memory figures."""
+    """Yield the port of a service in a process of its own: a fresh interpreter, a fork would share memory figures."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
@@ -178,7 +178,7 @@ def requests_a_second(port: int, path: str, count: int, threads: int = 2, body: 
 
 
 def limit(port: int, path: str = "/echo", size: int = 50 * MB, threads: int = 2, body: bytes = _BODY) -> float:
-    """The same in MB/s, ``size`` bytes in all."""
+    """Return the same rate in MB/s, for ``size`` bytes in all."""
     return requests_a_second(port, path, max(threads, size // len(body)), threads, body) * len(body) / MB
 
 

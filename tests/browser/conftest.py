@@ -97,12 +97,12 @@ jobs_dir: "{self.directory}/jobs"
         return {row["id"]: row["state"] for row in json.loads(shown.out)}
 
     def log(self, job: str) -> str:
-        """The job's log."""
+        """Return the job's log."""
         return (self.directory / "jobs" / job / "job.log").read_text()
 
 
 def write_patients(directory: Path, *, files: int = 3, patients: int = 6) -> int:
-    """Patients with canaries for name, identifier, id and address, in Bundles; how many resources there are."""
+    """Write Bundles of patients with canaries as name, identifier, id and address; count the resources."""
     directory.mkdir(parents=True)
     number = 0
     for file in range(files):
@@ -169,7 +169,7 @@ def link(api: str) -> str:
 
 @pytest.fixture
 def ui(browser: Browser, site: BrowserSite, tmp_path: Path) -> Iterator[Ui]:
-    """A tab of the browser. No page may show a person's data, and none may need another host."""
+    """Yield a tab of the browser. No page may show a person's data, and none may need another host."""
     from tests.browser.ui import Ui
 
     for service in site.urls:

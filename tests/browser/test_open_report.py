@@ -50,7 +50,7 @@ class WaitingJob:
 def parked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated_database: Path
 ) -> Iterator[WaitingJob]:
-    """A job at its wait with the server of its jobs directory, and with one for several machines."""
+    """Yield a job at its wait with the server of its jobs directory, and with one for several machines."""
     place = tmp_path_factory.mktemp(request.param)
     write_input(place / "data")
     (place / "site").mkdir()

@@ -116,7 +116,7 @@ class Ui:
         return answer.value
 
     def parameter(self, name: str) -> Locator:
-        """The field of a parameter in the form."""
+        """Return the field of a parameter in the form."""
         label = self.page.locator(".schema-form-property__label", has_text=re.compile(rf"^{name}( \(Optional\))?$"))
         return self.page.locator(".schema-form-property", has=label)
 
@@ -132,7 +132,7 @@ class Ui:
         expect(self.page.locator(".page-heading .state-badge")).to_have_text(name, timeout=PATIENCE)
 
     def task_runs(self, run: str) -> dict[str, str]:
-        """The task runs of a run by name, and their states."""
+        """Return the task runs of a run by name, and their states."""
         self.open_run(run, "task-runs")
         items = self.page.locator(".task-run-list-item")
         items.first.wait_for()
@@ -140,7 +140,7 @@ class Ui:
         return {lines[0]: lines[1] for lines in (item.splitlines() for item in items.all_inner_texts())}
 
     def title(self, run: str) -> str:
-        """The title of the page of the job among the artifacts of a run."""
+        """Return the title of the page of the job among the artifacts of a run."""
         self.open_run(run, "artifacts")
         cards = self.page.locator(".artifact-card", has_text=JOB)
         cards.first.wait_for()
@@ -156,13 +156,13 @@ class Ui:
         return self.wait_for_text(until, "page")
 
     def logs(self, run: str, *, until: str) -> str:
-        """The Logs tab of a run, when it shows ``until``."""
+        """Return the Logs tab of a run, when it shows ``until``."""
         self.open_run(run, "logs")
         self.page.get_by_text(until).first.scroll_into_view_if_needed()
         return self.wait_for_text(until, "logs")
 
     def tables(self) -> list[list[list[str]]]:
-        """The tables of the page, row by row; the first row is the header."""
+        """Return the tables of the page, row by row; the first row is the header."""
         return [
             [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
             for table in self.page.locator("table").all()

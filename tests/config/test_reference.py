@@ -25,7 +25,7 @@ EXAMPLE = HERE / "example.yaml"
 
 
 def example(*, without: tuple[str, ...] = ()) -> str:
-    """The example with every key switched on, except those whose line matches one of ``without``."""
+    """Return the example with every key switched on, except those whose line matches one of ``without``."""
     lines = [re.sub(r"^(\s*)#(?=[a-z-])", r"\1", line) for line in EXAMPLE.read_text().splitlines()]
     return "\n".join(line for line in lines if not any(re.match(rf"\s*{name}:", line) for name in without))
 

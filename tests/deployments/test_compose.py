@@ -198,7 +198,7 @@ class TestContainersPage:
 
 
 def settings_of(model: Any) -> set[str]:
-    """The variables of Prefect's settings, by its own aliases and prefixes."""
+    """Return the variables of Prefect's settings, by its own aliases and prefixes."""
     prefix = model.model_config.get("env_prefix", "")
     names: set[str] = set()
     for name, field in model.model_fields.items():

@@ -30,7 +30,7 @@ ANALYTICS = "amplitude"
 def own_server(
     place: Path, database: Path, *arguments: str, login: str | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server with its files in ``place``: its address, and its process."""
+    """Yield a server with its files in ``place``: its address, and its process."""
     home = place / "home"
     home.mkdir(parents=True)
     shutil.copy(database, home / "prefect.db")

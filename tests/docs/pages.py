@@ -48,7 +48,7 @@ def read(page: Path) -> str:
 
 
 def blocks(page: Path, *languages: str) -> Iterator[PageBlock]:
-    """The fenced blocks of a page; of the given languages, or all."""
+    """Yield the fenced blocks of a page; of the given languages, or all."""
     text = read(page)
     for match in _FENCE.finditer(text):
         if not languages or match["language"] in languages:
@@ -56,7 +56,7 @@ def blocks(page: Path, *languages: str) -> Iterator[PageBlock]:
 
 
 def example(page: str, beginning: str) -> PageBlock:
-    """The one block of a page that begins with these words.
+    """Return the one block of a page that begins with these words.
 
     ``test_every_example`` finds the calls in the source, so both arguments are plain texts.
     """
@@ -65,18 +65,18 @@ def example(page: str, beginning: str) -> PageBlock:
 
 
 def section(page: Path, heading: str) -> str:
-    """The text below a heading of the second level, up to the next one."""
+    """Return the text below a heading of the second level, up to the next one."""
     (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", read(page), re.MULTILINE | re.DOTALL)
     return str(text)
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", read(page))
 
 
 def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every call of our program on a page, in blocks and between backticks: as written, and its arguments."""
+    """Yield every call of our program on a page, in blocks and between backticks: as written, and its arguments."""
     for block in blocks(page, "bash", ""):
         yield from called(block)
     for inline in _INLINE.findall(prose(page)):
@@ -84,14 +84,14 @@ def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def called(block: PageBlock) -> Iterator[tuple[str, list[str]]]:
-    """The calls of our program in a block."""
+    """Yield the calls of our program in a block."""
     for line in block.text.splitlines():
         if "[OPTIONS]" not in line:  # the usage lines of the commands page
             yield from _calls(line)
 
 
 def spoken(page: Path) -> set[str]:
-    """The calls between backticks, in sentences and tables."""
+    """Return the calls between backticks, in sentences and tables."""
     return {text for inline in _INLINE.findall(prose(page)) for text, _ in _calls(inline)}
 
 

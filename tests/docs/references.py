@@ -40,7 +40,7 @@ _WORDED = {
 
 @cache
 def references() -> frozenset[str]:
-    """Every reference that the program can show."""
+    """Return every reference that the program can show."""
     found = {reference for path in _sources() for reference in _in(ast.parse(path.read_text(encoding="utf-8")))}
     return frozenset(found - {"enrichment-enrichment"} | {f"enrichment-{name}" for name in ENRICHMENT} | {"usage"})
 

@@ -42,7 +42,7 @@ def assert_shown(shown: str, printed: str) -> None:
 
 
 def shape(value: object) -> object:
-    """The keys of a JSON document at every level, lists by the shape of their items, and no values."""
+    """Return the keys of a JSON document at every level, lists by the shape of their items, and no values."""
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -28,7 +28,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def constants(path: Path) -> dict[str, object]:
-    """The module's own constants, by name."""
+    """Return the module's own constants, by name."""
     found: dict[str, object] = {}
     for node in tree(path).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -40,7 +40,7 @@ def constants(path: Path) -> dict[str, object]:
 
 @cache
 def calls() -> tuple[tuple[str, str, str], ...]:
-    """Every call to a service: where it is made, its method (empty: chosen while it runs) and its operation."""
+    """Return every call to a service: where it is made, its method (empty: chosen while it runs) and its operation."""
     return tuple(_calls())
 
 
@@ -61,7 +61,7 @@ def _calls() -> Iterator[tuple[str, str, str]]:
 
 
 def rows() -> list[tuple[str, str]]:
-    """The first two cells of every row in a table of requests."""
+    """Return the first two cells of every row in a table of requests."""
     tables = re.findall(r"^\| Request \| Operation .*?\n\n", PAGE + "\n", re.MULTILINE | re.DOTALL)
     cells = [re.split(r"(?<!\\)\|", line) for table in tables for line in table.splitlines()[2:] if line]
     return [(cell[1].strip(), cell[2].strip()) for cell in cells]
@@ -87,7 +87,7 @@ def test_no_request_on_the_page_is_left_over() -> None:
 
 
 def s3_operations() -> dict[str, str]:
-    """The S3 operations that are called, and what errors call them."""
+    """Return the S3 operations that are called, and what errors call them."""
     from tasks.send.s3.client import _OPERATIONS
 
     return _OPERATIONS

@@ -31,7 +31,7 @@ def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
 
 
 def named(block: PageBlock, names: frozenset[tuple[str, str]]) -> list[str]:
-    """Those of the names that mean this block."""
+    """Return those of the names that mean this block."""
     page = str(block.page.relative_to(ROOT))
     return [beginning for where, beginning in names if where == page and block.text.startswith(beginning)]
 
@@ -64,7 +64,7 @@ def test_what_no_test_runs_names_files_that_exist(name: tuple[str, str]) -> None
 
 
 def plain(command: str) -> str:
-    """A command line without the name of the configuration, which pages write in several ways."""
+    """Return a command line without the name of the configuration, which pages write in several ways."""
     return re.sub(r"\b(FILE|config\.yaml|first\.yaml)(?= |$)", "CONFIG", command)
 
 

@@ -24,7 +24,7 @@ def check(jobs: Path, *, hours: str = "26") -> tuple[int, str]:
 
 
 def ended(jobs: Path, state: str, *, hours_ago: float, transient: bool = False) -> str:
-    """A job that ended so; its id."""
+    """Make a job that ended so; return its id."""
     error = ERROR.model_copy(update={"transient": transient}) if state in ("failed", "cancelled") else None
     name = f"{state}-{hours_ago}"
     (jobs / name).mkdir(parents=True)

@@ -22,7 +22,7 @@ CATALOGUE_END = "        reads_tables=False,\n    ),\n)\n"
 
 
 def code(text: str) -> list[str]:
-    """The Python blocks of an indented list."""
+    """Return the Python blocks of an indented list."""
     return [block.partition("```")[0] for block in textwrap.dedent(text).split("```python\n")[1:]]
 
 
@@ -35,7 +35,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the project with the step of the page, and the pages it asks for."""
+    """Make a copy of the project with the step and the pages of the how-to."""
     tree = tmp_path / "tree"
     tree.mkdir()
     ignored = shutil.ignore_patterns("__pycache__")

@@ -42,7 +42,7 @@ def name_of(page: Path) -> str:
 
 
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Every command that can be called, with its full name."""
+    """Yield every command that can be called, with its full name."""
     context = click.Context(group, info_name="sluice")
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -141,7 +141,7 @@ class TestCoverage:
 
 
 def paths(tree: object, prefix: str = "") -> set[str]:
-    """The key paths of the leaves of a JSON document."""
+    """Return the key paths of the leaves of a JSON document."""
     if isinstance(tree, dict):
         return {path for name, value in tree.items() for path in paths(value, f"{prefix}.{name}" if prefix else name)}
     if isinstance(tree, list):
@@ -150,7 +150,7 @@ def paths(tree: object, prefix: str = "") -> set[str]:
 
 
 def shape(status: dict[str, object]) -> dict[str, object]:
-    """The keys of a status, at every level."""
+    """Return the keys of a status, at every level."""
     keys: dict[str, object] = {name: set(value) for name, value in status.items() if isinstance(value, dict)}
     steps = status["steps"]
     assert isinstance(steps, list)
@@ -236,7 +236,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
+    """Return the anchors of a page's headings, as code hosts make them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -96,7 +96,7 @@ class FileContent:
 
 
 def contents(directory: Path) -> dict[str, FileContent]:
-    """The imported files by the server's names."""
+    """Return the imported files by the server's names."""
     return {name: FileContent.of(content) for name, content in compressed_contents(directory).items()}
 
 
@@ -122,7 +122,7 @@ class Extractor(Sandboxed):
         )
 
     def tasks(self) -> list[str]:
-        """The ids of its jobs."""
+        """Return the ids of its jobs."""
         return [entry["resource"]["id"] for entry in self._get("/fhir/Task").json().get("entry", ())]
 
     def files(self, job: str) -> dict[str, FileContent]:
@@ -194,7 +194,7 @@ class ExtractionTrial(CampaignTrial):
         return killed
 
     def complete_files(self) -> list[str]:
-        """The names of the files that are complete, as the server calls them."""
+        """Return the names of the files that are complete, as the server calls them."""
         found = self.job.glob("import/*.ndjson.zst") if self.job is not None else ()
         return sorted(path.name.removesuffix(".zst") for path in found)
 
@@ -240,7 +240,7 @@ def check(trial: ExtractionTrial, status: dict[str, Any], hospital: NdjsonHospit
 def trial(
     directory: Path, hospital: NdjsonHospital, database: Path, *, api: str | None = None
 ) -> Iterator[ExtractionTrial]:
-    """A configuration, a query and a server; an embedded Prefect server unless there is ``api``."""
+    """Yield a configuration, a query and a server; an embedded Prefect server unless there is ``api``."""
     directory.mkdir(exist_ok=True)
     seed(directory / "jobs", database)
     (directory / "query.json").write_text(json.dumps(QUERY))

@@ -48,7 +48,7 @@ def other_machine(directory: Path, times: LeaseTimes | None = None) -> dict[str,
 
 
 def this_machine(directory: Path, times: LeaseTimes) -> dict[str, str]:
-    """The environment of processes here, with other times of the lease."""
+    """Return the environment of processes here, with other times of the lease."""
     return _starting_with(directory, _times(times))
 
 
@@ -63,7 +63,7 @@ def _starting_with(directory: Path, code: str) -> dict[str, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that ``pid`` started, and those that they started; a run has a session of its own."""
+    """Return the processes that ``pid`` started, and those that they started; a run has a session of its own."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -105,7 +105,7 @@ class Machine:
         return outside() | self.site.client | {"PREFECT_HOME": str(home), "PYTHONUNBUFFERED": "1"} | self.more
 
     def command(self, *words: str) -> list[str]:
-        """A command under this machine's name."""
+        """Run a command under this machine's name."""
         return ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name, sys.executable, *words]
 
     def start(self, *words: str) -> None:
@@ -154,7 +154,7 @@ class Machine:
         self.worker.wait(30)
 
     def runs(self) -> list[int]:
-        """The processes that run a job here, and their children."""
+        """Return the processes that run a job here, and their children."""
         assert self.worker is not None
         found = []
         for pid in descendants(self.worker.pid):
@@ -269,7 +269,7 @@ class TeamSite:
 
 @contextlib.contextmanager
 def site(place: Path, *, second: dict[str, str] | None = None) -> Iterator[TeamSite]:
-    """A site in ``place``; ``second`` is what the environment of the second machine has more."""
+    """Yield a site in ``place``; ``second`` is what the environment of the second machine has more."""
     with contextlib.ExitStack() as stack, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -108,7 +108,7 @@ def _killed(job: ExtractionTrial, child: subprocess.Popen[bytes], moment: float)
 
 
 def _rest(job: ExtractionTrial, child: subprocess.Popen[bytes], *, watched: bool) -> dict[str, Any]:
-    """The status at the end; ``watched`` tries a second process on the way there, if there is a way left."""
+    """Return the status at the end; ``watched`` tries a second process on the way there, if there is a way left."""
     if child.returncode != -signal.SIGKILL:
         return job.finish(child)
     if watched and len(job.complete_files()) < FILES:

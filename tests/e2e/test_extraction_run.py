@@ -263,7 +263,7 @@ def killed_and_continued(
 
 
 def in_the_pipeline(seen: SeenRequest) -> bool:
-    """Every request but those of the checks before the job exists."""
+    """Return every request but those of the checks before the job exists."""
     return not seen.target.endswith("/metadata")
 
 

@@ -31,7 +31,7 @@ BATCH, WORKERS = 20, 2
 
 
 def resource(kind: str, name: str, patient: int, number: int = 0) -> bytes:
-    """One resource as text, with spellings that a parser would lose."""
+    """Return one resource as text, with spellings that a parser would lose."""
     value = DECIMALS[(patient + number) % len(DECIMALS)]
     subject = f'"subject": {{"reference":"Patient/p{patient}"}},' if kind == "Observation" else ""
     status = '"status":"final","code":{"text":"K\\u00e4se \\/ Käse"},' if kind == "Observation" else ""
@@ -133,7 +133,7 @@ class CampaignTrial:
         return self.finish(child)
 
     def job_id(self) -> str | None:
-        """The job's id: from its directory, or, when it was killed before it had one, from the list."""
+        """Return the job's id: from its directory, or, when it was killed before it had one, from the list."""
         if self.job is not None:
             return self.job.name
         listed = self.listed() if self.kills else []
@@ -190,7 +190,7 @@ class CampaignTrial:
         return self.log.count(f"step {step.replace('-', ' ', 1)} begins")
 
     def finish(self, child: subprocess.Popen[bytes], seconds: float = 150) -> dict[str, Any]:
-        """The job's status as printed by a command that is left alone and succeeds."""
+        """Return the job's status as printed by a command that is left alone and succeeds."""
         assert child.wait(timeout=seconds) == 0, (self.directory / "stderr.txt").read_text()
         status: dict[str, Any] = json.loads((self.directory / "stdout.txt").read_text())
         return status
@@ -202,7 +202,7 @@ class CampaignTrial:
 
 
 def imported(trial: CampaignTrial) -> dict[str, str]:
-    """Names and digests of the imported files."""
+    """Return the names and digests of the imported files."""
     assert trial.job is not None
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (trial.job / "import").iterdir()}
 
@@ -320,7 +320,7 @@ def test_kill_9_at_thirty_random_moments(tmp_path, migrated_database):
 
 
 def timed(job: CampaignTrial) -> tuple[dict[str, Any], float]:
-    """The status at the end of an undisturbed command, and its seconds."""
+    """Return the status at the end of an undisturbed command, and its seconds."""
     began = time.monotonic()
     return job.finish(job.launch()), time.monotonic() - began
 

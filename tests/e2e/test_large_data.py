@@ -58,7 +58,7 @@ def high_water(pid: int) -> int:
 
 
 def bundles(count: int) -> Iterator[bytes]:
-    """One patient's transaction Bundle a line, 80 kB in 101 resources, all ids different."""
+    """Yield one patient's transaction Bundle a line, 80 kB in 101 resources, all ids different."""
     note = "Probe kühl gelagert; Wert im Vergleich zur Vorwoche leicht verändert, Kontrolle in 14 Tagen. " * 4
     entries = [{"resource": {"resourceType": "Patient", "id": "p@@@@@@", "birthDate": "1950-01-01"}}]
     entries += [
@@ -109,7 +109,7 @@ def nothing_kept(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def sink_port() -> Iterator[int]:
-    """A server that answers every transaction at once, in another process."""
+    """Yield a server that answers every transaction at once, in another process."""
     with serving() as port:
         yield port
 

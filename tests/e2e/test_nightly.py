@@ -50,7 +50,7 @@ def api(prefect_api: str) -> Iterator[PrefectApi]:
 
 @pytest.fixture
 def nightly(sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp_path: Path) -> tuple[str, str]:
-    """A pool, and a deployment on it with a schedule whose time comes in some seconds."""
+    """Return a pool, and a deployment on it with a schedule whose time comes in some seconds."""
     many_transactions(tmp_path, fhir.url)
     pool = f"pool-{own_name(tmp_path)}"
     deployed = deployment(prefect_api, pool, tmp_path)
@@ -62,7 +62,7 @@ def nightly(sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp
 
 
 def first(api: PrefectApi, deployed: str) -> Callable[[], dict[str, Any] | None]:
-    """The first run of the schedule, as it is now."""
+    """Return the first run of the schedule, as it is now."""
 
     def run() -> dict[str, Any] | None:
         body = {"deployments": {"id": {"any_": [deployed]}}, "sort": "EXPECTED_START_TIME_ASC", "limit": 1}
@@ -85,7 +85,7 @@ def complete(api: PrefectApi, job: str, fhir: Fhir) -> None:
 
 
 def names(api: PrefectApi, job: str) -> list[str]:
-    """The states of a run, in their order."""
+    """Return the states of a run, in their order."""
     return [state["name"] for state in api.request("GET", f"/flow_run_states/?flow_run_id={job}")]
 
 

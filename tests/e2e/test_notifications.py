@@ -77,7 +77,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[str]:
-    """A server of this module's own: an automation speaks of every run there is."""
+    """Yield a server of this module's own: an automation speaks of every run there is."""
     jobs = tmp_path_factory.mktemp("notifications")
     seed(jobs, migrated_database)
     with EmbeddedServer(jobs) as server, pytest.MonkeyPatch.context() as patched:
@@ -99,7 +99,7 @@ def mailbox() -> Iterator[Mailbox]:
 
 
 def documented() -> str:
-    """The command of the page."""
+    """Return the command of the page."""
     (section,) = re.findall(r"^## Notifications$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     (block,) = re.findall(r"^```bash\n(python -m deployments.notify.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block)
@@ -140,7 +140,7 @@ def refuse(fhir: Fhir) -> None:
 
 
 def events(api: str, name: str) -> list[dict[str, Any]]:
-    """The events of that name."""
+    """Return the events of that name."""
     found = ask_prefect("POST", f"{api}/events/filter", {"filter": {"event": {"name": [name]}}, "limit": 50})
     return list(found["events"])
 

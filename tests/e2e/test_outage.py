@@ -141,7 +141,7 @@ class OutageTrial:
         return said
 
     def task_runs(self) -> list[tuple[str, str]]:
-        """The task runs as Prefect shows them."""
+        """Return the task runs as Prefect shows them."""
         body = {"flow_runs": {"id": {"any_": [self.job]}}}
         url = f"{self._commands.environment['PREFECT_API_URL']}/task_runs/filter"
         rows = httpx.post(url, json=body, trust_env=False, timeout=30).json()

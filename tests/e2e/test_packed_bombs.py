@@ -56,14 +56,14 @@ def test_a_bomb_is_named_in_little_memory(sluice, tmp_path, name):
 
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[int]:
-    """A Bundle of 400 MB with small entries, on one line."""
+    """Yield a Bundle of 400 MB with small entries, on one line."""
     yield one_line(tmp_path / "data", 400)
     (tmp_path / "data" / "large.ndjson").unlink()
 
 
 @pytest.fixture
 def sink_port() -> Iterator[int]:
-    """A server that answers every transaction at once, in another process."""
+    """Yield a server that answers every transaction at once, in another process."""
     with serving() as port:
         yield port
 

@@ -59,7 +59,7 @@ MUCH = 10
 
 @pytest.fixture
 def measuring(sluice: Commands, project: Path) -> Iterator[Running]:
-    """A job, and its process, which measures much data for the report before the wait."""
+    """Yield a job, and its process, which measures much data for the report before the wait."""
     config = project / "config.yaml"
     config.write_text(config.read_text().replace("report: {enabled: false}", "report: {on_stop: tell}"))
     lines, left = bundles(MUCH), MUCH * 1e6

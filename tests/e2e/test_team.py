@@ -196,7 +196,7 @@ def continued(team: TeamSite, jobs: list[str], *, on: int = 1) -> None:
 
 
 def current(team: TeamSite) -> list[str]:
-    """All jobs of the site that are not over."""
+    """Return all jobs of the site that are not over."""
     with PrefectApi(team.address) as api:
         return [run["id"] for run in api.runs() if run["state_type"] != "COMPLETED"]
 

@@ -172,7 +172,7 @@ OUTPUTS = ("import", "validation", "pseudonymized", "csv")
 
 
 def outputs(job: Path) -> list[Path]:
-    """The finished files that the steps made; ledgers grow."""
+    """Return the finished files that the steps made; ledgers grow."""
     found = (path for name in OUTPUTS for path in (job / name).rglob("*") if path.is_file())
     return [path for path in found if not path.name.endswith((".part", ".partial", ".tmp", "ledger.ndjson"))]
 
@@ -233,7 +233,7 @@ class HeldServices:
             self[name].forget()
 
     def held(self, server: str) -> list[bytes]:
-        """All resources of a FHIR server, without the time of a transfer."""
+        """Return all resources of a FHIR server, without the time of a transfer."""
         lines = self[server].call_sandbox("GET", "resources").content.splitlines()
         documents = [(json.loads(line), line) for line in lines]
         return sorted(
@@ -497,7 +497,7 @@ def put(between: Bridge, job: str) -> Counter[str]:
 
 @pytest.fixture
 def hospital(tmp_path: Path) -> Iterator[HeldServices]:
-    """An extraction server with a result of ``FILES`` files, and a FHIR server."""
+    """Yield an extraction server with a result of ``FILES`` files, and a FHIR server."""
     made = write_hospital(tmp_path / "hospital", 3)
     settings = {"batchsize": str(made.per_batch), "batch_delay": "0.3", "maxconcurrency": "1"}
     (tmp_path / "query.json").write_text(json.dumps(QUERY))
@@ -638,7 +638,7 @@ def parked(sluice: Commands, prefect: PrefectApi, services: HeldServices, name: 
 
 
 def parker(trial: WorkerKillTrial) -> WorkerProcess:
-    """The machine whose run parked itself."""
+    """Return the machine whose run parked itself."""
     (found,) = (worker for worker in trial.workers if worker.submitted_runs)
     return found
 

@@ -143,7 +143,7 @@ def test_twenty_jobs_at_once_on_the_embedded_server(sluice_alone: Commands, proj
 
 @pytest.fixture
 def postgres() -> Iterator[str]:
-    """A PostgreSQL of its own; the address for Prefect."""
+    """Yield a PostgreSQL of its own; the address for Prefect."""
     if shutil.which("initdb") is None:
         pytest.skip("PostgreSQL is not installed")
     with postgres_running() as made:

@@ -20,7 +20,7 @@ KEPT = Path(__file__).parent / "job_of_0_1_0.zip"
 
 @pytest.fixture
 def job(sluice: Commands, project: Path, prefect_api: str) -> str:
-    """The job, as a run of this server and a directory of this project; its id."""
+    """Add the job as a run of this server and a directory of this project; return its id."""
     with zipfile.ZipFile(KEPT) as kept:
         run = kept.read("run.json").decode().replace("/srv/sluice", str(project))
         before = json.loads(run)

@@ -130,7 +130,7 @@ jobs_dir: jobs
         return sum(stop - start for line in lines for start, stop in json.loads(line).get("done", ()))
 
     def leaks(self, ran: Ran | str, *outputs: str) -> list[str]:
-        """Names of patients in what a run prints, logs and records (not in its data and private answers)."""
+        """Return the names of patients in what a run prints, logs and records (not in its data and private answers)."""
         job = self.job(ran)
         private = {"import", "pseudonymized", "csv"}
         texts = dict(enumerate(output.encode() for output in outputs)) | {
@@ -168,7 +168,7 @@ def project(tmp_path: Path) -> Iterator[FlattenProject]:
 
 
 def special() -> Json:
-    """A patient with two codings on one diagnosis, a display with everything in it, and a value of 1.50."""
+    """Return a patient with two codings on one diagnosis, a display with everything in it, and a value of 1.50."""
 
     def made(kind: str, identifier: str, profile: str, **more: Any) -> Json:
         url = f"https://www.medizininformatik-initiative.de/fhir/core/modul-{profile}"
@@ -193,7 +193,7 @@ def special() -> Json:
 
 
 def lines_of(directory: Path) -> list[Json]:
-    """The lines of all data files, in the order of the steps, numbers as they are spelled."""
+    """Return the lines of all data files, in the order of the steps, numbers as they are spelled."""
     found = []
     for path in data_files(directory):
         found += [json.loads(line, parse_float=str, parse_int=str) for line in read_lines(path)]
@@ -205,7 +205,7 @@ def resources_of(line: Json) -> list[Json]:
 
 
 def of_groups(lines: list[Json]) -> dict[str, list[Json]]:
-    """The resources of each group, by the Provenances of their line, each once."""
+    """Return the resources of each group, by the Provenances of their line, each once."""
     found: dict[str, dict[str, Json]] = {}
     for line in lines:
         inside = resources_of(line)
@@ -225,7 +225,7 @@ def of_groups(lines: list[Json]) -> dict[str, list[Json]]:
 
 
 def at(node: Any, path: str) -> list[Any]:
-    """All values at a path."""
+    """Return all values at a path."""
     nodes = [node]
     for key in path.split("."):
         below = [one.get(key) for one in nodes if isinstance(one, dict)]
@@ -234,7 +234,7 @@ def at(node: Any, path: str) -> list[Any]:
 
 
 def one(node: Any, path: str) -> str:
-    """The only value at a path, or nothing."""
+    """Return the only value at a path, or nothing."""
     found = at(node, path)
     assert len(found) <= 1
     return str(found[0]) if found else ""

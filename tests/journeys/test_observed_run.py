@@ -25,7 +25,7 @@ PASSWORD = "canary-password-7f3a"
 
 
 def checked_events(directory: Path) -> list[dict[str, Any]]:
-    """The events of a job, every one checked against the schema."""
+    """Return the events of a job, every one checked against the schema."""
     schema = Draft202012Validator(events.schema())
     lines = [json.loads(line) for line in (directory / "events.ndjson").read_text(encoding="utf-8").splitlines()]
     for line in lines:
@@ -36,14 +36,14 @@ def checked_events(directory: Path) -> list[dict[str, Any]]:
 
 
 def summed_up(directory: Path) -> dict[str, Any]:
-    """The summary of a job, checked against the schema."""
+    """Return the summary of a job, checked against the schema."""
     document: dict[str, Any] = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     Draft202012Validator(summary.schema()).validate(document)
     return document
 
 
 def course(lines: list[dict[str, Any]]) -> list[str]:
-    """The events in short."""
+    """Return the events in short."""
     return [" ".join(str(line[key]) for key in ("run", "step", "event", "state") if line.get(key)) for line in lines]
 
 

@@ -45,13 +45,13 @@ Services = dict[str, Sandboxed]
 
 
 def held(services: Services) -> list[bytes]:
-    """All resources of the FHIR server, in an order of their own."""
+    """Return all resources of the FHIR server, in an order of their own."""
     return sorted(services["send"].resources().values())
 
 
 @pytest.fixture
 def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Services]:
-    """The three services that such a run talks to, by the name of their block."""
+    """Yield the three services that such a run talks to, by the name of their block."""
     options: PseudonymizationOptions = getattr(request, "param", PseudonymizationOptions())
     with sandboxed(
         validation=validation_service(), pseudonymizer=pseudonymization_service(options),
@@ -71,7 +71,7 @@ class PseudonymizeProject:
         return self.directory / "jobs" / (ran if isinstance(ran, str) else ran.job)
 
     def outputs(self, ran: Ran | str) -> dict[str, str]:
-        """Names and digests of all that the two steps made, their ledgers left out."""
+        """Return names and digests of all that the two steps made, their ledgers left out."""
         job = self.job(ran)
         return {
             str(path.relative_to(job)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -108,7 +108,7 @@ jobs_dir: jobs
 
 
 def shown(project: PseudonymizeProject, job: str, *outputs: str) -> list[str]:
-    """Names and ids of patients in what a run prints, logs and records (not in its data and private reports)."""
+    """Return names and ids of patients in what a run prints, logs and records (not in its data and private reports)."""
     texts = dict(enumerate(output.encode() for output in outputs)) | {
         path: path.read_bytes()
         for path in project.job(job).rglob("*")

@@ -83,7 +83,7 @@ def test_core_ndjson_is_loaded_first_and_alone(sluice, tmp_path, manners):
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory) -> Path:
-    """The unpacked sample."""
+    """Return the unpacked sample."""
     if not SAMPLE.exists():
         pytest.skip(f"the sample {SAMPLE.name} is not beside this checkout")
     directory = tmp_path_factory.mktemp("sample")

@@ -78,7 +78,7 @@ class ReleaseGate:
             return JobRecord.of(api.read_run(self.job) or {})
 
     def artifacts(self) -> dict[str, str]:
-        """The artifacts of the run by the beginnings of their titles."""
+        """Return the artifacts of the run by the beginnings of their titles."""
         with PrefectApi(address_of(self.api)) as api:
             return {
                 str(one["description"]).partition("**:")[0]: str(one["data"]) for one in artifacts_of(api, self.job)
@@ -799,7 +799,7 @@ def measured(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> R
 
 
 def everything_but_the_log(gate: ReleaseGate) -> dict[str, str]:
-    """All that others than the engineer read of a job, by place."""
+    """Return all texts of a job that people other than the engineer read, by place."""
     run = ask_prefect("GET", f"{gate.api}/flow_runs/{gate.job}")
     places = {"run": json.dumps(run, ensure_ascii=False)}  # labels, parameters, the state with its message
     places |= {f"artifact {name}": text for name, text in gate.artifacts().items()}

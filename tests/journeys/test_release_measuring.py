@@ -29,7 +29,7 @@ DESPITE = ("--approve", "--despite", "names are made up")
 
 @pytest.fixture
 def directory(project: Path, fhir: Fhir) -> Iterator[Path]:
-    """A project whose data are pseudonymized before a person is asked."""
+    """Yield a project whose data are pseudonymized before a person is asked."""
     (project / "rules.yaml").write_text(ANONYMIZATION_RULES.read_text())
     with sandboxed(pseudonymizer=pseudonymization_service(PseudonymizationOptions())) as served:
         config = project / "config.yaml"

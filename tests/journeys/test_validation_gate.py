@@ -16,7 +16,7 @@ CANARY = "Kanarienvogel"
 
 
 def judged(_: int, body: bytes) -> Reply:
-    """Every resource with the family name of the canary is an error; the answer quotes it, as real ones do."""
+    """Return an error for every resource with the canary's family name, which the answer quotes as real ones do."""
     return Reply(body=outcome(*[
         issue(diagnostics=f"{CANARY} is not allowed", expression=[f"Bundle.entry[{number}].resource.name[0]"])
         for number, entry in enumerate(json.loads(body or b'{"entry": []}')["entry"])

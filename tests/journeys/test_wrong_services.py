@@ -32,7 +32,7 @@ RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", mark
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The four services of the sandbox, by the step that uses them."""
+    """Yield the four services of the sandbox, by the step that uses them."""
     services = {
         "pseudonymizer": pseudonymization_service(PseudonymizationOptions()),
         "validation": validation_service(ValidationOptions(serial=True)),

@@ -70,7 +70,7 @@ class Bridge:
                 thread.start()
 
     def _renamed(self, data: bytes) -> bytes:
-        """A request with the name of whom it goes to: some answer to no other (the local Prefect server)."""
+        """Return a request with the host name of its target, which some servers require (the local Prefect server)."""
         host, port = self._upstream
         return data.replace(f"Host: {urlsplit(self.url).netloc}".encode(), f"Host: {host}:{port}".encode(), 1)
 
@@ -110,7 +110,7 @@ class Bridge:
 
 @contextmanager
 def bridge(upstream: str) -> Iterator[Bridge]:
-    """A bridge to ``http://host:port``, cut at the end."""
+    """Yield a bridge to ``http://host:port``, cut at the end."""
     between = Bridge(upstream)
     try:
         yield between

@@ -46,7 +46,7 @@ GENDER = {
 
 
 def crtdl(**changes: Any) -> dict[str, Any]:
-    """A CRTDL with one Patient group."""
+    """Return a CRTDL with one Patient group."""
     document: dict[str, Any] = {
         "version": "1",
         "display": "",

@@ -140,7 +140,7 @@ def bundle(*resources: dict[str, Any], kind: str = "transaction", **more: Any) -
 
 
 def patient_line(number: int, count: int) -> dict[str, Any]:
-    """A patient's Bundle with ``count`` resources, the Patient first."""
+    """Return a patient's Bundle with ``count`` resources, the Patient first."""
     patient = resource("Patient", f"p{number}")
     rest = [
         observation(f"p{number}-o{index}", subject={"reference": f"Patient/p{number}"}) for index in range(1, count)

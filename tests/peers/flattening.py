@@ -131,7 +131,7 @@ def view(
     group: str, kind: str, columns: dict[str, str], *, name: str | None = None, each: str = "",
     below: dict[str, str] | None = None, profile: str | None = None, clause: str = "forEach",
 ) -> GroupView:  # fmt: skip
-    """A view with columns (name → simple path), and more of them for every element of ``each``."""
+    """Return a view with columns (name → simple path), and more of them for every element of ``each``."""
     select: list[dict[str, Any]] = [{"column": [{"name": key, "path": path} for key, path in columns.items()]}]
     if below:
         select.append({clause: each, "column": [{"name": key, "path": path} for key, path in below.items()]})
@@ -150,7 +150,7 @@ def view(
 
 
 def crtdl(views: Sequence[GroupView], *others: tuple[str, str]) -> Crtdl:
-    """A CRTDL with the groups of these views, and groups (id, type) that have none."""
+    """Return a CRTDL with the groups of these views, and groups (id, type) that have none."""
     made = [AttributeGroup(v.group_id, v.group_name, v.reference, (_ref(v.resource_type),)) for v in views]
     made += [AttributeGroup(group, None, PROFILE + group, (_ref(kind),)) for group, kind in others]
     return Crtdl(tuple(made))
@@ -235,7 +235,7 @@ def bundle(identifier: str, *resources: dict[str, Any], kind: str = "transaction
 
 
 def patient_line(number: int, observations: int = 3, size: int = 0, conditions: int = 1) -> dict[str, Any]:
-    """A patient's Bundle with its Provenances, as the extraction server writes it."""
+    """Return a patient's Bundle with its Provenances, as the extraction server writes it."""
     name = f"p{number}"
     patient = resource("Patient", name, gender="female" if number % 2 else "male")
     diagnoses = [

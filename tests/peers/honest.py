@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/fhir+json"}
 
 
 def honest(seen: SeenRequest) -> Reply | None:
-    """The answer to a probe; ``None`` for everything else."""
+    """Return the answer to a probe; ``None`` for everything else."""
     if seen.target.endswith("/fhir/metadata"):
         return Reply(200, STATEMENT, JSON)
     if b"sluice-probe" not in seen.body:

@@ -24,7 +24,7 @@ def configuration(services: dict[str, Any], *, attempts: int = 3, **top: Any) ->
 def context(
     directory: Path, name: str, config: PipelineConfig | dict[str, Any] | None = None, **more: Any
 ) -> StepContext:
-    """The context of step ``name`` in a job directory: the one place in the tests that makes one.
+    """Return the context of step ``name`` in a job directory: the one place in the tests that makes one.
 
     ``config`` as it is loaded or as it is written; ``more`` as the fields are called, those of what was given and of
     the source too (which is called ``source`` by its path, with its ``lines`` and ``files``).
@@ -61,14 +61,14 @@ class StepJob:
         """That of the last run."""
 
     def put(self, name: str, content: bytes) -> Path:
-        """A file of the input."""
+        """Write a file of the input."""
         path = self.input / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return path
 
     def write(self, name: str, *lines: bytes | dict[str, Any]) -> Path:
-        """A file of the input, a line each."""
+        """Write a file of the input, a line each."""
         return self.put(name, b"".join(as_line(line) + b"\n" for line in lines))
 
     def prepare(self, config: PipelineConfig, **more: Any) -> StepContext:
@@ -83,7 +83,7 @@ class StepJob:
         return self.directory / self.step / "ledger.ndjson"
 
     def failed(self) -> list[Any]:
-        """The answers that were kept because they made the step fail."""
+        """Return the answers that were kept because they made the step fail."""
         kept = (self.directory / self.step / "failed").glob("*")
         return sorted(path for path in kept if not path.name.endswith(".request.json"))
 

@@ -40,7 +40,7 @@ class Lie:
     cut: bool = False
 
     def reply(self, said: Any) -> Reply:
-        """The answer with the lie."""
+        """Return the answer with the lie."""
         body = (
             said if isinstance(said, bytes) else said.encode() if isinstance(said, str) else json.dumps(said).encode()
         )

@@ -71,7 +71,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def postgres_running(program: Path | None = None) -> Iterator[Postgres]:
-    """One in a directory that goes with it."""
+    """Yield a server in a directory that is deleted with it."""
     with tempfile.TemporaryDirectory(prefix="sluice-pg-") as place:
         made = Postgres(Path(place), program)
         made.start()

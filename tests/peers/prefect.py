@@ -65,7 +65,7 @@ class FakePrefect:
 
 
 def facts(text: str, position: int) -> dict[str, str]:
-    """The rows of the table that the page of a job has for a step."""
+    """Return the rows of the table that the page of a job has for a step."""
     _, _, behind = text.partition(f"\n## Step {position}, ")
     section = behind.partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
@@ -73,7 +73,7 @@ def facts(text: str, position: int) -> dict[str, str]:
 
 
 def page_of(url: str, job: str) -> str:
-    """The page of a job at a real server."""
+    """Return the page of a job at a real server."""
     every = ask_prefect("POST", f"{url}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [job]}}})
     (found,) = (one for one in every if one["description"].startswith(JOB))
     return str(found["data"])

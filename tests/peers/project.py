@@ -19,7 +19,7 @@ def allowed(seconds: float) -> float:
 
 
 def patient_bundle(number: int) -> dict[str, object]:
-    """One transaction Bundle: a patient and two observations whose value has a spelling to keep."""
+    """Return one transaction Bundle: a patient and two observations whose value has a spelling to keep."""
     entries: list[dict[str, object]] = [
         {"resourceType": "Patient", "id": f"p{number}", "name": [{"family": "Umläut", "given": [f"N{number}"]}]}
     ]

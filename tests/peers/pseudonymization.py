@@ -49,7 +49,7 @@ def identity(resource: bytes) -> bytes:
 
 
 def pseudonyms(resource: bytes, key: bytes = b"key") -> bytes:
-    """Every id, family name and reference by a keyed hash: deterministic, and consistent over requests."""
+    """Return every id, family name and reference by a keyed hash: deterministic, and consistent over requests."""
 
     def hashed(match: re.Match[bytes]) -> bytes:
         return match[1] + hashlib.sha256(key + match[2]).hexdigest()[:20].encode() + b'"'
@@ -131,7 +131,7 @@ class PseudonymizerJob(job.StepJob):
         return run(self.prepare(config), bounds=bounds, sleep=None if real_sleep else self.slept.append)
 
     def lines(self, name: str) -> list[bytes]:
-        """The lines of an output file."""
+        """Return the lines of an output file."""
         return list(read_lines(self.output / name))
 
 
@@ -156,7 +156,7 @@ def bundle(identifier: str, *resources: dict[str, Any], kind: str = "transaction
 
 
 def patient_bundle(number: int, count: int, size: int = 0) -> dict[str, Any]:
-    """A patient's Bundle of ``count`` entries, each with a text of ``size`` characters."""
+    """Return a patient's Bundle of ``count`` entries, each with a text of ``size`` characters."""
     of = f"p{number}"
     rest = [observation(f"{of}-o{index}", of, text="x" * size) for index in range(1, count)]
     return bundle(f"b{number}", patient(of), *rest)

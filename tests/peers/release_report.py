@@ -44,7 +44,7 @@ HOSTILE: Final = (
 
 
 def about(patients: int) -> Count:
-    """A number that may be printed."""
+    """Return a number that may be printed."""
     return count(patients, 5)
 
 
@@ -95,7 +95,7 @@ def clean(**changes: Any) -> ReleaseReport:
 
 
 def decided(**changes: Any) -> ReleaseReport:
-    """The rich one after a release that went over its stops."""
+    """Return the rich report after a release despite its stops."""
     decision = Decided(
         approved=True, by="Anna Data", login="adata", where="ui", when="2026-11-23T06:12:00+00:00",
         comment="looked at with the study's lead", despite="the maiden names are made up: these are test patients",

@@ -87,7 +87,7 @@ S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(configuration(sys.argv[2], buc
 
 
 def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[str]:
-    """The upload in a process of its own, to be killed. Returns when it is about to begin."""
+    """Start the upload in a new process, to be killed. Return when the upload is about to begin."""
     process = in_process(_VICTIM, job.directory, url, job.job_id, bucket)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -100,7 +100,7 @@ def sha256(content: bytes) -> str:
 
 
 def refusal(status: int, code: str, extra: str = "", **headers: str) -> Reply:
-    """An error document as S3 writes it; the text must never show."""
+    """Return an error document as S3 writes it; the text must never show."""
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>CANARY-TEXT {SECRET}</Message>{extra}</Error>"
     return Reply(status, body.encode(), {"Content-Type": "application/xml", **headers})
 

@@ -130,7 +130,7 @@ class StepScene:
         self.service.script = lambda _, request: next(left, None) if self.kind.goes_wrong(request) else None
 
     def tries(self) -> list[bytes]:
-        """The bodies of all attempts at that request."""
+        """Return the bodies of all attempts at that request."""
         seen = zip(self.service.requests, self.service.seen, strict=True)
         return [one.body for request, one in seen if self.kind.goes_wrong(request)]
 

@@ -106,7 +106,7 @@ class TransferStore:
 
 @contextmanager
 def serving(gate: RequiredCredentials | None = None, **options: Any) -> Iterator[TransferStore]:
-    """A sandbox FHIR server on loopback."""
+    """Yield a sandbox FHIR server on loopback."""
     with serve_in_thread(fhir_service(FhirOptions(**options), gate)) as served:
         store = TransferStore(served.url)
         try:

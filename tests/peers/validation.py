@@ -30,7 +30,7 @@ def outcome(*issues: dict[str, Any]) -> bytes:
 
 
 def judged(body: bytes) -> bytes:
-    """One error for every ``bad`` of a resource, a remark about the whole."""
+    """Return one error for every ``bad`` of a resource, and a remark about the whole."""
     issues = [issue("information", "informational")]
     for number, entry in enumerate(json.loads(body)["entry"]):
         issues += [
@@ -114,7 +114,7 @@ class ValidationJob(job.StepJob):
         return run(context, bounds=bounds, sleep=self.slept.append)
 
     def reports(self) -> dict[str, list[dict[str, Any]]]:
-        """The reports by name, every line parsed."""
+        """Return the reports by name, every line parsed."""
         paths = sorted(self.output.glob("*.validation.ndjson"))
         return {path.name: [json.loads(line) for line in path.read_bytes().splitlines()] for path in paths}
 
@@ -149,6 +149,6 @@ def bundle(*resources: dict[str, Any], kind: str = "transaction", **more: Any) -
 
 
 def patient_line(number: int, count: int, **more: Any) -> dict[str, Any]:
-    """A patient's Bundle with ``count`` resources, the Patient first."""
+    """Return a patient's Bundle with ``count`` resources, the Patient first."""
     rest = [resource("Observation", f"p{number}-o{n}", **more) for n in range(1, count)]
     return bundle(patient(f"p{number}"), *rest)

@@ -42,7 +42,7 @@ class Component:
 
 
 def _jar(pattern: str) -> Callable[[Path], str]:
-    """The version in the name of the one jar that fits."""
+    """Return the version in the name of the one jar that fits."""
 
     def version(place: Path) -> str:
         found = {match[1] for path in (place / "lib").iterdir() if (match := re.fullmatch(pattern, path.name))}
@@ -53,7 +53,7 @@ def _jar(pattern: str) -> Callable[[Path], str]:
 
 
 def _module(name: str) -> Callable[[Path], str]:
-    """The version of a Go module that a program was built of, which stands in it."""
+    """Return the version of a Go module that a program was built with, from the program file."""
 
     def version(program: Path) -> str:
         with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -64,7 +64,7 @@ def _module(name: str) -> Callable[[Path], str]:
 
 
 def _printed_version(*options: str, pattern: str = r"(\d+(?:\.\d+)+)") -> Callable[[Path], str]:
-    """The version that a command prints of itself."""
+    """Return the version that a command prints of itself."""
 
     def version(command: Path) -> str:
         words = [str(command), *options]
@@ -152,7 +152,7 @@ def components_of(item: pytest.Item) -> frozenset[str]:
 
 
 def about(item: pytest.Item) -> str:
-    """The first sentence of a test's module."""
+    """Return the first sentence of a test's module."""
     module = item.getparent(pytest.Module)
     text = " ".join(((module.obj.__doc__ if module else None) or "").split())
     return text.partition(". ")[0].removesuffix(".")

@@ -55,7 +55,7 @@ def figure(request: pytest.FixtureRequest) -> Measure:
 
 @pytest.fixture(scope="session")
 def session_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A directory that all workers of this session see."""
+    """Return a directory that all workers of this session see."""
     own = tmp_path_factory.getbasetemp()
     return own if worker_id == "master" else own.parent
 
@@ -72,13 +72,13 @@ def hapi(session_directory: Path) -> Iterator[Hapi]:
 
 @pytest.fixture(scope="session")
 def validator(session_directory: Path) -> Iterator[str]:
-    """The URL of HL7's validator."""
+    """Yield the URL of HL7's validator."""
     with for_all_workers(session_directory / "validator", validator_running) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def pathling(session_directory: Path) -> Iterator[str]:
-    """The URL of a flattening service that is Pathling."""
+    """Yield the URL of a flattening service that is Pathling."""
     with for_all_workers(session_directory / "pathling", pathling_running) as url:
         yield url

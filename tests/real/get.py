@@ -161,7 +161,7 @@ def jars(name: str, place: Path) -> None:
 
 
 def artifact(coordinates: str, sha256: str, place: Path) -> Path:
-    """One file from Maven."""
+    """Fetch one file from Maven; return its path."""
     _, name, version, *kind = coordinates.split(":")
     target = place / f"{name}-{version}.{kind[0] if kind else 'jar'}"
     copy = f"{MAVEN_PLUGIN}:copy"
@@ -171,7 +171,7 @@ def artifact(coordinates: str, sha256: str, place: Path) -> Path:
 
 
 def package(pinned: tuple[str, str, str], place: Path) -> Path:
-    """One package from npm, packed."""
+    """Fetch one package from npm, packed; return its path."""
     name, version, sha512 = pinned
     run("npm", "pack", "--silent", f"{name}@{version}", cwd=place)
     target = place / f"{name}-{version}.tgz"
@@ -376,7 +376,7 @@ def fetch(program: Program, place: Path) -> None:
 
 
 def variables(place: Path) -> dict[str, Path]:
-    """The variables by which the tests find what was fetched."""
+    """Return the variables by which the tests find what was fetched."""
     return {program.variable: place / program.name / program.holds for program in PROGRAMS if is_there(program, place)}
 
 

@@ -31,7 +31,7 @@ class Hapi:
     http: httpx.Client
 
     def get(self, path: str, accept: str = FHIR) -> httpx.Response:
-        """A GET below ``/fhir/`` that is not answered from HAPI's memory of searches."""
+        """Send a GET below ``/fhir/`` that HAPI does not answer from its cache of searches."""
         return self.http.get(f"{self.url}/fhir/{path}", headers={"Accept": accept, "Cache-Control": "no-cache"})
 
     def put(self, resource: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class Hapi:
         assert answer.status_code == 201
 
     def read(self, path: str) -> dict[str, Any]:
-        """A resource, with its decimals as they are spelled."""
+        """Return a resource, with its decimals as they are spelled."""
         answer = self.get(path).raise_for_status()
         found: dict[str, Any] = json.loads(answer.text, parse_float=str)
         return found

@@ -16,7 +16,7 @@ def job(directory: Path, services: dict[str, Any], *, name: str = "send", **top:
 
 
 def write(directory: Path, name: str, *lines: dict[str, Any] | bytes) -> Path:
-    """A file of the step's input, one resource a line."""
+    """Write a file of the step's input, one resource a line."""
     path = directory / "import" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(as_line(line) + b"\n" for line in lines))
@@ -24,11 +24,11 @@ def write(directory: Path, name: str, *lines: dict[str, Any] | bytes) -> Path:
 
 
 def observation(identifier: str, subject: str | None = None, **more: Any) -> dict[str, Any]:
-    """A small valid Observation."""
+    """Return a small valid Observation."""
     about = {"subject": {"reference": f"Patient/{subject}"}} if subject else {}
     return resource("Observation", identifier, **{"status": "final", "code": {"text": "made up"}} | about | more)
 
 
 def patient(identifier: str, **more: Any) -> dict[str, Any]:
-    """A small valid Patient."""
+    """Return a small valid Patient."""
     return resource("Patient", identifier, **more)

@@ -24,7 +24,7 @@ _SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"  # where distributions put servers, 
 
 
 def program(name: str, variable: str, how: str) -> Path:
-    """The executable that ``variable`` names, or ``name`` on the path; the test is skipped without it."""
+    """Return the executable that ``variable`` names, or ``name`` on the path; the test is skipped without it."""
     given = os.environ.get(variable)
     search = os.pathsep.join((os.environ.get("PATH", os.defpath), _SYSTEM))
     found = shutil.which(given or name, path=search)
@@ -34,7 +34,7 @@ def program(name: str, variable: str, how: str) -> Path:
 
 
 def directory(variable: str, holds: str, how: str) -> Path:
-    """The directory that ``variable`` names, with a file or directory ``holds`` in it; skipped without it."""
+    """Return the directory that ``variable`` names, with a file or directory ``holds`` in it; skipped without it."""
     given = os.environ.get(variable)
     if not given:
         pytest.skip(f"{variable} is not set; {how}")
@@ -45,13 +45,13 @@ def directory(variable: str, holds: str, how: str) -> Path:
 
 
 def whole_lines(log: Path) -> list[str]:
-    """The lines of a file that a program still writes to, without one that is not whole yet."""
+    """Return the lines of a file that a program still writes to, without one that is not whole yet."""
     return log.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0].splitlines()
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A short-lived directory that a program without our privileges can reach, if it is given to that user."""
+    """Yield a short-lived directory that a program without our privileges can reach, if it is given to that user."""
     path = Path(tempfile.mkdtemp(prefix="sluice-real-"))
     try:
         yield path

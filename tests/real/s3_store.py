@@ -140,7 +140,7 @@ STORES: dict[str, Callable[[Path, list[str | Path], Tls | None], AbstractContext
 
 @contextmanager
 def s3_running(kind: str, *, tls: Tls | None = None, space: int | None = None) -> Iterator[S3Store]:
-    """A store with an empty bucket; with ``tls`` over https. ``space``: bytes it has for objects."""
+    """Yield a store with an empty bucket; with ``tls`` over https. ``space``: bytes it has for objects."""
     with scratch() as home:
         (home / "data").mkdir()
         before = _small_disk(home / "data", space) if space else []
@@ -180,7 +180,7 @@ def _answers(s3: Any) -> bool:
 
 
 def refusal(call: Any, **arguments: Any) -> str:
-    """The code with which the store refuses a call; empty when it does not."""
+    """Return the code with which the store refuses a call; empty when it does not."""
     try:
         call(**arguments)
     except ClientError as error:

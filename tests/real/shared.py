@@ -15,7 +15,7 @@ PATIENCE = 280.0
 
 @contextmanager
 def for_all_workers(place: Path, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """The URL of the server that ``start`` runs, shared by all processes that name the same directory ``place``.
+    """Yield the URL of the server that ``start`` runs, shared by all processes that name the same directory ``place``.
 
     Whoever comes first runs it, while the others wait, and keeps it until nobody uses it any more.
     """

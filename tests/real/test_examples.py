@@ -38,7 +38,7 @@ ANSWERS = {"transaction-response", "batch-response", "history"}
 
 @cache
 def examples() -> dict[str, list[bytes]]:
-    """The examples by type, a line each."""
+    """Return the examples by type, a line each."""
     place = directory("SLUICE_REAL_EXAMPLES", "package.json", "python tests/real/get.py examples")
     found: dict[str, list[bytes]] = {}
     for path in sorted(place.glob("*.json")):

@@ -28,7 +28,7 @@ def send(hapi: Hapi, directory: Path, **more: Any) -> StepReport:
 
 
 def bundle(*resources: dict[str, Any]) -> dict[str, Any]:
-    """A patient's line as the extraction server writes it."""
+    """Return a patient's line as the extraction server writes it."""
     entries = [{"resource": one, "request": {"method": "POST", "url": "made-up"}} for one in resources]
     return {"resourceType": "Bundle", "type": "transaction", "entry": entries}
 

@@ -52,7 +52,7 @@ def download(hapi: Hapi, document: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> str:
-    """A project identifier of the test's own."""
+    """Return a project identifier of the test's own."""
     return f"project-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
 
 

@@ -157,7 +157,7 @@ def imported(tmp_path: Path) -> dict[str, bytes]:
 
 
 def arrived(directory: Path) -> int:
-    """Bytes in the files of a directory, which may get other names meanwhile."""
+    """Return the bytes in the files of a directory, which may get other names meanwhile."""
     total = 0
     for path in directory.glob("*"):
         with suppress(FileNotFoundError):

@@ -83,7 +83,7 @@ def auth(issuer: Issuer, client_id: str = BY_POST, secret: str = SECRET) -> Auth
 
 
 def reading(issuer: Issuer, **options: object) -> ServiceClient:
-    """A client whose credentials go to the resource server."""
+    """Return a client whose credentials go to the resource server."""
     return client(**({"auth": auth(issuer), "credentials_origin": issuer.url} | options))  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ DATA = Path(demo.__file__).parent
 
 
 def view(group: str, kind: str, *select: dict[str, Any], **more: Any) -> GroupView:
-    """A view with these select clauses; their columns in the order in which they stand."""
+    """Return a view with these select clauses; their columns in the order in which they stand."""
     columns = [one for clause in select for one in clause["column"]]
     definition = {"resourceType": RESOURCE_TYPE, "name": group, "status": "active", "resource": kind, **more}
     definition["select"] = list(select)
@@ -41,7 +41,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def flattened(url: str, directory: Path, view: GroupView, *resources: dict[str, Any]) -> list[dict[str, str]]:
-    """The rows of one group that has all these resources, by id."""
+    """Return the rows of one group that has all these resources, by id."""
     made = FlatteningJob(directory, [view])
     made.write("a.ndjson", bundle("b", *resources, provenance(view.group_id, *resources)))
     made.run(url)

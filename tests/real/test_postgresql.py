@@ -34,7 +34,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def address(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiAddress]:
-    """A server on this database."""
+    """Yield a server on this database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", postgres.url)
         with EmbeddedServer(tmp_path_factory.mktemp("server")) as server:

@@ -52,7 +52,7 @@ def rclone() -> Iterator[Rclone]:
 
 
 def filled(directory: Path) -> tuple[S3Job, dict[str, str]]:
-    """A job with files of several sizes, and the objects that they must become."""
+    """Return a job with files of several sizes, and the objects that they must become."""
     job = S3Job(directory)
     draw = random.Random(1)
     contents = {f"small-{number}.csv": draw.randbytes(number) for number in range(1, 20)}

@@ -56,7 +56,7 @@ def squid() -> Iterator[Squid]:
 
 @pytest.fixture
 def job(tmp_path: Path, request: pytest.FixtureRequest) -> S3Job:
-    """A job whose id no other test has, so that all can share a bucket."""
+    """Return a job whose id no other test has, so that all can share a bucket."""
     return S3Job(tmp_path, job_id=f"job-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}")
 
 

@@ -38,7 +38,7 @@ QUERIES = sorted(Path(_GIVEN).glob("*.crtdl")) if _GIVEN else [DEMO_CRTDL]
 
 
 def resources() -> Iterator[dict[str, Any]]:
-    """Those of the demo's data."""
+    """Yield the resources of the demo's data."""
     for path in data_files(DATA):
         for line in read_lines(path):
             yield from (entry["resource"] for entry in json.loads(line)["entry"])

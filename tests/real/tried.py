@@ -96,7 +96,7 @@ _UNTRIED = """
 
 
 def render(tried: Mapping[str, Tried]) -> str:
-    """The page."""
+    """Return the page."""
     return "".join(_page(tried))
 
 

@@ -11,7 +11,7 @@ from tests.real.programs import HOST, directory, program, running, scratch
 
 @contextmanager
 def validator_running() -> Iterator[str]:
-    """The validator with the definitions of R4, and its URL; it needs half a minute to start."""
+    """Yield the validator with the definitions of R4, and its URL; it needs half a minute to start."""
     java = program("java", "SLUICE_REAL_JAVA", "install a JDK, 17 or newer")
     place = directory("SLUICE_REAL_VALIDATOR", "lib", "python tests/real/get.py validator")
     source = Path(__file__).with_name("validator") / "Validator.java"

@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 
 def loaded(code: str, *prefixes: str) -> list[str]:
-    """The modules of these packages that are imported after ``code``."""
+    """Return the modules of these packages that are imported after ``code``."""
     code = f"import sys; {code}; print(*[m for m in sys.modules if m.startswith({prefixes})])"
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

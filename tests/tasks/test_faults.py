@@ -30,7 +30,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
 
 
 def on(*pairs: tuple[str, object], name: str) -> pytest.MarkDecorator:
-    """The step, and something else."""
+    """Parametrize a test over steps, each with another value of ``name``."""
     return pytest.mark.parametrize(("scene", name), pairs, indirect=["scene"])
 
 

@@ -100,7 +100,7 @@ class ContainerSite:
         write(self.clone / "deployments/.env", "".join(f"{name}={text}\n" for name, text in values.items() if text))
 
     def run(self, command: list[str], *, seconds: float = 180) -> Ran:
-        """A command in the clone, under a umask that hides everything from others, as hospitals have it."""
+        """Run a command in the clone, under a umask that hides everything from others, as hospitals have it."""
         ran = subprocess.run(
             command, cwd=self.clone, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=seconds, umask=0o077, check=False,
@@ -141,7 +141,7 @@ class ContainerSite:
         return [json.loads(line) for line in ran.out.splitlines()]
 
     def workers(self) -> list[str]:
-        """The names of the worker containers that run."""
+        """Return the names of the worker containers that run."""
         found = [one for one in self.containers() if one["Service"] == "worker" and one["State"] == "running"]
         return sorted(str(one["Name"]) for one in found)
 
@@ -152,7 +152,7 @@ class ContainerSite:
         return states == {*stays, ("deploy", "exited", 0)}
 
     def call_prefect(self, method: str, path: str, body: object = None, *, login: str | None = None) -> httpx.Response:
-        """A call from the machine itself, as a browser makes it; ``""`` for no login."""
+        """Call Prefect from the machine itself, as a browser does; ``""`` for no login."""
         said = self.login if login is None else login
         headers = {"Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"} if said else {}
         url = f"http://127.0.0.1:{self.port}{path}"
@@ -187,7 +187,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 
 @contextmanager
 def new_site(directory: Path) -> Iterator[ContainerSite]:
-    """A clone in ``directory``, and nothing of it afterwards."""
+    """Yield a clone in ``directory``, and nothing of it afterwards."""
     words, python = shlex.split(named("SLUICE_REAL_COMPOSE")), named("SLUICE_REAL_PYTHON_IMAGE")
     project = f"sluice-test-{secrets.token_hex(4)}"
     site = ContainerSite(directory / "clone", words, project, free_ports())

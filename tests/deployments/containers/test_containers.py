@@ -44,7 +44,7 @@ class ContainerHospital:
     between: Bridge
 
     def entries(self) -> int:
-        """The transactions that arrived."""
+        """Return the transactions that arrived."""
         seen = httpx.get(f"{self.url}/_sandbox/requests", trust_env=False).json()["requests"]
         return sum(request["method"] == "POST" for request in seen)
 
@@ -212,7 +212,7 @@ def from_the_form(site: ContainerSite) -> str:
 
 
 def holder(site: ContainerSite) -> str:
-    """The container in which the one run is."""
+    """Return the container in which the one run is."""
     found = [name for name in site.workers() if "prefect.engine" in site.engine("top", name)]
     assert len(found) == 1, found
     return found[0]

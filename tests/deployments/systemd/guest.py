@@ -108,7 +108,7 @@ class Guest:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def run(self, script: str, *, timeout: float = 120) -> str:
-        """The same, which must succeed; what it printed."""
+        """Run a command that must succeed; return its output."""
         ran = self.ran(f"set -e\n{script}", timeout=timeout)
         assert ran.code == 0, f"{script}\n{ran.out}\n{ran.err}"
         return ran.out
@@ -128,7 +128,7 @@ class Guest:
         return status, answer
 
     def unit(self, name: str, key: str) -> str:
-        """A property of a unit, as ``systemctl show`` prints it."""
+        """Return a property of a unit, as ``systemctl show`` prints it."""
         return self.run(f"systemctl show --property={key} --value {name}").strip()
 
     def journal(self, *units: str) -> str:
@@ -152,7 +152,7 @@ except urllib.error.HTTPError as error:
 
 @contextmanager
 def guest() -> Iterator[Guest]:
-    """A new machine, switched off, with the project's files in it as a clone has them."""
+    """Yield a new machine, switched off, with the project's files in it as a clone has them."""
     base = directory(VARIABLE, "lib/systemd/systemd", HOW)
     nspawn = program("systemd-nspawn", "SLUICE_REAL_NSPAWN", "apt install systemd-container")
     if os.geteuid() != 0:

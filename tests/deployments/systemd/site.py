@@ -127,7 +127,7 @@ class SystemdSite:
             assert self.machine.http("PUT", faults, [])[0] < 300
 
     def sluice(self, words: str) -> Ran:
-        """A command of root's."""
+        """Run a command as root."""
         return self.machine.ran(f"sluice {words}")
 
     def start(self, config: str, *more: str) -> str:
@@ -137,7 +137,7 @@ class SystemdSite:
         return ran.job
 
     def start_as_the_page_does(self) -> str:
-        """The page's own job, which its list names; its id."""
+        """Start the page's own job, which its list names; return its id."""
         said = self.machine.run(example(PAGE, "sluice pipeline start /etc/sluice").text)
         job, listed = re.findall(r"^(?:job )?([0-9a-f]{8}-\S+)", said, re.MULTILINE)[:2]
         assert listed == job, said
@@ -169,18 +169,18 @@ class SystemdSite:
         self.machine.run("systemctl start sluice-server sluice-worker", timeout=300)
 
     def processes(self, unit: str) -> set[int]:
-        """The processes of a unit."""
+        """Return the processes of a unit."""
         path = f"/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs"
         return {int(pid) for pid in self.machine.ran(f"cat {path}").out.split()}
 
     def alive(self, pids: set[int]) -> set[int]:
-        """Those of them that are still there."""
+        """Return those of them that are still there."""
         return {pid for pid in pids if self.machine.ran(f"test -e /proc/{pid}").code == 0}
 
 
 @contextmanager
 def site() -> Iterator[SystemdSite]:
-    """A site where everything runs."""
+    """Yield a site where everything runs."""
     with guest() as machine:
         built = SystemdSite(machine)
         built.install()

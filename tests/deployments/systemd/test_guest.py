@@ -28,7 +28,7 @@ def here(built: SystemdSite) -> SystemdSite:
 
 
 def sending(here: SystemdSite, prefix: str) -> str:
-    """A job in the middle of its send; the FHIR server must be slow."""
+    """Start a job and wait for the middle of its send; the FHIR server must be slow."""
     here.patients(prefix, PATIENTS)
     job = here.start(SMALL)
     wait_until(lambda: here.stored(prefix, PATIENTS) > 0, 120)

@@ -87,7 +87,7 @@ class ExamplePlace:
         }
 
     def here(self, text: str) -> str:
-        """A page's text with what it means here."""
+        """Return a page's text with its placeholders filled in."""
         for written, meant in SUBSTITUTES:
             text = re.sub(written, lambda found, meant=meant: meant.format(found[0], **self.known), text)  # type: ignore[misc]
         return text
@@ -111,7 +111,7 @@ class ExamplePlace:
         return ran
 
     def run(self, text: str, *, timeout: float = 120) -> str:
-        """The same, which must succeed; what it printed."""
+        """Run a command that must succeed; return its output."""
         ran = self.ran(text, timeout=timeout)
         assert ran.code == 0, f"{text}\n{ran.out}\n{ran.err}"
         return ran.out

@@ -102,7 +102,7 @@ def certified(directory: Path) -> tuple[Certificate, Path]:
 
 
 async def _export(request: Request) -> Response:
-    """An export: patients for everybody, the rest for those who bring the token."""
+    """Return an export: patients for everybody, the rest for those who bring the token."""
     name = request.path_params["name"]
     if name == "Patient.ndjson":
         return Response('{"resourceType": "Patient", "id": "p1"}\n', media_type="application/fhir+ndjson")

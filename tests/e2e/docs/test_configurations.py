@@ -29,7 +29,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleService
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_api: str) -> ExamplePlace:
-    """The files that examples name, as a reader has them."""
+    """Return the files that examples name, as a reader has them."""
     (tmp_path / "data").mkdir()
     for file in DATA.glob("*.ndjson"):
         shutil.copy(file, tmp_path / "data")

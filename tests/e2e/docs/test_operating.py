@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def place(tmp_path: Path, migrated_database: Path) -> Iterator[ExamplePlace]:
-    """The first configuration and data, a FHIR server, and a Prefect database that needs no migration."""
+    """Yield the first configuration and data, a FHIR server, and a Prefect database that needs no migration."""
     seed(tmp_path / "jobs", migrated_database)
     with serve_in_thread(fhir_service()) as served:
         place = ExamplePlace(tmp_path, None, fhir=served.url, config="first.yaml")

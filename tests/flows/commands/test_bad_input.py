@@ -37,7 +37,7 @@ def config(directory: Path, *, steps: str = "[local_import]", **services: str) -
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A working directory with a configuration and one good file in ``data/``."""
+    """Make a working directory with a configuration and one good file in ``data/``."""
     config(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "good.ndjson").write_bytes(GOOD)
@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def block(ran: Ran, reference: str) -> str:
-    """The one error of that reference, with its context and hint."""
+    """Return the one error of that reference, with its context and hint."""
     parts = [part for part in re.split(r"(?m)^(?=error\[)", ran.err) if part.startswith(f"error[{reference}]")]
     assert parts, f"no error[{reference}] in:\n{ran.out}\n{ran.err}"
     return parts[0]
@@ -94,7 +94,7 @@ def plain(path: Path) -> bytes:
 
 
 def as_ordinary_user() -> list[str]:
-    """A command prefix with which permissions hold for root, too."""
+    """Return a command prefix with which permissions hold for root, too."""
     if os.geteuid() != 0:
         return []
     if not shutil.which("setpriv"):
@@ -103,7 +103,7 @@ def as_ordinary_user() -> list[str]:
 
 
 def run_with(prefix: list[str], sluice, *arguments: str) -> Ran:
-    """A command of ours behind another one."""
+    """Run a command of ours behind another one."""
     import sys
 
     done = subprocess.run(
@@ -476,7 +476,7 @@ exit $code
 
 
 def on_small_disk(sluice, place: Path, size: str, *arguments: str, script: str = '"$@"') -> tuple[Ran, list[str]]:
-    """A command whose ``jobs/`` is a disk of that size, and the paths on that disk at its end.
+    """Run a command whose ``jobs/`` is a disk of that size; also return the paths on that disk at its end.
 
     With a ``script`` that shell, to which the command is ``"$@"``.
     """

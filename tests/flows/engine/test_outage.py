@@ -23,7 +23,7 @@ URL = "http://127.0.0.1:9/api"
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds of a clock that sleeping moves on."""
+    """Return the seconds of a clock that sleeping moves on."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:

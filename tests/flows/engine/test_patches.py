@@ -136,7 +136,7 @@ def serve_looks_for_runs(_: Path, __: pytest.MonkeyPatch) -> None:
 
 
 def worker() -> Worker:
-    """A worker of Prefect's command line."""
+    """Return a worker of Prefect's command line."""
     found = _load_worker_class("process")
     assert found is Worker
     made = Worker.__new__(Worker)

@@ -67,7 +67,7 @@ COUNTS = {"files": 1, "lines_out": 3, "output": "import", "warnings": [], "detai
 def record(
     *, result: object = None, serializer: dict[str, Any] | None = None, key: str | None = None, **metadata: object
 ) -> bytes:
-    """A record as Prefect writes it."""
+    """Return a record as Prefect writes it."""
     described = {
         "storage_key": key or f"/srv/jobs/{JOB}/.results/1-local_import.json", "expiration": None,
         "serializer": SERIALIZER | (serializer or {}), "prefect_version": "3.8.8", "storage_block_id": None,

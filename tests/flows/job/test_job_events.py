@@ -100,7 +100,7 @@ def context(job: RunningJob, position: int) -> StepContext:
 
 
 def later_events(job: RunningJob) -> list[Event]:
-    """The events of the job, without those of its beginning."""
+    """Return the events of the job, without those of its beginning."""
     return [entry.event for entry in read_events(job.directory.path)][2:]
 
 

@@ -26,7 +26,7 @@ LINE = b'{"resourceType":"Patient","id":"1"}\n'
 
 @pytest.fixture
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, SluiceError]]:
-    """The findings by reference, for steps, service blocks and arguments."""
+    """Return the findings by reference, for steps, service blocks and arguments."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "good.ndjson").write_bytes(LINE)
@@ -314,7 +314,7 @@ def needed(
 
 
 def remote(server: Loopback, *paths: str) -> int:
-    """Bytes that an import of these paths needs, besides the reserve."""
+    """Return the bytes that an import of these paths needs, besides the reserve."""
     config = configured(urls=[server.url + path for path in paths])
     sizes: dict[str, int] = {}
     findings(config, sizes=sizes)

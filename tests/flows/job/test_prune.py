@@ -47,7 +47,7 @@ def jobs(sluice: Commands) -> dict[str, str]:
 
 @pytest.fixture
 def three(sluice: Commands, project: Path) -> dict[str, str]:
-    """A completed, a cancelled and a waiting job."""
+    """Return a completed, a cancelled and a waiting job."""
     named = {}
     for kind, decision in (("completed", "--approve"), ("cancelled", "--reject"), ("waiting", None)):
         job = sluice("pipeline", "start", "config.yaml").job
@@ -105,7 +105,7 @@ class Records:
     def make(
         self, state: str, name: str | None = None, *, directory: bool = True, deployment: str | None = None
     ) -> str:
-        """A job in a state of Prefect's, with a data file."""
+        """Make a job in this state of Prefect, with a data file."""
         body = {
             "flow_id": self.flow, "parameters": {"config": self.config}, "deployment_id": deployment,
             "state": {"type": state, "name": name or state.capitalize()},
@@ -514,7 +514,7 @@ def documented() -> list[str]:
 
 
 def without_a_row(directory: Path) -> list[str]:
-    """The files of a job that no row of that table speaks of; a row for a directory speaks of all below it."""
+    """Return the files of a job without a row in that table; the row of a directory covers all below it."""
     files = [str(path.relative_to(directory)) for path in sorted(directory.rglob("*")) if path.is_file()]
     assert files
     rows = documented()

@@ -52,13 +52,13 @@ def validator() -> Draft202012Validator:
 
 
 def rows(text: str) -> set[str]:
-    """The keys in the first column of a section's tables."""
+    """Return the keys in the first column of a section's tables."""
     cells = re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE)
     return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
 
 
 def paths(kind: Any, prefix: str = "") -> set[str]:
-    """The key paths of the leaves of a model."""
+    """Return the key paths of the leaves of a model."""
     found: set[str] = set()
     for key, one in kind.model_fields.items():
         if one.exclude:

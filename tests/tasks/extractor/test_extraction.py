@@ -141,7 +141,7 @@ CHUNKED = httpx.Response(200, headers={"Transfer-Encoding": "chunked"})
 
 class TestAvailability:
     def run_with(self, tmp_path: Path, *answers: httpx.Response, **extractor: Any) -> tuple[ExtractorJob, list[str]]:
-        """A run in which the file answers like this, one after the other, before it is simply there."""
+        """Run the step with these answers for the file, one after the other, and then the file itself."""
         run = job(tmp_path, manifest(BATCH), {BATCH: BUNDLE}, **extractor)
         script, asked = list(answers), []
 

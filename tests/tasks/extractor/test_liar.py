@@ -79,7 +79,7 @@ class Told:
 
 
 def location(text: str, **more: Any) -> Callable[[Told], Reply]:
-    """A kick-off that is answered with this Content-Location."""
+    """Return a kick-off that is answered with this Content-Location."""
     return lambda told: Reply(202, headers={"Content-Location": text.format(url=told.url, job=told.job)}, **more)
 
 
@@ -175,17 +175,17 @@ STATUSES: dict[str, Lie] = {
 
 
 def with_(**changes: Any) -> Callable[[Told], Any]:
-    """The manifest with something else at its top."""
+    """Return the manifest with something else at its top."""
     return lambda told: told.document | changes
 
 
 def first(**changes: Any) -> Callable[[Told], Any]:
-    """The manifest with something else in its first output."""
+    """Return the manifest with something else in its first output."""
     return lambda told: told.document | {"output": [told.outputs[0] | changes, *told.outputs[1:]]}
 
 
 def more(**entry: Any) -> Callable[[Told], Any]:
-    """The manifest with another output."""
+    """Return the manifest with another output."""
     return lambda told: (
         told.document
         | {"output": [*told.outputs, {name: text.format(url=told.url, job=told.job) for name, text in entry.items()}]}
@@ -193,7 +193,7 @@ def more(**entry: Any) -> Callable[[Told], Any]:
 
 
 def about(**changes: Any) -> Callable[[Told], Any]:
-    """The manifest with something else in its job extension."""
+    """Return the manifest with something else in its job extension."""
 
     def change_document(told: Told) -> Any:
         (extension,) = told.document["extension"]
@@ -203,7 +203,7 @@ def about(**changes: Any) -> Callable[[Told], Any]:
 
 
 def counted(patients: int, but: str = "") -> Callable[[Told], Any]:
-    """The manifest with the server's count of patients, but one file left out."""
+    """Return the manifest with the server's count of patients, but one file left out."""
 
     def change_document(told: Told) -> Any:
         summary = {"url": "x/torch-job-diagnostics-summary", "valueObject": {"Num-Final-Patients": patients}}
@@ -357,12 +357,12 @@ RESULTS: dict[str, Lie] = {
 
 
 def line(text: str) -> Callable[[Told], bytes]:
-    """The file with this line in its middle."""
+    """Return the file with this line in its middle."""
     return lambda _: b"".join([*FILE.splitlines(keepends=True)[:200], text.encode() + b"\n", FILE[:0]]) + FILE
 
 
 def of_patient(subject: str, base: str = "", **more: Any) -> str:
-    """A Bundle of the patient p, with an Observation of a patient."""
+    """Return a Bundle of the patient p, with an Observation of a patient."""
     one = {"resourceType": "Observation", "id": "o", "subject": {"reference": f"{base}Patient/{subject}"}, **more}
     entries = [{"resource": {"resourceType": "Patient", "id": "p"}}, {"resource": one}]
     return json.dumps({"resourceType": "Bundle", "id": "b", "type": "transaction", "entry": entries})
@@ -392,14 +392,14 @@ def raw(*headers: str, body: bytes = FILE) -> Callable[[Told], Raw]:
 
 
 def search(matches: int, *modes: str, **members: Any) -> Callable[[Told], bytes]:
-    """The file with a searchset that has so many matches, and a resource of each of these modes."""
+    """Return the file with a searchset that has so many matches, and a resource of each of these modes."""
     found = [{"resource": {"resourceType": "Basic"}} for _ in range(matches)]
     more = [{"resource": {"resourceType": "Basic"}, "search": {"mode": mode}} for mode in modes]
     return line(json.dumps({"resourceType": "Bundle", "type": "searchset", "entry": found + more} | members))
 
 
 def outcome(*severities: str) -> Callable[[Told], bytes]:
-    """The file with a Bundle that holds an OperationOutcome with issues of these severities."""
+    """Return the file with a Bundle that holds an OperationOutcome with issues of these severities."""
     issues = [{"severity": severity, "code": "incomplete", "diagnostics": CANARY} for severity in severities]
     resource = {"resourceType": "OperationOutcome", "issue": issues}
     entries = [{"resource": {"resourceType": "Basic"}}, {"resource": resource, "search": {"mode": "outcome"}}]
@@ -579,7 +579,7 @@ PARTS: dict[str, Lie] = {
 
 
 def answers(**changes: Any) -> Callable[[Told], Any]:
-    """The Task with something else in it."""
+    """Return the Task with something else in it."""
     return lambda told: told.document | changes
 
 

@@ -18,17 +18,17 @@ from tests.tasks.extractor.test_liar import BROKEN, FILE, Liar, Told, about, ext
 
 
 def with_quirk(path: str, tell: Callable[[Told], Any], **reply: Any) -> Liar:
-    """A server with this quirk in its answers to requests whose path has this in it."""
+    """Return a server with this quirk in its answers to requests whose path has this in it."""
     return Liar(Lie(tell, None, **reply), lambda seen: path in seen.target)
 
 
 def complete(tell: Callable[[Told], Any], **reply: Any) -> Liar:
-    """A server whose manifest has this quirk."""
+    """Return a server whose manifest has this quirk."""
     return with_quirk("/__status/", lambda told: tell(told) if told.honest.status == 200 else told.honest, **reply)
 
 
 def file(tell: Callable[[Told], Any], **headers: str) -> Liar:
-    """A server that gives a file with this quirk."""
+    """Return a server that gives a file with this quirk."""
     return Liar(Lie(tell, None, headers=headers), of_b1)
 
 

@@ -16,12 +16,12 @@ Json = dict[str, Any]
 
 
 def column(*names: str) -> Json:
-    """A clause with columns whose paths are their names."""
+    """Return a clause with columns whose paths are their names."""
     return {"column": [{"name": name, "path": name} for name in names]}
 
 
 def element(definition: Json | None = None, *children: str, parent: str | None = None) -> Json:
-    """An element of a lookup table."""
+    """Return an element of a lookup table."""
     written: Json = {"viewDefinition": definition if definition is not None else column("x")}
     if children:
         written["children"] = list(children)
@@ -29,19 +29,19 @@ def element(definition: Json | None = None, *children: str, parent: str | None =
 
 
 def table(elements: Json, *, url: str = URL, kind: str = "Condition") -> Json:
-    """A table of a lookup file."""
+    """Return a table of a lookup file."""
     return {"url": url, "resourceType": kind, "elements": elements}
 
 
 def write(directory: Path, document: Any) -> Path:
-    """A lookup file with this content."""
+    """Write a lookup file with this content."""
     path = directory / "lookup.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
     return path
 
 
 def lookup_of(directory: Path, *tables: Json) -> Lookup:
-    """The lookup that these tables make; there must be nothing wrong with them."""
+    """Return the lookup that these tables make; there must be nothing wrong with them."""
     lookup, findings, _ = read_lookup(write(directory, list(tables)))
     assert findings == []
     assert lookup is not None
@@ -49,10 +49,10 @@ def lookup_of(directory: Path, *tables: Json) -> Lookup:
 
 
 def group(*attributes: str, reference: str = URL, name: str | None = "Diagnoses", key: str = "g-1") -> AttributeGroup:
-    """An attribute group."""
+    """Return an attribute group."""
     return AttributeGroup(key, name, reference, tuple(Attribute(ref, must_have=False) for ref in attributes))
 
 
 def crtdl(*groups: AttributeGroup) -> Crtdl:
-    """A CRTDL with these groups."""
+    """Return a CRTDL with these groups."""
     return Crtdl(groups=groups)

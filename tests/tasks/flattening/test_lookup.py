@@ -235,7 +235,7 @@ JUNK = st.recursive(
 
 
 def _spoilt(document: Any, junk: Any, dice: random.Random) -> Any:
-    """The same document with one value somewhere replaced."""
+    """Return the same document with one value somewhere replaced."""
     if isinstance(document, dict) and document and dice.random() < 0.9:
         key = dice.choice(list(document))
         return document | {key: _spoilt(document[key], junk, dice)}

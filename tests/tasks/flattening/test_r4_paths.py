@@ -21,7 +21,7 @@ from tests.tasks.flattening.lookups import Json, element, table, write
 
 
 def made() -> str:
-    """The table, as it must be."""
+    """Return the table, as it must be."""
     schema = json.loads((DEFINITIONS / "fhir.schema.json").read_bytes())["definitions"]
     types = json.loads((DEFINITIONS / "rules.json").read_bytes())["types"]
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: {"choices": [], "concepts": []})

@@ -218,7 +218,7 @@ def test_the_fallback_does_not_take_what_provenances_leave_out(job: FlatteningJo
 
 
 def pseudonyms(line: bytes, *, targets: bool = True) -> bytes:
-    """Every id and reference by a hash; the targets of Provenances by another one without ``targets``."""
+    """Return every id and reference by a hash; the targets of Provenances by another one without ``targets``."""
 
     def hashed(key: bytes) -> Any:
         return lambda match: match[1] + hashlib.sha256(key + match[2]).hexdigest()[:20].encode() + b'"'

@@ -35,7 +35,7 @@ def view_of(directory: Path, elements: Json, *attributes: str) -> tuple[GroupVie
 
 
 def select_of(directory: Path, elements: Json, *attributes: str) -> list[Json]:
-    """The select clauses after the first; nothing is to be warned of."""
+    """Return the select clauses after the first; there must be no warning."""
     view, warnings = view_of(directory, elements, *attributes)
     assert warnings == ()
     select: list[Json] = view.definition["select"]

@@ -26,7 +26,7 @@ IDS = [f"e{number}" for number in range(12)]
 
 @st.composite
 def tables(draw: st.DrawFn) -> Json:
-    """A table whose elements form a forest; each has at least one column that says whose it is."""
+    """Draw a table whose elements form a forest; each has at least one column that says whose it is."""
     count = draw(st.integers(1, len(IDS)))
     elements: Json = {}
     for number, name in enumerate(IDS[:count]):
@@ -41,7 +41,7 @@ def tables(draw: st.DrawFn) -> Json:
 
 @st.composite
 def clauses(draw: st.DrawFn, name: str) -> Json:
-    """A select clause of an element."""
+    """Draw a select clause of an element."""
     clause: Json = {}
     context = draw(st.sampled_from([None, "forEach", "forEachOrNull"]))
     if context is not None:
@@ -56,7 +56,7 @@ def clauses(draw: st.DrawFn, name: str) -> Json:
 
 @st.composite
 def queries(draw: st.DrawFn) -> Crtdl:
-    """A CRTDL with groups of the table's profile and of another one; some attributes have no entry."""
+    """Draw a CRTDL with groups of the table's profile and of another one; some attributes have no entry."""
     refs = st.lists(st.sampled_from([*IDS, "unknown"]), min_size=1, max_size=8)
     urls = st.sampled_from([URL, "https://example.org/other"])
     groups = [
@@ -75,7 +75,7 @@ def built(directory: Path, entry: Json, query: Crtdl) -> tuple[Lookup, list[tupl
 
 
 def walk(clauses: list[Json], contexts: tuple[str, ...] = ()) -> Iterator[tuple[Json, tuple[str, ...]]]:
-    """Every column of the definition with the contexts it stands in, as a flattening service walks it."""
+    """Yield every column of the definition with the contexts it stands in, as a flattening service walks it."""
     for clause in clauses:
         own = clause.get("forEach") or clause.get("forEachOrNull")
         inner = (*contexts, own) if own else contexts
@@ -84,7 +84,7 @@ def walk(clauses: list[Json], contexts: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def above(entry: Json, name: str) -> Iterator[str]:
-    """The elements above one, the nearest first."""
+    """Yield the elements above one, the nearest first."""
     for parent, element in entry["elements"].items():
         if name in element.get("children", ()):
             yield parent

@@ -125,7 +125,7 @@ LINKS = st.one_of(
 
 @st.composite
 def bundles(draw: st.DrawFn) -> dict[str, Any]:
-    """One patient's Bundle: its ids and references are those of others as often as not."""
+    """Draw one patient's Bundle: its ids and references are those of others as often as not."""
     own = draw(OWN)
 
     def references(most: int) -> Any:

@@ -54,7 +54,7 @@ def with_entries(change: Callable[[HonestAnswer], list[Any]]) -> Callable[[Hones
 
 
 def doubled(text: str, key: str, value: str) -> str:
-    """A key once more at the beginning of the object that ``text`` is."""
+    """Repeat a key at the beginning of the object ``text``."""
     return "{" + f'"{key}":{value},' + text[1:]
 
 
@@ -80,12 +80,12 @@ DIFFER, FOREIGN = "references-differ", "foreign-patient-in-bundle"
 
 
 def patient_before(asked: HonestAnswer) -> str:
-    """A reference to the pseudonym of the patient of the line before."""
+    """Return a reference to the pseudonym of the patient of the line before."""
     return f"Patient/{asked.before[-1]['entry'][0]['resource']['id']}"
 
 
 def referring(number: int, **elements: Callable[[HonestAnswer], Any] | str) -> Callable[[HonestAnswer], Any]:
-    """The resource of one entry refers to something else."""
+    """Make the resource of one entry refer to something else."""
 
     def lie(asked: HonestAnswer) -> Any:
         for name, value in elements.items():

@@ -35,7 +35,7 @@ def rules(tmp_path: Path) -> Path:
 
 
 def answering(change: Change) -> Callable[[bytes], bytes]:
-    """A service that answers its resource as ``change`` makes it."""
+    """Return a service that answers its resource as ``change`` makes it."""
 
     def answer(resource: bytes) -> bytes:
         document = json.loads(pseudonyms(resource))

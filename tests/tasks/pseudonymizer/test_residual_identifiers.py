@@ -266,7 +266,7 @@ def test_a_number_is_found_beside_a_person_that_went_in_another_request(
         return Reply(413) if halved and len(request.resource) > 1_500_000 else None
 
     def hides(resource: bytes) -> bytes:
-        """The number of the Patient alone."""
+        """Return the number of the Patient alone."""
         patients = re.sub(rb'("resourceType":\s*"Patient".*?"value":\s*")[^"]*', rb"\1gone", resource)
         return pseudonyms(patients.replace(b"QUFB", b""))
 
@@ -326,7 +326,7 @@ def test_a_doctor_in_every_resource_takes_room_once(tmp_path: Path, monkeypatch:
     job.write("a.ndjson", bundle("b", *many, patient("p", identifier=[{"value": "N-0004711"}]), last))
 
     def hides(resource: bytes) -> bytes:
-        """The number of the doctors, and that of the patient at herself."""
+        """Return the number of the doctors, and the patient's in her own resource."""
         return pseudonyms(
             re.sub(rb'("Patient".{0,200}?"value":\s*")N-', rb"\1gone-", resource.replace(b"D-1", b"gone"))
         )

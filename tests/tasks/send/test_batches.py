@@ -33,7 +33,7 @@ def made(ordinal: int, size: int = 1, key: str | None = None, line: int = 1) -> 
 
 
 def units(*sizes: int) -> list[SendUnit]:
-    """One unit for each number: that many resources of one byte."""
+    """Return one unit for each number: that many resources of one byte."""
     result, ordinal = [], 0
     for line, size in enumerate(sizes):
         result.append(SendUnit([made(ordinal + i, line=line) for i in range(size)], frozenset({f"line {line}"})))

@@ -41,7 +41,7 @@ def job(tmp_path: Path) -> DirectLoadJob:
 
 
 def integrity(server: list[FakeFhir], manners: str = "hapi") -> Any:
-    """A script that refuses references to what is neither stored nor in the same transaction."""
+    """Return a script that refuses references to what is neither stored nor in the same transaction."""
 
     def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         own = {entry["request"]["url"] for entry in content["entry"]}
@@ -55,7 +55,7 @@ def integrity(server: list[FakeFhir], manners: str = "hapi") -> Any:
 
 
 def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
-    """A script that refuses every transaction with one of these in it, quoting data as servers do."""
+    """Return a script that refuses every transaction with one of these in it, quoting data as servers do."""
 
     def script(_: int, content: dict[str, Any]) -> FhirReply | None:
         if {entry["request"]["url"] for entry in content["entry"]}.isdisjoint(keys):

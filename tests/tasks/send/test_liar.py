@@ -70,7 +70,7 @@ def without(*names: str) -> Change:
 
 
 def bare(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without locations."""
+    """Return an answer without locations."""
     return answer | {"entry": [{"response": {"status": entry["response"]["status"]}} for entry in answer["entry"]]}
 
 
@@ -251,7 +251,7 @@ def test_a_lie_about_a_transaction_is_noticed_or_listed(name: str, tmp_path: Pat
 
 
 def document(**changes: Any) -> Change:
-    """The document that is found is another one."""
+    """Replace the document that the search finds."""
     return lambda found: searchset(found | changes)
 
 

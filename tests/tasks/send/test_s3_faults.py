@@ -53,7 +53,7 @@ def always(name: str, reply: Reply | Raw) -> Script:
 
 
 def refused(job: S3Job, script: Script, *, attempts: int = 3) -> SluiceError:
-    """The error that the job ends with."""
+    """Return the error that the job ends with."""
     with scripted(script) as store, pytest.raises(SluiceError) as caught:
         job.send(configuration(store.url, attempts=attempts))
     shown = f"{caught.value.render()} {caught.value!r}"
@@ -502,7 +502,7 @@ PAGE = b"<html><body><p>canary</p></body></html>"
 
 
 def step_of_a_job(job: S3Job, url: str) -> PartProbe:
-    """The whole step, as it runs for a resume in a worker too: without a preflight."""
+    """Run the whole step, as for a resume in a worker: without a preflight."""
     context = job.prepare(configuration(url, attempts=2))
     try:
         doubts = list(proved([service(context.config)], context))

@@ -36,7 +36,7 @@ def compared(directory: Path) -> InputComparison:
 
 
 def opened(directory: Path) -> OpenFile:
-    """The only file of a directory."""
+    """Return the only file of a directory."""
     found = compared(directory)
     (path,) = found.files()
     return OpenFile(found, path)

@@ -28,7 +28,7 @@ def running() -> Iterator[ObjectStoreChild]:
 
 @pytest.fixture
 def store(running: ObjectStoreChild) -> ObjectStoreChild:
-    """The store with an empty bucket."""
+    """Return the store with an empty bucket."""
     client = running.client()
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
         for entry in page.get("Contents", ()):

@@ -222,7 +222,7 @@ def test_r8_years_of_few_are_left_out() -> None:
 
 
 def every(first: int, last: int, *, quarters: bool = False) -> list[str]:
-    """All months, or quarters, of these years."""
+    """Return all months, or quarters, of these years."""
     names = [f"Q{n}" for n in range(1, 5)] if quarters else [f"{n:02}" for n in range(1, 13)]
     return [f"{year}-{name}" for year in range(first, last + 1) for name in names]
 
@@ -322,7 +322,7 @@ def test_r1_resources_tell_neither_few_patients_of_a_type_nor_few_without_it(
 
 
 def worlds_of_steps(total: int, imported: int, k: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The same of one type, of which some may have been lost since the import."""
+    """Yield the same of one type, of which some may have been lost since the import."""
     for patients, before in itertools.product(range(total + 1), range(imported + 1)):
         for resources in range(patients, total + 3) if patients else (0,):
             for then in range(max(before, resources), imported + 3) if before >= patients and before else ():

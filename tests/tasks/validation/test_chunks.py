@@ -51,7 +51,7 @@ numbers = st.sampled_from(["1.50", "1E2", "-0.0", "0.10", "123456789012345678901
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[bytes]:
-    """Lines of plain resources and Bundles, of all sizes, with numbers in spellings that parsing would lose."""
+    """Draw lines of plain resources and Bundles, of all sizes, with numbers in spellings that parsing would lose."""
     result: list[bytes] = []
     count = 0
     for _ in range(draw(st.integers(1, 8))):

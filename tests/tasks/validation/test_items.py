@@ -21,7 +21,7 @@ def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Ite
 
 
 def sent(item: Item) -> dict[str, Any]:
-    """The entry as the service gets it, numbers as text."""
+    """Return the entry as the service gets it, numbers as text."""
     assert isinstance(item, ItemEntry)
     parsed: dict[str, Any] = json.loads(item.text, parse_float=str, parse_int=str)
     return parsed

@@ -80,7 +80,7 @@ def build(source: Path, target: Path) -> list[str]:
 
 
 def assemble(published: Json, structures: list[Structure]) -> tuple[Json, Json, list[str]]:
-    """The trimmed schema, the rules, and the names of what was dropped."""
+    """Return the trimmed schema, the rules, and the names of what was dropped."""
     definitions: dict[str, Json] = {name: _bare(body) for name, body in published["definitions"].items()}
     collected = _Collector(definitions)
     for structure in sorted(structures, key=lambda each: each.name):
@@ -167,7 +167,7 @@ class _Collector:
         return names
 
     def trimmed(self) -> tuple[dict[str, Json], list[str]]:
-        """The definitions that the StructureDefinitions know, and the names of the others."""
+        """Return the definitions that the StructureDefinitions know, and the names of the others."""
         kept: dict[str, Json] = {}
         dropped: list[str] = []
         for name, body in self._definitions.items():
@@ -202,7 +202,7 @@ def _bare(node: Any) -> Any:
 
 
 def _structures(source: Path) -> Iterator[Structure]:
-    """The StructureDefinitions that are types, not profiles or logical models. Raises ``SourceError``."""
+    """Yield the StructureDefinitions that are types, not profiles or logical models. Raises ``SourceError``."""
     for name in ("profiles-resources.xml", "profiles-types.xml"):
         try:
             document = ET.parse(source / name)

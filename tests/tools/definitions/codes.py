@@ -50,7 +50,7 @@ def _required(structure: Json) -> Iterator[tuple[str, str]]:
 
 
 def _codes(url: str, sets: Mapping[str, Json], systems: Mapping[str, Json]) -> Json:
-    """The codes of a value set by their systems. Raises ``SourceError`` when it does not name them."""
+    """Return the codes of a value set by their systems. Raises ``SourceError`` when it does not name them."""
     if url not in sets:
         raise SourceError("the package has no such value set")
     composed = sets[url]["compose"]
@@ -73,7 +73,7 @@ def _codes(url: str, sets: Mapping[str, Json], systems: Mapping[str, Json]) -> J
 
 
 def _all(url: str, systems: Mapping[str, Json]) -> Iterator[str]:
-    """The codes of a whole system but those that only hold others. Raises ``SourceError`` when it names none."""
+    """Yield the codes of a system except those that only group others. Raises ``SourceError`` when it names none."""
     system = systems.get(url.partition("|")[0], {})
     if system.get("content") != "complete" or not system.get("concept"):
         raise SourceError(f"the package does not hold the codes of {url}")

@@ -23,7 +23,7 @@ _DEAD = "Patient.deceased.exists() and Patient.deceased != false"
 
 
 def search_parameters(published: Iterable[Json]) -> tuple[Json, list[str]]:
-    """The table, and the names of what could not be taken over with the reason. Raises ``SourceError``.
+    """Return the table, and the names of what could not be taken over with the reason. Raises ``SourceError``.
 
     Parameters of examples and of packages of extensions without a type are none of R4's.
     """
@@ -71,7 +71,7 @@ def _path(part: str, base: str) -> Json:
 
 
 def _steps(path: str, base: str, kind: str | None = None) -> list[str]:
-    """The steps below the type, with ``[x]`` at choices, or the name of one of its types at the last one."""
+    """Return the steps below the type, with ``[x]`` at choices, or the name of one of its types at the last one."""
     names = path.removeprefix(f"{base}.").split(".")
     definition: Definition | None = load_schema().definitions["Patient" if base == ANY else base]
     steps = []

@@ -58,7 +58,7 @@ class _Dice:
 
 
 def concept(system: str, code: c.Code | c.Lab) -> Resource:
-    """A CodeableConcept with one coding."""
+    """Return a CodeableConcept with one coding."""
     return {"coding": [{"system": system, "code": code.code, "display": code.display}], "text": code.display}
 
 
@@ -71,7 +71,7 @@ def _quantity(lab: c.Lab, dice: _Dice) -> Resource:
 
 
 def resource(kind: str, identity: str, profile: str, **fields: Any) -> Resource:
-    """A resource that claims a profile of the core data set."""
+    """Return a resource that claims a profile of the core data set."""
     return {"resourceType": kind, "id": identity, "meta": {"profile": [c.PROFILES + profile]}} | fields
 
 
@@ -90,7 +90,7 @@ class DemoPatient:
         self.admitted = _day(self.dice)
 
     def resources(self) -> list[Resource]:
-        """The resources of this person, sorted by type and id."""
+        """Return the resources of this person, sorted by type and id."""
         made = [
             self._patient(),
             *self._encounters(),

@@ -55,7 +55,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
-    """A directory with a configuration and a database."""
+    """Return a directory with a configuration and a database."""
     place = tmp_path_factory.mktemp("place")
     seed(place / "jobs", migrated_database)
     (place / "data").mkdir()
@@ -80,7 +80,7 @@ def commands(place: Path) -> Iterator[Commands]:
 
 @pytest.fixture(scope="module")
 def alive(place: Path) -> Iterator[ApiAddress]:
-    """A running server, for all tests that only check its proof."""
+    """Yield a running server, for all tests that only check its proof."""
     with EmbeddedServer(place / "jobs") as server:
         yield server.address()
 

@@ -42,7 +42,7 @@ def served_in(directory: Path) -> ASGIApp:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A jobs directory with reports, other files of a job, and what somebody could have put there."""
+    """Return a jobs directory with reports, other files of a job, and files that an attacker could have put there."""
     place = tmp_path_factory.mktemp("place")
     jobs = place / "jobs"
     for step in (None, 3):
@@ -197,7 +197,7 @@ def test_nothing_but_the_page_of_a_job_of_this_directory_is_there(url: str, path
 
 
 def raw(url: str, path: str) -> bytes:
-    """The answer to a path that no client puts in order first."""
+    """Return the answer to a path that no client normalizes first."""
     host, _, port = url.removeprefix("http://").partition(":")
     headers = [f"Host: {host}:{port}", "Connection: close", f"Authorization: {KEY['Authorization']}"]
     request = "\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""])

@@ -72,7 +72,7 @@ class LockHolder:
 
 @pytest.fixture
 def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> ApiAddress:
-    """The shared Prefect API, configured as a user would."""
+    """Return the shared Prefect API, configured as a user would."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.setattr("flows.job.running.lease.TIMES", SHORT)
     return address_of(prefect_api)
@@ -80,7 +80,7 @@ def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> ApiAddress:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """The directory of a job."""
+    """Return the directory of a job."""
     directory = tmp_path / "jobs" / str(uuid4())
     directory.mkdir(parents=True)
     return directory
@@ -88,7 +88,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, api: ApiAddress) -> dict[str, str]:
-    """The environment of another machine."""
+    """Return the environment of another machine."""
     return other_machine(tmp_path / "other-machine", SHORT) | {"PREFECT_API_URL": api.url}
 
 
@@ -99,14 +99,14 @@ def limits(api: ApiAddress) -> Iterator[Limits]:
 
 
 def of_job(limits: Limits, job: str) -> Json:
-    """The limit of a job."""
+    """Return the limit of a job."""
     found = limits.find(limit_name(job))
     assert found
     return found
 
 
 def try_lease(api: ApiAddress, job: str) -> Lease | None:
-    """The lease, if it can be had, of a holder that never renews."""
+    """Return the lease, if it can be had, of a holder that never renews."""
     try:
         return Lease(api, job).acquire()
     except LeaseTakenError:
@@ -115,7 +115,7 @@ def try_lease(api: ApiAddress, job: str) -> Lease | None:
 
 @contextmanager
 def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> Iterator[ApiAddress]:
-    """A Prefect API that gives one answer to each method, ``None`` being 404, until it goes away.
+    """Yield a Prefect API that gives one answer to each method, ``None`` being 404, until it goes away.
 
     The methods of the requests it answered are in ``asked``.
     """

@@ -40,7 +40,7 @@ class Runs:
         """States that runs get between the list and the second look."""
 
     def add(self, name: str, kind: str, state: str = "", *, holder: Holder | str | None = "here", **more: Any) -> Path:
-        """A run; its lock says ``holder``, ``here``: a process of this machine, None: there is no directory."""
+        """Add a run whose lock has this holder. ``here``: a process of this machine, None: without a directory."""
         directory = self.place / name
         labels = {"job.steps": "local_import,send", "job.config": "/etc/sluice/nightly.yaml"} | more.pop("labels", {})
         labels["job.step.1"] = json.dumps({"position": 1, "name": "local_import", "state": "completed"})

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def lines(path: Path) -> Iterator[Json]:
-    """The lines of a file, whichever form it has."""
+    """Yield the lines of a file, whichever form it has."""
     content = path.read_bytes()
     if path.suffix == ".zst":
         content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
@@ -24,7 +24,7 @@ def lines(path: Path) -> Iterator[Json]:
 
 
 def resources(path: Path) -> Iterator[tuple[Json, str | None]]:
-    """Every resource of a file, and whose it is."""
+    """Yield every resource of a file, and whose it is."""
     for line in lines(path):
         if line["resourceType"] == "Bundle":
             inside = [entry["resource"] for entry in line["entry"]]
@@ -47,7 +47,7 @@ def owner(resource: Json) -> str | None:
 
 
 def paths(value: Any, path: str) -> Iterator[tuple[str, bool]]:
-    """Every path in a value, and whether it is a leaf."""
+    """Yield every path in a value, and whether it is a leaf."""
     if isinstance(value, list):
         for one in value:
             yield from paths(one, path)

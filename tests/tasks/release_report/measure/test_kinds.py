@@ -103,7 +103,7 @@ PATHS = {
 
 
 def nested(steps: list[str], value: Any) -> Any:
-    """The value below the steps of a path; what is a list in FHIR need not be one here, but for ``[]``."""
+    """Return the value below the steps of a path; what is a list in FHIR need not be one here, but for ``[]``."""
     if not steps:
         return value
     step, *rest = steps
@@ -117,7 +117,7 @@ def nested(steps: list[str], value: Any) -> Any:
 
 
 def split(path: str) -> list[str]:
-    """The steps of a path; a URL in brackets has points of its own."""
+    """Return the steps of a path; a URL in brackets has points of its own."""
     steps, held = [], ""
     for piece in path.split("."):
         held = f"{held}.{piece}" if held else piece

@@ -112,7 +112,7 @@ _elements = st.fixed_dictionaries(
 
 @st.composite
 def populations(draw: st.DrawFn) -> list[list[Json]]:
-    """The resources of some patients; a list each."""
+    """Draw the resources of some patients; a list each."""
     count = draw(st.integers(1, 6))
     return [
         [

@@ -107,7 +107,7 @@ ROWS = "id,patient,name,active,born\no1,p1,Meyerbeer,true,1950-01-02\no2,p2,,fal
 
 
 def as_parquet(path: Path, text: str = ROWS) -> Path:
-    """The same table as a person might export it, with types."""
+    """Return the same table as a person might export it, with types."""
     table = arrow_csv.read_csv(io.BytesIO(text.encode()))
     parquet.write_table(table, path, row_group_size=2)
     return path

@@ -49,7 +49,7 @@ def trees() -> Iterator[ast.Module]:
 
 
 def texts(node: ast.AST | None) -> list[str]:
-    """The string constants of a name, or of a tuple or list of them."""
+    """Return the string constants of a name, or of a tuple or list of them."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     return [text for one in getattr(node, "elts", ()) for text in texts(one)]
@@ -78,7 +78,7 @@ def named() -> frozenset[tuple[Group, str]]:
 
 @cache
 def kebab() -> frozenset[str]:
-    """Names of sentences and findings: each is written with dashes, and nothing else in this package is."""
+    """Return the names of sentences and findings: only they are written with dashes in this package."""
     return frozenset(
         node.value.removeprefix("@")
         for tree in trees()

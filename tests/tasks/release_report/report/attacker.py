@@ -14,7 +14,7 @@ Links = dict[str, list[tuple[tuple[str, ...], str, bool]]]
 
 
 def bits(values: Iterable[int]) -> int:
-    """The set of these values."""
+    """Return the set of these values."""
     found = 0
     for value in values:
         found |= 1 << value
@@ -22,17 +22,17 @@ def bits(values: Iterable[int]) -> int:
 
 
 def least(domain: int) -> int:
-    """The smallest value."""
+    """Return the smallest value."""
     return (domain & -domain).bit_length() - 1
 
 
 def most(domain: int) -> int:
-    """The largest value."""
+    """Return the largest value."""
     return domain.bit_length() - 1
 
 
 def between(low: int, high: int) -> int:
-    """All values from one to the other."""
+    """Return all values from one to the other."""
     low = max(low, 0)
     return ((1 << (high - low + 1)) - 1) << low if high >= low else 0
 
@@ -58,7 +58,7 @@ class Puzzle:
         self.domains[name] &= ~bits(values)
 
     def revealed(self, k: int) -> list[str]:
-        """The unknowns of which one of 1 to k - 1 is the only value that fits everything."""
+        """Return the unknowns of which one of 1 to k - 1 is the only value that fits everything."""
         return self.only(*(name for name, truth in self.truth.items() if 0 < truth < k))
 
     def only(self, *names: str) -> list[str]:
@@ -119,7 +119,7 @@ class _Search:
         return False
 
     def _value(self, name: str) -> int:
-        """The truth, or what is nearest to it of what it may be."""
+        """Return the truth, or the possible value nearest to it."""
         domain, truth = self.domains[name], self.truth[name]
         if domain >> truth & 1:
             return truth

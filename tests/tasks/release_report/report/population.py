@@ -66,7 +66,7 @@ class Population:
 
 
 def person(dice: random.Random, months: Mapping[str, int] = SPANS[0]) -> Person:
-    """A patient; some things are rare."""
+    """Return a patient; some things are rare."""
     some = {name: dice.randint(1, 4) for name in TYPES if dice.random() < dice.choice((0.05, 0.3, 0.9))}
     return Person(
         file=dice.choices(("a", "b", "c"), (8, 3, 1))[0],
@@ -106,7 +106,7 @@ def population(dice: random.Random, size: int, months: Mapping[str, int] | None 
 
 
 def measured(people: list[Person], folder: str = "pseudonymized", *, original: bool = False) -> Measured:
-    """The exact numbers."""
+    """Return the exact numbers."""
     types: dict[str, TypeCount] = {"Patient": TypeCount(len(people), len(people))}
     for name in TYPES:
         have = [one.types[name] for one in people if name in one.types]
@@ -154,7 +154,7 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
 
 
 def dates(months: list[str], compared: int = 0, same: int = 0) -> Dates:
-    """One date a patient."""
+    """Return one date a patient."""
     return Dates(
         len(months),
         Counter(month[:4] for month in months),
@@ -206,7 +206,7 @@ QUERY = EffectiveQuery(
 
 
 def facts(people: Population, **more: Any) -> ReportFacts:
-    """A job: extracted, pseudonymized, about to be sent."""
+    """Return a job: extracted, pseudonymized, about to be sent."""
     arrived = len(people.before)
     details = {
         "cohort_patients": arrived + 3,

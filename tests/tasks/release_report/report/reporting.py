@@ -31,7 +31,7 @@ def write_lines(path: Path, lines: Iterable[Any]) -> Path:
 
 
 def bundle(*resources: Any) -> dict[str, Any]:
-    """A Bundle of these resources."""
+    """Return a Bundle of these resources."""
     entries = [{"resource": resource} for resource in resources]
     return {"resourceType": "Bundle", "type": "collection", "entry": entries}
 

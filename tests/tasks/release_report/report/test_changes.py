@@ -46,7 +46,7 @@ _MOVED = {path.rpartition(".")[2] for path in DATED}
 
 
 def people(size: int = SIZE, *, born: str = "") -> People:
-    """The resources of some patients as they were imported."""
+    """Return the resources of some patients as they were imported."""
     dice = random.Random(7)
     return [person(number, dice, born or f"19{number + 20}-03-{number % 28 + 1:02}") for number in range(size)]
 
@@ -83,7 +83,7 @@ def person(number: int, dice: random.Random, born: str) -> list[Json]:
 
 
 def walked(value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf: its path, what holds it, and its key there."""
+    """Yield every leaf: its path, what holds it, and its key there."""
     for key, one in value.items() if isinstance(value, dict) else enumerate(value):
         below = f"{path}.{key}" if isinstance(value, dict) else path
         below += f"({one['url']})" if isinstance(one, dict) and "url" in one else ""
@@ -125,12 +125,12 @@ def honest(imported: People, shift: Callable[[int, int], int]) -> People:
 
 
 def own(number: int, _: int = 0) -> int:
-    """A shift of each patient's own; one has none by chance."""
+    """Return a shift of each patient's own; one has none by chance."""
     return (number * 37) % 101 - 37
 
 
 def written(folder: Path, given: People, form: str) -> list[Path]:
-    """The files: a Bundle a patient, or a resource a line."""
+    """Return the files: a Bundle a patient, or a resource a line."""
     folder.mkdir()
     if form == "bundles":
         lines = {"a": [bundle(*some) for some in given]}
@@ -159,7 +159,7 @@ def found(report: ReleaseReport, level: str = "stop") -> list[tuple[str, str]]:
 
 
 def rows_by_name(report: ReleaseReport, name: str) -> dict[Any, Any]:
-    """The rows of a table of section 7 by their first column."""
+    """Return the rows of a table of section 7 by their first column."""
     return {row[0]: row[1:] for row in report.rows(name)}
 
 

@@ -382,7 +382,7 @@ CANARY = "Kanarienvogel"
 
 
 def sung(patients: int) -> Measured:
-    """A canary in every string of so many patients."""
+    """Return a canary in every string of so many patients."""
     url = f"http://{CANARY}.example/url"
     code = f"http://{CANARY}.example/system|{CANARY}-code"
     given = clean().leaving

@@ -96,7 +96,7 @@ def numbered(form: str, own: str = "p") -> list[dict[str, Any]]:
 
 
 def stops(measured: Measured) -> list[ReportFinding]:
-    """The stops of a report on it that has nothing else to stop for."""
+    """Return the stops of a report on it without other reasons for a stop."""
     given = clean()
     paths = {**given.leaving.paths, **measured.paths}
     leaving = replace(given.leaving, paths=paths, undefined=measured.undefined, extensions=measured.extensions)

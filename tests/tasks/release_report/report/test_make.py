@@ -150,7 +150,7 @@ MAY_BE_SAID = {"system", "code", "display", "unit", "url", "profile", "status", 
 
 
 def sung(value: Any, name: str = "") -> Any:
-    """A canary in each string, called by the element that it stands in."""
+    """Return a canary in each string, called by the element that it stands in."""
     if isinstance(value, dict):
         return {key: one if key == "resourceType" else sung(one, key) for key, one in value.items()}
     if isinstance(value, list):
@@ -381,7 +381,7 @@ COLUMNS = "Batch-ID,Reason,Group,Attribute,Resource-ID,Patient-ID\n"
 
 
 def asking_for_consent(path: Path) -> Path:
-    """A query whose cohort is asked for consent."""
+    """Write a query whose cohort requires consent."""
     consent = {"context": {"code": "Einwilligung", "display": "Consent"}, "termCodes": []}
     query = {"version": "1", "cohortDefinition": {"inclusionCriteria": [[consent]]}, "dataExtraction": {}}
     path.write_text(json.dumps(query))

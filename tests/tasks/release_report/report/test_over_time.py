@@ -27,7 +27,7 @@ def word_and_number(cell: Value) -> tuple[str, int | None] | None:
 
 
 def tables(by_path: Mapping[str, Dates], *, recipient: bool = False, size: int = SIZE) -> Found:
-    """The columns and rows of the tables, by their periods."""
+    """Return the columns and rows of the tables, by their periods."""
     given = facts(population(random.Random(1), SIZE), leaving=Measured(patients=size, dates=by_path))
     section = section_of(build(given, k=5, recipient=recipient), 11)
     found = {}

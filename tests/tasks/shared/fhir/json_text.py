@@ -51,7 +51,7 @@ class DrawnBundle:
 
 @st.composite
 def bundles(draw: st.DrawFn) -> DrawnBundle:
-    """A Bundle on one line; its own keys stand once each."""
+    """Draw a Bundle on one line; its own keys stand once each."""
     keys = draw(st.lists(STRINGS, max_size=3, unique_by=json.loads))
     reserved = {"meta", "resourceType", "id", "type", "total", "entry"}
     members = [(key, draw(VALUES)) for key in keys if json.loads(key) not in reserved]
@@ -78,7 +78,7 @@ def bundles(draw: st.DrawFn) -> DrawnBundle:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A Bundle with a byte or a few taken out, put in or changed: nearly always something else than a Bundle."""
+    """Draw a Bundle with a byte or a few taken out, put in or changed: nearly always something else than a Bundle."""
     line = draw(bundles()).line
     at = draw(st.integers(0, len(line)))
     gone = draw(st.integers(0, 3))

@@ -22,7 +22,7 @@ CRITERION: dict[str, Any] = {"context": {"system": "fdpg.mii.cds", "code": "Diag
 
 
 def whole() -> dict[str, Any]:
-    """A CRTDL that uses everything the contract names; no part of it is shared with another."""
+    """Return a CRTDL that uses everything the contract names; no part of it is shared with another."""
     return json.loads(json.dumps(_whole()))  # type: ignore[no-any-return]
 
 

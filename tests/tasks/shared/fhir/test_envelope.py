@@ -16,7 +16,7 @@ CANARY = "canary-4711"
 
 
 def refused(line: bytes) -> str:
-    """The reference of the error with which a line is refused."""
+    """Return the reference of the error with which a line is refused."""
     with pytest.raises(DataError) as caught:
         open_bundle(line, where="x.ndjson:7")
     assert caught.value.context == "x.ndjson:7"

@@ -33,7 +33,7 @@ def place() -> Iterator[Path]:
 
 
 def long_line(place: Path, line: bytes, *, piece: int = 1 << 18) -> LongLine:
-    """The line as a ``LongLine``, whatever its length; ``piece`` bytes of it are looked at at once."""
+    """Return the line as a ``LongLine``, whatever its length; ``piece`` bytes of it are read at a time."""
     spool = Spool(place)
     spool.write(line)
     return LongLine(spool, "x.ndjson", 7, piece=piece)
@@ -60,7 +60,7 @@ def cut(line: LongLine) -> tuple[Envelope, list[bytes]] | str:
 
 
 def opened(line: bytes) -> tuple[Envelope, list[bytes]] | str:
-    """The same from ``open_bundle``."""
+    """Return the same parts from ``open_bundle``."""
     try:
         return open_bundle(line)
     except DataError as error:

@@ -102,7 +102,7 @@ class Endless:
 
 @pytest.fixture
 def drain() -> Iterator[str]:
-    """A server that reads for ever and never answers."""
+    """Yield a server that reads for ever and never answers."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def read() -> None:

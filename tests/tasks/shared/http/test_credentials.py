@@ -42,7 +42,7 @@ def issuing(clock: Any = None, **settings: Any) -> Iterator[tuple[OAuthIssuer, s
 
 @contextmanager
 def guarded(issuer: OAuthIssuer) -> Iterator[Loopback]:
-    """A resource server that takes the issuer's tokens."""
+    """Yield a resource server that takes the issuer's tokens."""
 
     def answer(seen: SeenRequest) -> Reply:
         scheme, _, token = (seen.authorization or "").partition(" ")

@@ -93,7 +93,7 @@ def head(status: str, *headers: str) -> bytes:
 
 
 def broken_after(count: int, *headers: str, then: str = "close") -> Raw:
-    """A 200 that breaks off after ``count`` bytes of the body."""
+    """Return a 200 that breaks off after ``count`` bytes of the body."""
     return Raw(head("200 OK", f"Content-Length: {len(LINES)}", *headers) + LINES[:count], then)
 
 

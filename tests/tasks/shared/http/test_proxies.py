@@ -59,7 +59,7 @@ def test_https_goes_through_a_tunnel_of_https_proxy_and_is_verified(tmp_path: Pa
 
 @contextmanager
 def reached_by_tls(proxy: ForwardProxy, context: ssl.SSLContext) -> Iterator[str]:
-    """The URL of a proxy that is itself reached by ``https``."""
+    """Yield the URL of a proxy that is itself reached by ``https``."""
 
     def carry(accepted: socket.socket) -> None:
         with (
@@ -95,7 +95,7 @@ def reached_by_tls(proxy: ForwardProxy, context: ssl.SSLContext) -> Iterator[str
 
 @contextmanager
 def inside(directory: Path, **options: Any) -> Iterator[tuple[Loopback, ServiceClient]]:
-    """A server that is reached by TLS through a proxy that is reached by TLS."""
+    """Yield a server that is reached by TLS through a proxy that is reached by TLS."""
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(directory / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -40,7 +40,7 @@ def get(http: ServiceClient, url: str) -> int:
 
 
 def refused(certificate: trustme.LeafCert, bundle: Path | None) -> ServiceError:
-    """The error of a call to a server with ``certificate``; it must not have been repeated."""
+    """Return the error of a call to a server with ``certificate``; it must not have been repeated."""
     sleeps = Sleeps()
     with loopback([Reply()], tls=serving(certificate)) as server:
         with client(tls=TlsConfig(ca_cert_path=bundle), sleep=sleeps) as http:
@@ -157,7 +157,7 @@ def test_a_certificate_of_the_future_is_its_own_error(ca: trustme.CA, bundle: Ca
 
 @contextmanager
 def greeting(answer: bytes, *, reset: bool = False) -> Iterator[int]:
-    """A port that answers a TLS handshake with ``answer`` and hangs up."""
+    """Yield a port that answers a TLS handshake with ``answer`` and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
