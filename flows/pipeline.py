@@ -60,14 +60,13 @@ DESCRIPTION = """\
 Moves FHIR data through the steps that a configuration enables. A run is a job.
 
 - **Start**: Run → Custom run, with the path of the configuration, and of the CRTDL if a step needs one.
-- **Follow**: the run's page lists a task run for each step; its *Artifacts* tab has the page of the job, with the
-  progress of the step that runs in its title, and a table for each step, and the release report in short; its *Logs*
-  tab what the job says.
-- **Decide**: a run in state *Suspended* waits for a person. *Resume* says what the release report found and which files
-  to look at, and asks for the decision, a name, and a reason where the report says stop.
-- **Cancel** ends a job within seconds, between files. **Retry** of a failed one goes on with the step that failed.
+- **Follow**: the run's page lists a task run for each step. Its *Artifacts* tab has the job's page, with the progress
+  of the running step in its title and a table for each step, and the short release report. Its *Logs* tab has the log.
+- **Decide**: a run in state *Suspended* waits for a decision. *Resume* shows the findings of the release report and the
+  files to review, and asks for your decision, your name, and a reason if you release although the report says stop.
+- **Cancel** ends a job within seconds, between files. **Retry** of a failed job continues with the failed step.
 """
-"""What the page of a deployment says, unless the deployment has a text of its own."""
+"""The description on the page of a deployment, unless the deployment has its own."""
 
 
 @flow(name=FLOW_NAME, description=DESCRIPTION, persist_result=False, validate_parameters=True)

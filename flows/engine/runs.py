@@ -301,7 +301,7 @@ def stay_suspended(job_id: str, *, deployed: bool) -> NoReturn:
     Raises:
         prefect.exceptions.Pause: always, unless the run was resumed meanwhile: ``Abort``.
     """
-    message = "stopped by Suspend: Resume continues it" if deployed else "stopped: pipeline continue continues it"
+    message = "stopped by Suspend: Resume continues it" if deployed else "stopped: use pipeline continue"
     state: State[Any] = (Suspended if deployed else Paused)(message=message)
     with translated(), get_client(sync_client=True) as client:
         now = client.read_flow_run(UUID(job_id)).state
