@@ -31,7 +31,7 @@ _INTRODUCTION = """\
 
 <!-- Generated from the models: python -m config.reference > docs/configuration.md -->
 
-For whoever writes a configuration: every key.
+This page describes every key of the configuration.
 
 One YAML file describes a pipeline. `sluice config init FILE` writes a first one with what its steps need and a `${VAR}`
 for every secret (`--steps extractor,pseudonymizer,send`; on a terminal it asks). `sluice config check FILE` lists all

@@ -18,11 +18,11 @@ SERVICES = {
     "Web server": web.LIES,
     "Files of a directory": local.LIES,
     "Pseudonymization service": pseudonymizer.LIES,
-    "Pseudonymization service: the made-up resource": pseudonymizer.MADE_UP,
+    "Pseudonymization service: the synthetic resource": pseudonymizer.MADE_UP,
     "Flattening service": flattening.LIES,
-    "Flattening service: the made-up resource": flattening.MADE_UP,
+    "Flattening service: the synthetic resource": flattening.MADE_UP,
     "Validation service": validation.LIES,
-    "Validation service: the made-up resource": validation.MADE_UP,
+    "Validation service: the synthetic resource": validation.MADE_UP,
     "FHIR server": send.TRANSACTIONS,
     "Transfer endpoint": send.TRANSFERS,
     "S3-compatible store": send.OBJECTS,
@@ -32,14 +32,15 @@ SERVICES = {
 
 HEAD = """# Lies
 
-For whoever must know what Sluice believes: each line is an answer of a service that is wrong in one way, and what
-becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line, group and
-batch, or URL; nothing of the wrong answer becomes part of the data. What cannot be noticed has its reason there.
+This page lists wrong answers of services and the reaction of Sluice to each. Every line is a test with an answer that
+is wrong in one way. An error ends the step before the next one starts. It names file and line, group and batch, or URL,
+and nothing from the wrong answer becomes part of the data. If Sluice cannot detect a wrong answer, the line gives the
+reason.
 """
 TABLE = """
 ## {service}
 
-{noticed} of {all} are noticed.
+Sluice detects {noticed} of {all}.
 
 | The answer | What happens |
 |---|---|
@@ -58,11 +59,11 @@ def page() -> str:
 def _becomes(lie: Lie) -> str:
     if lie.reference:
         return f"`{lie.reference}`"
-    return lie.because if _warned(lie) else f"not noticed: {lie.because}"
+    return lie.because if _warned(lie) else f"not detected: {lie.because}"
 
 
 def _warned(lie: Lie) -> bool:
-    return lie.because.startswith("told as a warning")
+    return lie.because.startswith("gives a warning")
 
 
 def test_the_page_of_lies_is_current_and_gives_a_reason_for_what_is_not_noticed() -> None:

@@ -250,7 +250,7 @@ def test_the_readme_links_every_page() -> None:
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_a_page_begins_with_its_goal(page: Path) -> None:
     first = next(text for text in prose(page).split("\n\n")[1:] if not text.startswith("<!--"))
-    assert first.startswith(("This page ", "For ")), first
+    assert first.startswith("This page "), first
 
 
 # Split, so that this file does not find itself.

@@ -32,7 +32,7 @@ def test_the_page_names_every_component_and_says_which_was_not_tried() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     for component in COMPONENTS:
         assert any(row.startswith(f"| {component.title} |") for row in rows)
-    assert ("not tried with this command" in page) == (TRIED.keys() != NAMES)
+    assert ("not tested with this command" in page) == (TRIED.keys() != NAMES)
     assert "Queries in CQL" in page
 
 

@@ -1,4 +1,4 @@
-"""The official examples of FHIR R4 through every step, with honest services: nothing is taken for a lie.
+"""The official FHIR R4 examples through every step, with correct services: no answer is rejected as wrong.
 
 They are those of HL7's package ``hl7.fhir.r4.examples`` 4.0.1, without the definitions that are in it, too: 700
 resources and Bundles of 130 types, with contained resources, Parameters, and ids that are numbers. Bundles that answer
@@ -73,7 +73,7 @@ def test_pseudonyms_of_all_examples_are_believed_and_nothing_that_identifies_sta
 def test_what_the_validator_says_of_all_examples_is_a_result(validator: str, tmp_path: Path, figure: Measure) -> None:
     made = validation.ValidationJob(tmp_path)
     write_examples(made, answers=True)
-    result = figure("validator", "HL7's examples of R4, each line alone", lambda: made.validate(validator))
+    result = figure("validator", "HL7's R4 examples, one request per line", lambda: made.validate(validator))
     assert result.resources_in is not None
     assert result.resources_in > 2000
     findings = [row for row in made.summary() if row["severity"] == "error"]
@@ -85,7 +85,7 @@ def test_each_example_has_its_row(pathling: str, tmp_path: Path, figure: Measure
     kinds = [kind for kind in examples() if kind not in NO_INPUT]
     made = flattening.FlatteningJob(tmp_path, [view(kind, kind, paths(id="id")) for kind in kinds])
     write_examples(made)
-    result = figure("pathling", "HL7's examples of R4, a view for each type", lambda: made.run(pathling))
+    result = figure("pathling", "HL7's R4 examples, one view per type", lambda: made.run(pathling))
     groups = {row["group"]: row for row in result.details["groups"]}
     assert groups.keys() == set(kinds)
     assert all(row["resources"] == row["with_rows"] == row["rows"] > 0 for row in groups.values())
@@ -122,6 +122,6 @@ def test_what_hapi_can_take_gets_in_whole(hapi: Hapi, tmp_path: Path, figure: Me
         }
     write(tmp_path, "examples.ndjson", *(line for line, _ in lines.values()))
     service = {"send": {"send_as": "direct_resource_load", "url": hapi.url}}
-    result = figure("hapi", "HL7's examples of R4 that it can take", lambda: send_data(job(tmp_path, service)))
+    result = figure("hapi", "HL7's R4 examples that it accepts", lambda: send_data(job(tmp_path, service)))
     assert result.resources_out == len(lines) > 200
     assert len(hapi.versions(lines)) == len(lines)

@@ -1,4 +1,4 @@
-"""Sending to HAPI's JPA server: transactions, and what its refusals mean (document 3 §7, "direct_resource_load")."""
+"""Sending to HAPI's JPA server: transactions and refused ones (document 3 §7, "direct_resource_load")."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_target_that_comes_later_puts_its_referrers_off_until_it_is_there(hapi
     assert hapi.count("Observation?subject=Patient/late-29") == 2
 
 
-@pytest.mark.differs("hapi", "refuses a reference to what is not there: those that refer are sent last")
+@pytest.mark.differs("hapi", "refuses a reference to a missing resource, so resources with references are sent last")
 def test_a_target_that_never_comes_is_a_terminal_error_for_what_refers_to_it_only(hapi: Hapi, tmp_path: Path) -> None:
     write(tmp_path, "a.ndjson", observation("lost", "nobody-canary"), patient("found"), observation("kept", "found"))
     with pytest.raises(TerminalError) as caught:
@@ -92,7 +92,7 @@ def test_a_target_that_never_comes_is_a_terminal_error_for_what_refers_to_it_onl
     assert hapi.get("Observation/lost").status_code == 404
 
 
-@pytest.mark.differs("hapi", "refuses an id of digits alone from a client")
+@pytest.mark.differs("hapi", "refuses ids of digits only from a client")
 @pytest.mark.parametrize(
     "guilty",
     [

@@ -1,4 +1,4 @@
-"""A transfer to HAPI's JPA server (document 3 §7, "transfer_load"): what the receiving process would find there."""
+"""Transfer to HAPI's JPA server (document 3 §7, "transfer_load"), read as the receiving process reads it."""
 
 from __future__ import annotations
 

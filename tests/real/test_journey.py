@@ -1,4 +1,4 @@
-"""A whole run with the services that sites run: import, HL7's validator, Pathling, HAPI."""
+"""A complete job with services that sites use: import, HL7's validator, Pathling, HAPI."""
 
 from __future__ import annotations
 

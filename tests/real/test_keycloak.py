@@ -1,4 +1,4 @@
-"""OAuth 2.0 client credentials with Keycloak, the issuer of most hospitals (document 3 §1, "OAuth 2.0").
+"""OAuth 2.0 client credentials with Keycloak, the issuer at most hospitals (document 3 §1, "OAuth 2.0").
 
 Its own administration API is the service behind it: it lets nobody in whose token it has not signed.
 """

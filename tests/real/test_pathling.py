@@ -1,4 +1,4 @@
-"""Flattening with Pathling, which sites run (document 3 §5), behind a service that answers as theirs does."""
+"""Flattening with Pathling, as used at sites (document 3 §5), behind a service with fhir-flattener's interface."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_made_up_resource_comes_back_as_its_row(pathling: str) -> None:
     assert job.probed(declared_service(config), config) == []
 
 
-@pytest.mark.differs("pathling", "answers rows without a Content-Type, and refuses an Accept of `*/*`")
+@pytest.mark.differs("pathling", "returns rows without a Content-Type and refuses `Accept: */*`")
 def test_what_it_answers_has_no_content_type_and_it_takes_one_accept_only(pathling: str) -> None:
     """The client must accept an answer without type, and must not ask for another type."""
     view = {"resourceType": RESOURCE_TYPE, "resource": "Patient", "select": [paths(id="id")]}
@@ -125,7 +125,7 @@ def test_a_view_with_a_constant_and_a_where_gives_those_that_fit(pathling: str, 
     assert flattened(pathling, tmp_path, one, *resources) == [{"id": "o0"}, {"id": "o2"}]
 
 
-@pytest.mark.differs("pathling", "gives an `instant` in UTC, whatever zone it was written in; a `dateTime` as it is")
+@pytest.mark.differs("pathling", "converts an `instant` to UTC and leaves a `dateTime` unchanged")
 def test_choice_types_nulls_decimals_dates_and_texts(pathling: str, tmp_path: Path) -> None:
     one = view(
         "values",
@@ -182,7 +182,9 @@ def test_many_batches_of_several_groups_have_a_row_for_each_resource(pathling: s
         }
 
 
-@pytest.mark.differs("pathling", "refuses a choice without its type, and a column over a concept or a quantity")
+@pytest.mark.differs(
+    "pathling", "refuses a choice element without its type, and a column for a whole concept or quantity"
+)
 @pytest.mark.parametrize(
     "path", ["effective", "code", "value.ofType(Quantity)", "subject.where("],
     ids=["bare choice", "CodeableConcept", "Quantity", "no FHIRPath"],

@@ -1,4 +1,4 @@
-"""A Prefect server with PostgreSQL, as teams have one: jobs at once, and a database that crashes while a job waits."""
+"""A Prefect server with PostgreSQL: parallel jobs, and a database that crashes while a job waits."""
 
 from __future__ import annotations
 

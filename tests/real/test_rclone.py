@@ -1,4 +1,4 @@
-"""Uploads to an S3 server of another make, ``rclone serve s3``, with the least that a store can do."""
+"""Uploads to ``rclone serve s3``, an S3 server with a minimal set of functions."""
 
 from __future__ import annotations
 

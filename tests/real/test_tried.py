@@ -52,7 +52,7 @@ def test_what_was_kept_of_other_components_stays(tmp_path: Path) -> None:
     page = render(load(kept))
     assert "| HAPI's JPA server | made up | 1,200 | 7 | 3 | – | 2 | 1.5 |" in page
     assert "0 passed; **1 failed**: `test_b`; 1 skipped (no \\| faketime)" in page
-    assert "| TORCH | – | extraction server | not tried with this command | – | – |" in page
+    assert "| TORCH | – | extraction server | not tested with this command | – | – |" in page
 
 
 @pytest.mark.parametrize(

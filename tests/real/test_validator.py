@@ -138,7 +138,7 @@ def test_what_the_sandbox_extracts_of_its_own_data_is_valid(
         texts = client.extract(query).texts
     for name, text in texts.items():
         made.write(name, *(line.encode() for line in text.splitlines()))
-    what = f"what the sandbox extracts of its data, {'little' if query is LITTLE else 'by the demo query'}"
+    what = f"sandbox data, extracted with {'a small query' if query is LITTLE else 'the demo query'}"
     result = figure("validator", what, lambda: made.validate(validator))
     assert result.resources_in is not None
     assert result.resources_in > 100

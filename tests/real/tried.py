@@ -74,24 +74,26 @@ def save(tried: Mapping[str, Tried], path: Path = KEPT) -> None:
 
 _HEAD = """# Tried with
 
-For whoever connects a service of a known make: the programs of other people that Sluice was run against, on loopback.
-The commands make this page, nobody's hand does:
-`python tests/real/get.py all` fetches them at these versions, `python -m tests.real --record` runs the tests with all
-that is there and keeps what it found in `tests/real/tried.json`, and
-`python -m tests.real.tried > docs/tried-with.md` writes the page; a test compares. How to run them, and how to bring a
-TORCH: [development](development.md#against-real-programs). What each service is asked, and what it must answer:
-[contracts](contracts.md).
+This page lists the third-party services that Sluice was tested with on one machine, with versions, results and known
+differences. To run these tests yourself, also with your own TORCH, see
+[Development](development.md#against-real-programs). [Contracts](contracts.md) describes the requests to each service
+and the expected answers.
 
-| Component | Version | Stands for | Result | Seconds | Date |
+The page is generated. `python tests/real/get.py all` fetches the services at these versions,
+`python -m tests.real --record` runs the tests and writes the results to `tests/real/tried.json`, and
+`python -m tests.real.tried > docs/tried-with.md` writes the page.
+
+| Component | Version | Used as | Result | Seconds | Date |
 |---|---|---|---|---|---|
 """
 
 _UNTRIED = """
-## Not tried
+## Not tested
 
-- **Queries in CQL** against a TORCH are untried, whatever store stands behind it.
-- **fhir-pseudonymizer** (MIRACUM), **fhir-flattener** and **Blaze** are on none of the package registries that `get.py`
-  uses. The sandbox's services stand for the first and the last, Pathling behind a service of the tests for the second.
+- **Queries in CQL** with a TORCH were not tested with any FHIR server behind it.
+- **fhir-pseudonymizer** (MIRACUM), **fhir-flattener** and **Blaze** are not in the package registries that `get.py`
+  uses. The sandbox's services replace fhir-pseudonymizer and Blaze in the tests, and Pathling behind a test service
+  replaces fhir-flattener.
 """
 
 
@@ -104,11 +106,12 @@ def _page(tried: Mapping[str, Tried]) -> Iterator[str]:
     yield _HEAD
     for component in COMPONENTS:
         yield _row(component, tried.get(component.name))
-    yield "\n## What was run\n\n| Component | Tests | What they try |\n|---|---|---|\n"
+    yield "\n## What was run\n\n| Component | Tests | Subject |\n|---|---|---|\n"
     for component, one in _tried_components(tried):
         for module, about in sorted(one.modules.items()):
             yield f"| {component.title} | `{module}` | {_cell(about).replace('``', '`')} |\n"
-    yield "\n## Figures\n\nOne run each, with whatever else the machine had to do: an order of magnitude, no bench.\n\n"
+    yield "\n## Figures\n\nEach figure comes from a single run on a machine with other load. "
+    yield "It shows the order of magnitude and is not a benchmark.\n\n"
     yield "| Component | What | Resources in | Out | Findings | Files | kB | Seconds |\n" + "|---" * 8 + "|\n"
     for component, one in _tried_components(tried):
         for figure in one.figures:
@@ -116,7 +119,7 @@ def _page(tried: Mapping[str, Tried]) -> Iterator[str]:
             counts = (figure.resources_in, figure.resources_out, figure.findings, figure.files, kilobytes)
             cells = " | ".join("–" if count is None else f"{count:,}" for count in counts)
             yield f"| {component.title} | {_cell(figure.what)} | {cells} | {figure.seconds:.1f} |\n"
-    yield "\n## Known differences\n\nEach was shown by a test of that run.\n\n"
+    yield "\n## Known differences\n\nA test in that run showed each of these differences.\n\n"
     for component, one in _tried_components(tried):
         for difference in one.differs:
             yield f"- **{component.title}** {difference}.\n"
@@ -131,7 +134,7 @@ def _tried_components(tried: Mapping[str, Tried]) -> Iterator[tuple[Component, T
 
 def _row(component: Component, one: Tried | None) -> str:
     if one is None:
-        return f"| {component.title} | – | {component.stands_for} | not tried with this command | – | – |\n"
+        return f"| {component.title} | – | {component.stands_for} | not tested with this command | – | – |\n"
     said = [f"{one.passed} passed"]
     if one.failed:
         said.append(f"**{len(one.failed)} failed**: " + ", ".join(f"`{name}`" for name in one.failed))

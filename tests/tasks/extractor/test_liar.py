@@ -162,14 +162,14 @@ STATUSES: dict[str, Lie] = {
     "a page with 202": Lie(
         lambda told: Reply(202, PAGE.encode()) if told.honest.status == 202 else told.honest,
         None,
-        "a 202 says that the job runs; what else it says is shown where it has a known form, and never more",
+        "a 202 means that the job is running; the rest of the answer is only shown, if it has a known form",
     ),
     "1,000 % done": Lie(
         lambda told: Reply(202, b'{"resourceType":"OperationOutcome","issue":[{"severity":"information",'
                                 b'"code":"informational","diagnostics":"batch progress 1000 %"}]}')
         if told.honest.status == 202 else told.honest,
         None,
-        "how far a job is said to be decides nothing; more than 100 % is shown as 100 %",
+        "the reported progress is only shown; more than 100 % is shown as 100 %",
     ),
 }  # fmt: skip
 
@@ -269,7 +269,7 @@ RESULTS: dict[str, Lie] = {
     "a file twice, once with a query": Lie(
         lambda told: told.document | {"output": [*told.outputs, {"url": told.outputs[0]["url"] + "?x=1"}]},
         None,
-        "what a query means is the server's to say: two may be two files",
+        "the server interprets the query, so two URLs may be two files",
     ),
     "a type that is a media type": Lie(first(type="application/fhir+ndjson"), RESULT),
     "a type that is empty": Lie(first(type=""), RESULT),
@@ -325,13 +325,13 @@ RESULTS: dict[str, Lie] = {
     "a count that is a text": Lie(first(count="1"), RESULT),
     "a count below zero": Lie(first(count=-1), RESULT),
     "a list of deleted resources": Lie(
-        with_(deleted=[{"type": "Bundle", "url": "/out/deleted.ndjson"}]), None, "told as a warning: how many files"
+        with_(deleted=[{"type": "Bundle", "url": "/out/deleted.ndjson"}]), None, "gives a warning: how many files"
     ),
     "a file less than the patients it counts": Lie(
-        counted(60, but="b3.ndjson"), None, "told as a warning: the server's count of patients and that of the Bundles"
+        counted(60, but="b3.ndjson"), None, "gives a warning: the server's count of patients and that of the Bundles"
     ),
     "a count of patients that is wrong": Lie(
-        counted(10_000), None, "told as a warning: the server's count of patients and that of the Bundles"
+        counted(10_000), None, "gives a warning: the server's count of patients and that of the Bundles"
     ),
     "a file less, and no count": Lie(
         lambda told: told.document | {"output": told.outputs[:-1]}, None, "nothing else says which files there are"
@@ -343,15 +343,15 @@ RESULTS: dict[str, Lie] = {
         "the URLs of files are the server's to choose, and nothing in a file names its job",
     ),
     "a consent audit file as output": Lie(
-        more(url="/out/{job}/b1_consent.ndjson"), None, "told as a warning: the name; it is imported as data"
+        more(url="/out/{job}/b1_consent.ndjson"), None, "gives a warning: the name; it is imported as data"
     ),
     "two core files": Lie(
-        more(url="/out/other/core.ndjson"), None, "told as a warning: only the first comes before all others"
+        more(url="/out/other/core.ndjson"), None, "gives a warning: only the first comes before all others"
     ),
     "errors beside the files": Lie(
         lambda told: told.document | {"error": [{"url": f"/out/{told.job}/error.json"}]},
         None,
-        "told as a warning: how many; some servers always list one",
+        "gives a warning: how many; some servers always list one",
     ),
 }  # fmt: skip
 
@@ -441,11 +441,11 @@ CONTENTS: dict[str, Lie] = {
     "NaN": Lie(line('{"resourceType":"Bundle","total":NaN}'), "not-json"),
     "nothing": Lie(lambda _: "", "empty-file"),
     "blank lines": Lie(lambda _: "\n\r\n \n", "empty-file"),
-    "another file's lines": Lie(lambda _: bundles("b2", 20), None, "nothing says which Bundles a file holds"),
+    "another file's lines": Lie(lambda _: bundles("b2", 20), None, "no server lists the Bundles of a file"),
     "resourceType twice": Lie(
         line('{"resourceType":"Patient","resourceType":"Bundle"}'),
         None,
-        "every step that reads the line looks for it (`repeated-key`)",
+        "every step that reads the line checks for it (`repeated-key`)",
     ),
     # Patients
     "a resource of another patient in a Bundle": Lie(line(of_patient("q")), FOREIGN),
@@ -476,10 +476,10 @@ CONTENTS: dict[str, Lie] = {
     "the number of a search without its matches": Lie(search(0, total=3), PART_OF),
     "an OperationOutcome of an error among the entries": Lie(outcome("error"), "source-error"),
     "a fatal OperationOutcome among the entries": Lie(outcome("information", "fatal"), "source-error"),
-    "an OperationOutcome of a warning among the entries": Lie(outcome("warning"), None, "told as a warning: how many"),
+    "an OperationOutcome of a warning among the entries": Lie(outcome("warning"), None, "gives a warning: how many"),
     "deletions among the entries": Lie(
         line('{"resourceType":"Bundle","entry":[{"request":{"method":"DELETE","url":"Patient/x"}}]}'), None,
-        "told as a warning: how many",
+        "gives a warning: how many",
     ),
     # Larger than what a site takes (1 MiB here)
     "a resource without end": Lie(line(f'{{"resourceType":"Bundle","id":"{"x" * MIB}"}}'), LARGE),
@@ -520,7 +520,7 @@ FILES: dict[str, Lie] = {
     "a Content-Length that is too long": Lie(lambda _: FILE, "connection-broken", cut=True),
     "a Content-Length that ends within a line": Lie(raw(f"Content-Length: {len(HALF) - 9}"), "not-json"),
     "a Content-Length that ends with a line": Lie(
-        raw(f"Content-Length: {len(HALF)}"), None, "what follows is no part of the answer (RFC 9112)"
+        raw(f"Content-Length: {len(HALF)}"), None, "bytes after its end are not part of the answer (RFC 9112)"
     ),
     "two Content-Lengths": Lie(raw(f"Content-Length: {len(FILE)}", "Content-Length: 9"), "connection-broken"),
     "a Content-Length that is no number": Lie(raw("Content-Length: all"), "connection-broken"),
@@ -633,7 +633,7 @@ TASKS: dict[str, tuple[str, Lie]] = {
     "cohort: entry is null": ("preview", Lie(lambda _: {"resourceType": "List", "entry": None}, ANSWER)),
     "cohort: entry twice": ("preview", Lie(lambda told: told.text[:-1] + ',"entry":[]}', ANSWER)),
     "cohort: other patients": (
-        "preview", Lie(cohort("Patient/x"), None, "who is in a cohort is the server's to say; nothing rests on it")
+        "preview", Lie(cohort("Patient/x"), None, "the server decides who is in the cohort; no step uses this list")
     ),
 }  # fmt: skip
 
@@ -644,17 +644,17 @@ def reports(name: str) -> list[dict[str, str]]:
 
 COMPANIONS: dict[str, Lie] = {
     "a page as report": Lie(
-        lambda _: Reply(200, PAGE.encode(), {"Content-Type": "text/html"}), None, "told as a warning"
+        lambda _: Reply(200, PAGE.encode(), {"Content-Type": "text/html"}), None, "gives a warning"
     ),
-    "a part as report": Lie(lambda _: Reply(206, b'"Batch-ID"'), None, "told as a warning"),
+    "a part as report": Lie(lambda _: Reply(206, b'"Batch-ID"'), None, "gives a warning"),
     "a packed report": Lie(
-        lambda _: Reply(200, gzip.compress(b'"Batch-ID"'), {"Content-Encoding": "gzip"}), None, "told as a warning"
+        lambda _: Reply(200, gzip.compress(b'"Batch-ID"'), {"Content-Encoding": "gzip"}), None, "gives a warning"
     ),
-    "a report that is cut": Lie(lambda _: Reply(200, b'"Batch-ID"', length=99, cut=10), None, "told as a warning"),
-    "a page as consent audit": Lie(lambda _: PAGE, None, "told as a warning"),
-    "Patients as consent audit": Lie(lambda _: '{"resourceType":"Patient"}\n', None, "told as a warning"),
+    "a report that is cut": Lie(lambda _: Reply(200, b'"Batch-ID"', length=99, cut=10), None, "gives a warning"),
+    "a page as consent audit": Lie(lambda _: PAGE, None, "gives a warning"),
+    "Patients as consent audit": Lie(lambda _: '{"resourceType":"Patient"}\n', None, "gives a warning"),
     "the Task of another job, where audits are looked for": Lie(
-        lambda told: told.document | {"id": OTHER_JOB}, None, "told as a warning"
+        lambda told: told.document | {"id": OTHER_JOB}, None, "gives a warning"
     ),
     "counts that are wrong in a report": Lie(
         lambda _: '"Batch-ID"\n',
@@ -747,7 +747,7 @@ def error_of_lie(tmp_path: Path, lie: Lie, liar: Liar) -> SluiceError | None:
     """The error that a lie ends in, with nothing of it in the data or on the screen; ``None`` for one that does not."""
     if lie.reference is None:
         done = extract(tmp_path, liar)
-        assert bool(done.warnings) or not lie.because.startswith("told as a warning")
+        assert bool(done.warnings) or not lie.because.startswith("gives a warning")
         assert CANARY not in repr(done.warnings)
         return None
     with pytest.raises(SluiceError) as caught:

@@ -162,10 +162,10 @@ PLAIN: dict[str, Lie] = {
     "values of two resources changed places": Lie(
         lines(lambda asked: [_ID.sub(b'"id":"%b"' % _id(two), one) for one, two in _changed(asked.rows)]),
         None,
-        "what a path gives is the service's work: only which resources the rows are of is compared",
+        "the service evaluates the paths; Sluice only compares which resources the rows belong to",
     ),
     "another value": Lie(
-        first(lambda row: re.sub(rb'"value":[^}]+', b'"value":99', row)), None, "the same: cells are the service's work"
+        first(lambda row: re.sub(rb'"value":[^}]+', b'"value":99', row)), None, "the service computes the cells"
     ),
     # HTTP
     "201": Lie(honest, ANSWER, status=201),
@@ -186,8 +186,8 @@ EACH: dict[str, Lie] = {
         None,
         "such a view gives any number of rows; the table of groups says of how many resources there are some",
     ),
-    "forEach: every row twice": Lie(lines(lambda asked: asked.rows * 2), None, "the same: any number of rows"),
-    "forEach: nothing": Lie(lambda _: "", None, "the same: any number of rows, and none is one"),
+    "forEach: every row twice": Lie(lines(lambda asked: asked.rows * 2), None, "such a view gives any number of rows"),
+    "forEach: nothing": Lie(lambda _: "", None, "such a view gives any number of rows, also none"),
 }
 NULL: dict[str, Lie] = {
     "forEachOrNull: a resource has no row": Lie(lines(lambda asked: asked.rows[:-1]), DIFFER),

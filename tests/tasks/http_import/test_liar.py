@@ -27,7 +27,7 @@ OTHER = bytes(FILE.splitlines(keepends=True)[0])
 
 def _here(name: str, lie: Lie) -> Lie:
     if name == "an OperationOutcome":
-        return replace(lie, reference=None, because="told as a warning: how many")
+        return replace(lie, reference=None, because="gives a warning: how many")
     if lie.reference == "resource-type-differs":
         # A resourceType that is none is one for nobody.
         no_name = name == "a resourceType that is no name"
@@ -70,7 +70,7 @@ def test_a_lie_about_a_url_to_import(name: str, tmp_path: Path) -> None:
         if lie.reference is None:
             done = run(context)
             assert done.files == 2
-            assert bool(done.warnings) == lie.because.startswith("told as a warning")
+            assert bool(done.warnings) == lie.because.startswith("gives a warning")
             return
         with pytest.raises(SluiceError) as caught:
             run(context)

@@ -19,18 +19,18 @@ from tests.peers import job
 from tests.peers.lies import Lie
 from tests.tasks.extractor.test_liar import CANARY, CONTENTS, FILE
 
-_ANY = "no server says what a file holds; the steps that read it look closer"
+_ANY = "no server describes the contents of a file; the steps that read it check them"
 OTHER = bytes(FILE.splitlines(keepends=True)[0])
 """What the other, honest file holds."""
 
 
 def _here(name: str, lie: Lie) -> Lie:
     if name == "an OperationOutcome":
-        return replace(lie, reference=None, because="told as a warning: how many")
+        return replace(lie, reference=None, because="gives a warning: how many")
     if lie.reference in ("not-a-resource", "resource-type-differs"):
         return replace(lie, reference=None, because=_ANY)
     if lie.reference == "empty-file":
-        return replace(lie, reference=None, because="told as a warning: the file is left out")
+        return replace(lie, reference=None, because="gives a warning: the file is left out")
     return lie
 
 
@@ -51,7 +51,7 @@ def test_a_lie_in_a_directory(name: str, packed: bool, tmp_path: Path) -> None:
     context = job.context(tmp_path / "job", "local_import", config, position=0, input=str(tmp_path / "data"))
     if lie.reference is None:
         done = run(context)
-        assert bool(done.warnings) == lie.because.startswith("told as a warning")
+        assert bool(done.warnings) == lie.because.startswith("gives a warning")
         assert CANARY not in repr(done.warnings)
         return
     with pytest.raises(SluiceError) as caught:

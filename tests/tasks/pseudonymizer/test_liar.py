@@ -209,7 +209,7 @@ LIES: dict[str, Lie] = {
     "a subject is a Group": Lie(referring(1, subject="Group/0123456789"), DIFFER),
     "a subject is gone": Lie(entry(1, lambda one: one.pop("subject")), None, "rules may redact a reference"),
     "a subject is no reference": Lie(
-        referring(1, subject="nobody"), None, "it leads nowhere, as one that rules redact or encrypt"
+        referring(1, subject="nobody"), None, "it refers to nothing, like a reference that rules redact or encrypt"
     ),
     "a reference to a patient too many": Lie(referring(2, focus=patient_before), DIFFER),
     "a reference under a key with an escape": Lie(
@@ -254,7 +254,7 @@ LIES: dict[str, Lie] = {
     ),
     f"{REMOVE}the patient is missing, too": Lie(with_entries(lambda asked: asked.entries[1:]), ENTRIES),
     f"{REMOVE}all Observations are missing": Lie(
-        with_entries(lambda asked: asked.entries[:1]), None, "nobody but the service evaluates the rules"
+        with_entries(lambda asked: asked.entries[:1]), None, "only the service evaluates the rules"
     ),
     f"{REMOVE}the answer before": Lie(lambda asked: asked.before[-1], ANSWER),
     f"{REMOVE}the first answer again": Lie(lambda asked: asked.before[0], ANSWER),
@@ -292,7 +292,7 @@ LIES: dict[str, Lie] = {
     "the name stands in a note": Lie(
         entry(1, lambda one: one.update(note=[{"text": "Canary came"}])),
         None,
-        "free text is not searched; the release report looks through every leaf",
+        "the step does not search free text; the release report does",
     ),
     "the city stays": Lie(
         residual(address=[{"city": "Berlin"}]), None, "parts of an address above the street are what rules may keep"
@@ -303,7 +303,7 @@ LIES: dict[str, Lie] = {
     "another patient's values": Lie(
         entry(1, lambda one: one.update(status="amended")),
         None,
-        "what the rules make of an element is the service's work: only what it must not lose or leave is compared",
+        "the service applies the rules; Sluice only compares elements that must be kept or removed",
     ),
     "the identifier stays in a search": Lie(
         entry(1, lambda one: one["subject"].update(reference="Patient?identifier=4711-CANARY")), DIFFER
@@ -317,10 +317,10 @@ LIES: dict[str, Lie] = {
     "the identifier of a patient on another line": Lie(
         entry(1, lambda one: one["subject"].update(identifier=OTHER)),
         None,
-        "compared is line by line: among the numbers of all patients a short one of somebody else is found by chance",
+        "Sluice compares line by line; among the numbers of all patients a short one would match by chance",
     ),
     "an identifier that is no text": Lie(
-        residual(identifier=[{"value": ["x"]}]), None, "it is no value of anybody; the validation finds its shape"
+        residual(identifier=[{"value": ["x"]}]), None, "it is not an original value; the validation checks its format"
     ),
     # HTTP
     "202": Lie(lambda asked: asked.answer, ANSWER, status=202),

@@ -128,7 +128,7 @@ TRANSACTIONS: dict[str, Lie] = {
         "send-refused",
     ),
     "an outcome of a warning beside 201": Lie(
-        response(outcome=remark("warning")), None, "a remark: servers say so of what they stored"
+        response(outcome=remark("warning")), None, "servers add such remarks to resources that they stored"
     ),
     "an outcome that is a text": Lie(response(outcome="stored"), ANSWER),
     "another resource in the answer": Lie(stored(id="o0-0"), ANSWER),
@@ -149,7 +149,7 @@ TRANSACTIONS: dict[str, Lie] = {
     "our resource on another port of localhost": Lie(
         response(location="http://localhost:8080/fhir/Observation/o3-2/_history/1"),
         None,
-        "a server in a container, or behind a proxy, often takes itself for localhost",
+        "a server in a container or behind a proxy often reports localhost as its address",
     ),
     "a location that is the server": Lie(response(location="http://elsewhere/fhir"), ANSWER),
     "an empty location": Lie(response(location=""), ANSWER),
@@ -353,7 +353,7 @@ def with_kind(reply: Any) -> Any:
 
 STORED, NO_STORE = "s3-differs", "s3-answer"
 WRONG_MD5 = "0" * 32
-WARNED = "told as a warning, once for all objects"
+WARNED = "gives a warning, once for all objects"
 
 
 def headers(**changes: str) -> Change:
@@ -410,9 +410,9 @@ OBJECTS: dict[str, Lie] = {
     "HEAD: storage class GLACIER": Lie(headers(x_amz_storage_class="GLACIER"), None, WARNED),
     "HEAD: storage class DEEP_ARCHIVE": Lie(headers(x_amz_storage_class="DEEP_ARCHIVE"), None, WARNED),
     "HEAD: storage class STANDARD_IA": Lie(
-        headers(x_amz_storage_class="STANDARD_IA"), None, "what is in it can be read at once"
+        headers(x_amz_storage_class="STANDARD_IA"), None, "its contents can be read immediately"
     ),
-    "HEAD: 403": Lie(lambda _: Reply(403), None, "keys that may write and not look are a good thing"),
+    "HEAD: 403": Lie(lambda _: Reply(403), None, "keys that may write but not read are recommended"),
 }  # fmt: skip
 
 

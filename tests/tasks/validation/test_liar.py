@@ -90,10 +90,10 @@ LIES: dict[str, Lie] = {
     "nothing wrong with what is wrong": Lie(
         lambda _: json.loads(outcome(issue("information", "informational"))),
         None,
-        "what is right is the service's to say; that it says anything was tried with a made-up resource",
+        "the service decides what is valid; a synthetic resource has shown that it reports errors",
     ),
     "errors called warnings": Lie(
-        one(severity="warning"), None, "what is right is the service's to say, and how bad it is"
+        one(severity="warning"), None, "the service decides what is valid and how severe an issue is"
     ),
     # Keys that stand twice
     "issue twice": Lie(lambda asked: asked.text[:-1] + ',"issue":[{"severity":"information"}]}', ANSWER),

@@ -423,7 +423,7 @@ LIES: dict[str, Lie] = {
     "metadata: a token endpoint on another host": Lie(
         named(token_endpoint="https://tokens.example/token"),
         None,
-        "told as a warning: it is named once, in a plan and in the log",
+        "gives a warning: it is named once, in a plan and in the log",
     ),
 }
 
