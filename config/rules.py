@@ -112,7 +112,7 @@ def _repeated(steps: tuple[str | None, ...]) -> Iterator[Finding]:
     for index, name in enumerate(steps):
         if name is None or name not in steps[:index] or STEPS[name].repeats or STEPS[name].imports:
             continue  # a second import has a finding of its own
-        message = f"{name} is in the list a second time"
+        message = f"{name} is listed twice"
         yield Finding("steps-repeated", f"{_STEPS}[{index}]", message, f"only {repeatable} may repeat")
 
 
@@ -301,7 +301,7 @@ def _credentials_in_the_clear(facts: RuleFacts) -> Iterator[Finding]:
         if step.role is Role.SEND and service.send_as is SendMode.S3_UPLOAD:
             key, url, sent = "s3.endpoint", service.s3.endpoint, auth.scheme == "basic"
         if sent and url is not None and _plain_http_away(url):
-            message = "credentials travel over plain HTTP to another machine"
+            message = "credentials are sent over plain HTTP to another machine"
             yield Finding("credentials-unencrypted", f"{step.block}.{key}", message, "use https://", level="warning")
 
 

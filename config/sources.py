@@ -149,7 +149,7 @@ def read_file(path: Path) -> Layer:
         raise _rejected("config-empty", path, "the configuration file is empty", hint)
     if not isinstance(root, Mapping):
         hint = "the top-level keys are services, pipeline, retry, tls, compression, report, jobs_dir"
-        raise _rejected("config-not-a-mapping", path, "the file holds no mapping of keys", hint, root.line)
+        raise _rejected("config-not-a-mapping", path, "the file is not a mapping of keys", hint, root.line)
 
     older = _uses_older_names(root)
 
@@ -311,7 +311,7 @@ def _known_keys(
             layer.blocks[path] = given
             yield from _block(given, path, layer, give)
         elif path in REMOVED_BLOCKS:
-            message = about(path, "configures a service that is not used any more")
+            message = about(path, "configures a service that is no longer used")
             hint = "remove it: the step flattening writes the tables"
             layer.findings.append(given.finding("deprecated-key", path, message, hint, "warning"))
         else:

@@ -15,6 +15,7 @@ from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import is_no_data, listed
 from tasks.shared.files.names import base_name, data_files
 from tasks.shared.report import Corrections
+from tasks.shared.units import human_count
 
 _TABLES: Final = frozenset({".csv", ".parquet"})
 
@@ -56,17 +57,17 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
     if foreign and kind is Corrections.NOT_SENT:
         raise DataError(
             "corrections-not-sent",
-            f"{len(foreign)} corrected would not be sent: direct_resource_load sends the NDJSON that flattening read",
+            f"{human_count(len(foreign), 'corrected file')} would not be sent: direct_resource_load sends NDJSON data",
             context=listed(directory, foreign),
-            hint="remove them and continue the job; what leaves is corrected at a wait in front of flattening, "
-            "tables are sent by s3_upload and transfer_load",
+            hint="remove them and continue the job; correct sent data at a wait before flattening; "
+            "s3_upload and transfer_load send tables",
         )
     if foreign:
         tables = kind is Corrections.TABLES
         named = "tables, named *.csv or *.parquet" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
         raise DataError(
             "wait-foreign-files",
-            f"the directory for corrected files holds {len(foreign)} that would not be read",
+            f"the directory for corrected files contains {human_count(len(foreign), 'file')} that would not be read",
             context=listed(directory, foreign),
             hint=f"corrected files are {named}, at the top level; rename or remove the others, then continue the job",
         )

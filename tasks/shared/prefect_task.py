@@ -108,7 +108,7 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
     for service in services:
         if service.probe is None or not service.probe.proves:
             continue
-        context.meter.set_status(f"asks {service.key} with a made-up resource")
+        context.meter.set_status(f"testing {service.key} with a made-up resource")
         told = Meter(collector=context.meter.record_event)  # no requests of the step's
         for found in service.probe.find_problems(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
@@ -148,7 +148,7 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
         return facts.sha256 if facts is not None else None
 
     if (done.bytes_out or 0) > _WORTH_A_WORD:
-        context.meter.set_status("takes the hashes of what was written")
+        context.meter.set_status("hashing the output")
     inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=recorded_hash)
     if context.approved is not None:
         still_approved(context.approved.below(done.output), inventory)

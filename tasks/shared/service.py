@@ -192,9 +192,9 @@ class SyntheticProbe:
         path = f"{exchange.method} {place(exchange.url)}"
         return WrongServiceError(
             "wrong-service",
-            f"{service.key}: this is not {self.kind}: asked with a made-up resource, it {what}",
+            f"{service.key}: this is not {self.kind}: tested with a made-up resource, it {what}",
             context=f"services.{service.key}.{self.key}: {path}",
-            hint="check this URL, and those of the other services: two may have changed places; no data was sent",
+            hint="check this URL, and those of the other services: two may be swapped; no data was sent",
             operation="probe",
             status=answer.status,
         ).made_from(answer)

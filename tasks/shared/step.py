@@ -272,6 +272,6 @@ def reconcile(context: StepContext, result: StepReport) -> None:
         "lines-differ",
         f"{context.name} read {result.lines_in:,} lines, the step before wrote {source.lines:,}",
         context=f"{source.path.name}/, step {context.position}",
-        hint="somebody changed the files in between: run the step before again"
+        hint="the files were changed in between; run the previous step again"
         + (f": {context.again(source.recorded.position)}" if source.recorded is not None else ""),
     )

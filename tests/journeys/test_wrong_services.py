@@ -203,7 +203,7 @@ def test_a_step_finds_them_itself_where_no_preflight_ran(
         take_requests(url)
     ran = sluice(*command[:2], config, job, *command[2:])
     assert (ran.code, ran.err.count("error[wrong-service]")) == (2, 1), ran.err
-    assert "asked with a made-up resource" in ran.err
+    assert "tested with a made-up resource" in ran.err
     assert take_requests(urls["send"]) == [
         ("POST", "/fhir/$de-identify")
     ]  # the made-up resource, and nothing behind it

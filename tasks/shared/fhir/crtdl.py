@@ -80,7 +80,7 @@ def doubts(document: Any) -> Iterator[str]:
     for number, group in enumerate(groups):
         place = f"dataExtraction.attributeGroups[{number}]"
         if not group.attributes:
-            what = f"the group {group.id!r} asks for no attribute: only ids, profile and references are extracted"
+            what = f"the group {group.id!r} has no attributes: only ids, profile and references are extracted"
             yield _doubt("crtdl-no-attributes", what, f"{place}.attributes")
         for at, attribute in enumerate(group.attributes):
             for missing in (link for link in attribute.linked_groups if link not in ids):
@@ -168,7 +168,7 @@ def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]
     ids: dict[str, str] = {}
     for place, group in groups:
         if _is_text(group_id := group.get("id")) and ids.setdefault(group_id, place) != place:
-            message = f"the group id {group_id!r} is used by {ids[group_id]} already"
+            message = f"the group id {group_id!r} is already used by {ids[group_id]}"
             yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group an id of its own")
         if [entry.get("type") for _, entry in _entries(group, "filter", place)].count("date") > 1:
             yield _finding(SCHEMA_REFERENCE, "a group has at most one date filter", path, f"{place}.filter")
@@ -191,6 +191,6 @@ def _patient_group_findings(groups: tuple[AttributeGroup, ...], path: Path) -> I
     untold = any(not group.resource_type for group in groups)
     if len(patients) != 1 and not (untold and not patients):  # one that does not tell its type may be it
         found = f"has {len(patients)} ({', '.join(patients)})" if patients else "has none"
-        message = f"a CRTDL has exactly one Patient group, this one {found}"
+        message = f"a CRTDL must have exactly one Patient group, this one {found}"
         hint = "the Patient group is the one whose attributes begin with Patient."
         yield _finding("crtdl-patient-group", message, path, "dataExtraction.attributeGroups", hint)

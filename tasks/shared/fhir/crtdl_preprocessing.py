@@ -109,7 +109,7 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
         result = groups.content()
     except msgspec.MsgspecError:
         # Half a surrogate pair in an escape: legal for one JSON reader, not for the other.
-        message = "the CRTDL holds text that is no Unicode"
+        message = "the CRTDL contains text that is not valid Unicode"
         raise InputError("crtdl-not-json", message, context=str(path)) from None
     if problems:
         raise CrtdlError(problems)

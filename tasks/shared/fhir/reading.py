@@ -30,11 +30,11 @@ REASONS: Final = {
     "not-json": "the text is not valid JSON",
     "not-utf8": "the text is not valid UTF-8",
     "json-too-deep": "the JSON is nested too deeply to be read",
-    "not-a-resource": "this is no FHIR resource: no object with a resourceType",
+    "not-a-resource": "not a FHIR resource: a JSON object with a resourceType is expected",
     "invalid-resource-type": "resourceType is not the name of a FHIR type",
-    "repeated-key": "a key stands twice, so what this holds is ambiguous",
-    "not-an-entry": "the entry of the Bundle is no object with a resource",
-    "not-a-bundle": "the Bundle, or an entry of it, is not what FHIR says",
+    "repeated-key": "a key is repeated, so its value is ambiguous",
+    "not-an-entry": "the entry of the Bundle is not an object with a resource",
+    "not-a-bundle": "the Bundle, or one of its entries, does not have the structure that FHIR requires",
 }
 """What is wrong with a text, for a person, where a reader has nothing closer to say."""
 
@@ -69,10 +69,9 @@ def too_large(where: str | None, largest: int) -> DataError:
     """Return the error for a resource of more than ``largest`` bytes; ``where`` is ``file:line``."""
     return DataError(
         "resource-too-large",
-        f"one resource, or what is around the entries of a Bundle, is larger than {largest >> 20} MiB",
+        f"one resource, or the part of a Bundle outside its entries, is larger than {largest >> 20} MiB",
         context=where,
-        hint="a damaged or a packed file of nothing looks like this; for data that is meant, raise "
-        "limits.max_resource_mb (at most 1024)",
+        hint="the file may be damaged; if the data is right, raise limits.max_resource_mb (at most 1024)",
     )
 
 

@@ -238,7 +238,7 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
         if self.outcomes:
             shown = ", ".join(f"{name}: {people(count, k)}" for name, count in sorted(self.outcomes.items()))
             found.append(
-                f"the source holds OperationOutcomes ({shown}); a server writes them where it could not give everything"
+                f"the source holds OperationOutcomes ({shown}); a server writes them if it could not return everything"
             )
         if self.deletions:
             found.append(
@@ -252,8 +252,8 @@ def missing_pages(where: str | None) -> DataError:
     """Return the error for a source without all pages of a search; ``where`` is ``file:line`` of one of them."""
     return DataError(
         "source-incomplete",
-        "a search result is incomplete: its total is more than its entries, or its next page is not there",
+        "a search result is incomplete: its total is more than its entries, or its next page is missing",
         context=where,
-        hint="import all pages of the search, then continue the job; where a part is meant, remove total and the next "
+        hint="import all pages of the search, then continue the job; if a part is intended, remove total and the next "
         "link from the Bundle",
     )

@@ -259,7 +259,7 @@ class LineCheck:
         if not kind:
             raise msgspec.ValidationError
         if self._kind is not None:
-            message = f"the server says that this file holds {self._kind}s, and the line is another resource"
+            message = f"the server lists this file as {self._kind}, but the line is another resource type"
             raise self._error("resource-type-differs", message, _SOMETHING_ELSE)
         if TYPE.fullmatch(kind) is None:
             raise self._error("not-a-resource", REASONS["invalid-resource-type"], _SOMETHING_ELSE)

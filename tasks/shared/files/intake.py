@@ -214,7 +214,7 @@ class Intake:
             if error.reference not in {"not-json", "not-utf8"}:
                 raise
             # A changed byte seldom breaks the decompression at once; the checksum, if there is one, comes last.
-            hint = "the compressed file may be damaged (zstd -t tells); if it is not, mend this line"
+            hint = "the compressed file may be damaged (check with zstd -t); if not, correct this line"
             raise DataError(error.reference, error.message, context=error.context, hint=hint) from None
 
     def _store(self, data: bytes) -> None:

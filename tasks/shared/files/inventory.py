@@ -201,5 +201,5 @@ def still_approved(before: Inventory, now: Inventory) -> None:
     if before != now:
         raise DataError(
             "approval-outdated", "files changed between the approval and the check of them",
-            context="\n  ".join(differences(before, now)), hint="continue the job: it waits once more",
+            context="\n  ".join(differences(before, now)), hint="continue the job; it waits for approval again",
         )  # fmt: skip

@@ -253,4 +253,4 @@ def test_in_front_of_a_direct_load_corrections_that_would_not_be_sent_are_an_err
     with pytest.raises(DataError) as caught:
         run(behind_flattening(tmp_path, Corrections.NOT_SENT))
     assert (caught.value.reference, caught.value.context) == ("corrections-not-sent", f"{tables}\n  {name}")
-    assert "in front of flattening" in (caught.value.hint or "")
+    assert "before flattening" in (caught.value.hint or "")

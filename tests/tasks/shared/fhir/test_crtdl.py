@@ -188,7 +188,7 @@ def doubted(document: Any) -> list[str]:
     [
         (
             (*GROUPS, 1, "attributes"), [],
-            "crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: the group 'g-cond' asks for no ",
+            "crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: the group 'g-cond' has no attributes",
         ),
         (
             (*GROUPS, 1, "attributes", 0, "linkedGroups"), ["g-pat", "nobody"],
