@@ -53,7 +53,7 @@ SHOWN_LINES = 2
 def run(*, keep: bool, review: bool, send: str) -> int:
     """Run the demo; return the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
+        raise InputError("review-needs-terminal", "demo --review needs a terminal")
     if send == "s3" and not objectstore.available():
         raise InputError(
             "objectstore-missing", "demo --send s3 needs the extra objectstore, which is not installed",

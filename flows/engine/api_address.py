@@ -59,7 +59,7 @@ class ApiAddress:
         try:
             parts = urlsplit(self.url)
         except ValueError:
-            return "an address that is no URL"
+            return "an address that is not a URL"
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
     def trust(self) -> ssl.SSLContext | bool:
@@ -128,8 +128,8 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise TerminalError(
-            "prefect-profile", f"the Prefect profile file {path} is no TOML",
-            hint="mend it, or name another with PREFECT_PROFILES_PATH",
+            "prefect-profile", f"the Prefect profile file {path} is not valid TOML",
+            hint="fix it, or name another with PREFECT_PROFILES_PATH",
         ) from None  # fmt: skip
     name = env.get("PREFECT_PROFILE") or document.get("active", "")
     profile = document.get("profiles", {}).get(name, {})

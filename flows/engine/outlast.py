@@ -64,7 +64,7 @@ def outlasting(workload: Workload) -> Workload:
                 raise
             if not away:
                 away = True
-                logger.warning("the Prefect API is away (%s); runs continue; retrying", type(error).__name__)
+                logger.warning("the Prefect API is away (%s); runs continue; it is retried", type(error).__name__)
             return None
         if away:
             away = False

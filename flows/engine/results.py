@@ -80,9 +80,9 @@ def _checked(path: Path) -> tuple[str, StepReport] | None:
         report = StepReport.model_validate_json(record.result, strict=True)
         result = msgspec.json.decode(record.result)
     except (msgspec.MsgspecError, ValidationError, UnicodeDecodeError, RecursionError):
-        raise DamagedResultError("it is not the JSON that a step leaves") from None
+        raise DamagedResultError("it is not the JSON of a step's result") from None
     if record.metadata.serializer != _SERIALIZER or _lives(result):
-        raise DamagedResultError("it is to be read as something else than JSON")
+        raise DamagedResultError("it names a format other than JSON")
     if PurePath(record.metadata.storage_key).parts[-3:] != path.parts[-3:]:
         raise DamagedResultError("it is the result of another step or job")
     if report.output is not None and not _inside(report.output):

@@ -113,7 +113,7 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
             return
         except Abort as refusal:
             raise TerminalError(
-                "prefect-abort", f"Prefect does not let this run go on: {refusal}",
+                "prefect-abort", f"Prefect does not let this run continue: {refusal}",
                 hint="look at the run in the Prefect UI",
             ) from None  # fmt: skip
 

@@ -104,10 +104,10 @@ def test_neither_has_the_server_of_a_jobs_directory(prefect_api: str) -> None:
         (httpx.Response(200, json={"server": {"concurrency": {"lease_storage": LEASES_IN_FILES}}}), None),
         (
             httpx.Response(200, json={"server": {"concurrency": {"lease_storage": "prefect.….memory"}}}),
-            "warning: this server keeps in its memory who has a slot",
+            "warning: this server keeps the slots of deployment limits in memory",
         ),
-        (httpx.Response(403), f"warning: this server does not say whether it keeps {LEASES}"),
-        (httpx.Response(404), f"warning: this server does not say whether it keeps {LEASES}"),
+        (httpx.Response(403), f"warning: this server does not report whether it keeps {LEASES}"),
+        (httpx.Response(404), f"warning: this server does not report whether it keeps {LEASES}"),
     ],
     ids=["files", "memory", "not told to everybody", "not known there"],
 )

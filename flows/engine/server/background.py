@@ -131,10 +131,10 @@ def slots_doubt(api: PrefectApi) -> str | None:
         settings = None
     storage = (((settings or {}).get("server") or {}).get("concurrency") or {}).get("lease_storage")
     if storage is None:
-        return f"warning: this server does not say whether it keeps {LEASES}"
+        return f"warning: this server does not report whether it keeps {LEASES}"
     if str(storage).endswith(".memory"):
         return (
-            "warning: this server keeps in its memory who has a slot of a deployment's limit: after a kill -9 slots of "
-            f"lost runs stay taken\n  {LEASES} is {storage}\nhint: {hint}"
+            "warning: this server keeps the slots of deployment limits in memory: after a kill -9, the slots of lost "
+            f"runs stay taken\n  {LEASES} is {storage}\nhint: {hint}"
         )
     return None

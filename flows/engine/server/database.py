@@ -142,7 +142,7 @@ def _versions(path: Path, *, thoroughly: bool) -> list[str]:
 
 def _versions_in(connection: sqlite3.Connection, *, thoroughly: bool) -> list[str]:
     if thoroughly and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise sqlite3.DatabaseError("its pages do not fit together")
+        raise sqlite3.DatabaseError("its pages are inconsistent")
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "flow_run" in tables:
         connection.execute("SELECT id FROM flow_run LIMIT 1").fetchone()

@@ -233,7 +233,7 @@ def locked(handle: IO[bytes], how: int, holder: str) -> None:
                 raise NetworkError(
                     "prefect-server-silent", "the local Prefect server is held up by another process",
                     context=holder,
-                    hint="is a process of yours stopped (Ctrl-Z)? Let it go on or end it, then run the command again",
+                    hint="is a process of yours suspended (Ctrl-Z)? Resume or end it, then run the command again",
                 ) from None  # fmt: skip
         time.sleep(0.05)
 
