@@ -270,7 +270,7 @@ def _log_the_end(
     with EventLog(directory.path) as log:
         journal = Journal(record.id, log, run, step=step)
         if rejection is not None:
-            journal.tell(Wait(state="decided", approved=False))
+            journal.record_event(Wait(state="decided", approved=False))
         summary.end_run(
             journal, directory.path, record, lambda: JobInputs.of(record.parameters), "cancelled", error=rejection,
             reason=reason, k=session.loaded.config.report.k,

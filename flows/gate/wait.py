@@ -117,7 +117,7 @@ class CurrentWait:
         job = self.job
         if decision is not None and job.steps[self.position].state != "completed":
             job.journal.at(job.step_names[self.position - 1], self.position)
-            job.journal.tell(Wait(state="decided", approved=decision.approved))
+            job.journal.record_event(Wait(state="decided", approved=decision.approved))
         if decision is not None or self.position in job.record().reviews:
             short_form.add_decisions(job.short, job.directory.path, job.record(), self.position, job.config.report)
         if decision is None or decision.approved:
@@ -311,5 +311,5 @@ class CurrentWait:
         labels[f"seen__{position}"] = self.sight.save_seen(self.there) if self.sight else None
         leave_step(job, position, "waiting", waiting=waiting, **labels)
         make_directory(directory)
-        job.journal.tell(Wait(state="asked"))
+        job.journal.record_event(Wait(state="asked"))
         announce_end(job, "waiting", waiting=waiting)

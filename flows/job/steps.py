@@ -40,7 +40,7 @@ def recorded_as_running(job: RunningJob, context: StepContext) -> Iterator[None]
         )
         job.writer.step(job.steps[position])
         logger.info("step %d %s begins", position, context.name)
-        job.journal.tell(StepEvent(state="running"))
+        job.journal.record_event(StepEvent(state="running"))
     job.presenter.step_started(position, context.name)
     watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
     with watcher.watching(context.name, position, context.meter):
@@ -94,7 +94,7 @@ def _announce_unfinished(job: RunningJob, position: int, state: StepEnd, error: 
         return  # the stop met it while it answered from its stored result
     step = job.steps[position] = job.steps[position].model_copy(update={"state": state})
     job.journal.at(step.name, position)
-    job.journal.tell(StepEvent(state=state, error=error.reference if error else None))
+    job.journal.record_event(StepEvent(state=state, error=error.reference if error else None))
     logger.info("step %d %s: %s", position, step.name, state)
 
 
@@ -120,7 +120,7 @@ def pass_gate(job: RunningJob, position: int, error: GateError | None) -> None:
     """Announce the result of the gate behind a validation step. Closed, it ends a job whose step is complete."""
     details = job.steps[position].details
     findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
-    job.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
+    job.journal.record_event(Gate(state="closed" if error else "open", findings=findings, resources=resources))
     if error is not None:
         hold_back(job, position, error)
 

@@ -129,7 +129,7 @@ class Journal:
             self._append_event(JobEvent(state="created", steps=list(steps)), self.run.created)
         self._append_event(JobEvent(state="started" if first else "resumed"), self.run.began)
 
-    def tell(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Record an event (``tasks.shared.events.Collector``)."""
         self._append_event(event)
 
@@ -152,9 +152,9 @@ class Journal:
     def completed(self, step: StepReport, *, mode: str | None = None) -> None:
         """Report that a step is complete and, if it sent data, how much and in which ``mode``."""
         counts = step.model_dump(include=set(StepEvent.__struct_fields__) - {"state", "warnings"})
-        self.tell(StepEvent(state="completed", warnings=len(step.warnings), **counts))
+        self.record_event(StepEvent(state="completed", warnings=len(step.warnings), **counts))
         if mode is not None:
-            self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
+            self.record_event(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 
     def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> str:
         """Record the end of the run and return its time; ``error`` is a reference."""

@@ -59,17 +59,17 @@ def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_pat
     with EventLog(tmp_path) as log:
         journal = Journal(JOB, log, RUN, clock=lambda: next(clock))
         for _ in range(3):
-            journal.tell(Status(message="x"))
+            journal.record_event(Status(message="x"))
     assert [entry.head.time[14:19] for entry in read_events(tmp_path)] == ["15:02", "15:02", "15:03"]
 
 
 def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         journal.at("http_import", 1)
-        journal.tell(StepEvent(state="running"))
-        Meter(collector=journal.tell).set_status("downloading")
+        journal.record_event(StepEvent(state="running"))
+        Meter(collector=journal.record_event).set_status("downloading")
         journal.at("send", 2)
-        journal.tell(StepEvent(state="running"))
+        journal.record_event(StepEvent(state="running"))
         journal.ends("completed")
     nothing = (1, None, None)
     assert heads(tmp_path) == [
@@ -107,7 +107,7 @@ def test_an_end_is_told_once(tmp_path: Path) -> None:
 
 def client(handler: httpx.MockTransport, journal: Journal) -> ServiceClient:
     retry = RetryConfig(max_attempts=3, initial_backoff_ms=1000, max_backoff_ms=1500)
-    meter = Meter(collector=journal.tell)
+    meter = Meter(collector=journal.record_event)
     return ServiceClient(
         "services.send", tls=TlsConfig(), retry=retry, meter=meter, transport=handler, sleep=lambda _: None
     )
@@ -244,7 +244,8 @@ def test_what_is_told_of_a_parked_job_belongs_to_the_run_and_step_that_parked_it
 def test_events_of_several_threads_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         work = [
-            threading.Thread(target=lambda: [journal.tell(Status(message="x")) for _ in range(200)]) for _ in range(2)
+            threading.Thread(target=lambda: [journal.record_event(Status(message="x")) for _ in range(200)])
+            for _ in range(2)
         ]
         for thread in work:
             thread.start()

@@ -129,6 +129,6 @@ def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
     run = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
     with scripted(busy) as store, Journal.opened(tmp_path, "job-1", ("send",), run) as journal:
         journal.at("send", 1)
-        job.send(store.url, meter=Meter(collector=journal.tell))
+        job.send(store.url, meter=Meter(collector=journal.record_event))
     (retry,) = [entry.event for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
     assert (retry.service, retry.operation, retry.status) == ("send", "upload", 503)
