@@ -146,11 +146,11 @@ class StepScene:
         return caught.value
 
     def kept_answers(self) -> list[Path]:
-        return sorted(self.job.directory.glob(self.kind.check_kept_answer)) if self.kind.check_kept_answer else []
+        return sorted(self.job.directory.glob(self.kind.keeps)) if self.kind.keeps else []
 
     def check_kept_answer(self, error: SluiceError, body: bytes) -> None:
         """Assert that the answer is in a private file that the hint names."""
-        if not self.kind.check_kept_answer:
+        if not self.kind.keeps:
             return
         (kept,) = self.kept_answers()
         assert kept.read_bytes() == body

@@ -45,7 +45,7 @@ def test_a_500_is_retried_once_and_then_terminal(scene: StepScene) -> None:
     assert len(scene.tries()) == 2
     assert "batch_size_mb" in (error.hint or "")
     assert "group Labor, batch 3" in (error.context or "")
-    scene.keeps(error, OUTCOME)
+    scene.check_kept_answer(error, OUTCOME)
     scene.then_succeeds()
 
 
@@ -147,7 +147,7 @@ def test_a_row_that_is_no_json_object_is_an_error_with_its_number_and_group(
     assert "group Labor, batch 3" in (error.context or "")
     assert ("is services.flattening.service_url" in (error.hint or "")) == (number == 1)
     assert len(scene.tries()) == 1
-    (kept,) = scene.kept()
+    (kept,) = scene.kept_answers()
     assert kept.stat().st_mode & 0o777 == 0o600
     scene.then_succeeds()
 

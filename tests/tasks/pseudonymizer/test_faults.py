@@ -59,7 +59,7 @@ def test_an_answer_with_200_that_is_not_the_resource_is_terminal(scene: StepScen
     assert (error.exit_code, error.reference, error.status) == (1, "pseudonymizer-answer", 200)
     assert error.context == "a.ndjson:5 Observation"
     assert len(scene.tries()) == 1
-    scene.keeps(error, body)
+    scene.check_kept_answer(error, body)
     scene.then_succeeds()
 
 
