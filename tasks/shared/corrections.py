@@ -39,7 +39,7 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
     """Return the corrected files in a wait directory, and the names of files there that are not data. Only names are
     read.
 
-    What would be passed over in silence is refused: somebody meant it to be read, and the old data would go on.
+    Files that would be ignored are errors: they were meant to be read, and the old data would be used.
 
     Raises:
         DataError: ``corrections-not-sent``, ``wait-foreign-files``, ``name-clash``.

@@ -16,7 +16,7 @@
           ├── GateError          validation found errors and ``fail_on_error`` is set (exit code 5)
           └── InternalError      a defect of this program, reported without the values that caused it
 
-    Stopped                      not an error: somebody asked the run to stop
+    Stopped                      not an error: the run was asked to stop
 
 Rules (document 3 §1, ``architecture.md`` rules 4 and 7): every error has a kebab-case ``reference``, the
 ``operation`` it happened in, the HTTP ``status`` if there was one, and a ``hint`` that says what to do.
@@ -143,7 +143,7 @@ class InternalError(TerminalError):
 
 
 class Stopped(Exception):  # noqa: N818 - a request, not an error
-    """Somebody asked the run to stop: a signal, or a cancel in the Prefect UI."""
+    """The run was asked to stop: a signal, or a cancel in the Prefect UI."""
 
 
 def internal_error(error: BaseException) -> SluiceError:

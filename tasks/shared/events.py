@@ -71,7 +71,7 @@ class RequestRetry(Event, frozen=True, kw_only=True, tag="request-retry"):
 
 
 Collector = Callable[[Event], None]
-"""Takes an event, in whatever thread it happened. Must not raise: what is told must not change what is done."""
+"""Receives an event, in any thread. Must not raise: reporting an event must not change the run."""
 
 
 def nobody(_event: Event) -> None:

@@ -1,7 +1,7 @@
 """Counters of a running step: files, bytes, resources, requests and progress. ``tasks/`` never reads them.
 
-A step calls ``meter.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a ``snapshot()``
-when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
+A step calls ``meter.add(...)`` and depends on neither terminal nor Prefect. A progress display takes a ``snapshot()``
+at any time (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
 ``meter.record_event(event)``, for a collector that keeps it (``events.py``).
 """
 

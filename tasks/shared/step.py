@@ -49,7 +49,7 @@ class HandleStore:
 
 
 class Parked(Exception):  # noqa: N818 - not an error
-    """Nobody has decided yet at a ``wait``: the run must be parked, and ``directory`` made for corrected files."""
+    """No decision yet at a ``wait``: the run must be parked, and ``directory`` made for corrected files."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory.name)

@@ -32,7 +32,7 @@ class Stop:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raise ``Stopped`` when somebody asked. Cheap: call it for every chunk, line or request."""
+        """Raise ``Stopped`` if a stop was requested. Cheap: call it for every chunk, line or request."""
         if self._event.is_set():
             raise Stopped(self.reason or "stopped")
 
@@ -43,7 +43,7 @@ class Stop:
             self.fence()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, or raise ``Stopped`` as soon as somebody asks."""
+        """Sleep, or raise ``Stopped`` as soon as a stop is requested."""
         if self._event.wait(seconds):
             raise Stopped(self.reason or "stopped")
 

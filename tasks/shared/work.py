@@ -40,7 +40,7 @@ class WorkItem(Generic[T, R]):
         self.blocked = 0
         """How many of its keys an earlier one holds."""
         self.told: list[R] = []
-        """The last thing that was told about it, if anything was."""
+        """The last result for the item, if there is one."""
         self.error: BaseException | None = None
         self.done = False
 
@@ -194,7 +194,7 @@ class Workers(Generic[T, R]):
         told = job.told
 
         def pass_result(result: R) -> None:
-            # Mostly one thing is told, which then travels with the end of the job: waking the other thread costs more.
+            # Mostly there is one result, which travels with the end of the item: waking the other thread costs more.
             if told:
                 self._said.put((None, told.pop()))
             told.append(result)

@@ -212,7 +212,7 @@ class ServiceClient:
         """Return the head of the answer to one request without credentials, whatever its status. No body is read.
 
         One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
-        ``NetworkError`` when nobody answers, ``ServiceError`` when a certificate or the proxy is in the way.
+        ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way.
         """
         call = self._call(method, url, operation, min(self._timeout, 10.0) if timeout is None else timeout, headers)
         hop, response = self._open(call, call.target, [])
