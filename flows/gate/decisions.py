@@ -176,7 +176,7 @@ def refuse(decision: Approval, first: Approval | None, shown: Shown | None, conf
     if decision.approved and shown is not None and decision.report != shown.sha256:
         raise InputError(
             "report-changed", "nothing is decided: the release report was made again in the meantime",
-            hint="look at it, and decide again",
+            hint="review it, and decide again",
         )  # fmt: skip
     why = rules.objection(decision, first, config)
     if why is None:
@@ -189,11 +189,9 @@ def refuse(decision: Approval, first: Approval | None, shown: Shown | None, conf
         lines = shown.stop_lines if shown is not None else ()
         raise InputError(
             "report-stops", f"nothing is decided: {why}", context="\n  ".join(map(one_line, lines)),
-            hint="reject it, or release it nevertheless with a reason: --approve --despite TEXT",
+            hint="reject it, or release it with a reason: --approve --despite TEXT",
         )  # fmt: skip
-    raise InputError(
-        "second-reviewer", f"nothing is decided: {why}", hint="let somebody else decide, and name her with --by"
-    )
+    raise InputError("second-reviewer", f"nothing is decided: {why}", hint="let another person decide, named with --by")
 
 
 def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
@@ -202,12 +200,12 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
     if record.state is JobState.CANCELLED:
         why = other.describe_decision(one_line) if other else "it was cancelled in the Prefect UI"
         return TerminalError(
-            "job-cancelled", "the job was cancelled in the meantime, and this decision is not kept",
+            "job-cancelled", "the job was cancelled in the meantime; this decision was not recorded",
             context=f"{record.id}: {why}", hint="start a new job",
         )  # fmt: skip
     why = other.describe_decision(one_line) if other else f"it is {record.state.value}"
     return InputError(
-        "not-waiting", "the job was decided in the meantime, and this decision is not kept",
+        "not-waiting", "the job was decided in the meantime; this decision was not recorded",
         context=f"{record.id}: {why}", hint="continue it without --approve or --reject",
     )  # fmt: skip
 
@@ -246,9 +244,9 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
             if (run := last_run(record)) is not None:
                 _log_the_end(session, directory, record, run, rejection)
         except StorageError as error:
-            logger.warning("the end of job %s is not told: %s", job_id, error.message)
+            logger.warning("the end of job %s could not be logged: %s", job_id, error.message)
         except ValidationError:
-            logger.warning("the end of job %s is not told: another version wrote its parameters", job_id)
+            logger.warning("the end of job %s could not be logged: another version wrote its parameters", job_id)
         if record.waiting is not None:
             page = Page(session.api, job_id, REPORT)
             short_form.add_decisions(page, directory.path, record, record.waiting.position, settings)
@@ -286,6 +284,6 @@ def rejected(approval: Approval, step: str | None) -> Problem:
         reference="rejected",
         message=approval.model_copy(update={"comment": ""}).describe_decision(one_line),
         context=one_line(approval.comment) or None,
-        hint="mend what was found and start a new job",
+        hint="fix the problem and start a new job",
         step=step,
     )

@@ -133,15 +133,15 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
     if shown.missing is not None:
         return GateError(
             "report-missing", f"there is no release report, and report.on_stop is fail: {shown.missing}",
-            hint="mend what is wrong, then continue the job: the report is made again",
+            hint="fix the problem, then continue the job: the report is made again",
         )  # fmt: skip
     count = len(shown.stops)
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
         "report-stops", f"the release report has stops ({count}), and report.on_stop is fail: nothing was sent",
         context="\n  ".join([*shown.stop_lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
-        hint=f"mend the rules or the data and run the step that made them again{again}, or put a wait before, where a "
-        "person decides",
+        hint=f"correct the rules or the data and run the step that wrote them again{again}, or add a wait step "
+        "before it, where a person decides",
     )  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
     try:
         files.remove(job.directory.path, step)
         if (directory := job.config.report.copy_to) is not None:
-            with _copy_tried("that was there is not removed"):
+            with _copy_tried("could not be removed"):
                 files.remove_copy(directory, job.id, step)
         watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
         with watcher.watching(NAME, position, meter):
@@ -240,7 +240,7 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
     page = files.write(job.directory.path, made.in_house, made.recipient, measures[1].files)
     copied = None
     if (directory := job.config.report.copy_to) is not None:
-        with _copy_tried("is not written"):
+        with _copy_tried("could not be written"):
             copied = files.copy(made.in_house, directory)
     logger.info("release report: %s", page)
     name = page.relative_to(job.directory.path).as_posix()

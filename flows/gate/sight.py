@@ -95,8 +95,7 @@ class ReviewedFiles:
             "edited-in-place",
             f"{place.name}/ is not as step {wrote[-1].position}, {wrote[-1].name}, left it, so it cannot be approved",
             context="\n  ".join(listed),
-            hint="put the files back as they were, then continue the job: corrected files, all of them, go into the "
-            "wait directory",
+            hint="restore the files, then continue the job. Put all corrected files into the wait directory",
         )
 
     def list_files(self, known: Known | None, stop: Stop) -> Inventory:

@@ -132,7 +132,7 @@ class CurrentWait:
         answer, refusal = answered_at(self.job.api, record, position, config)
         if answer is None:
             if known is None and position in record.forms and position in record.seen:
-                logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
+                logger.warning("step %d wait: resumed without a decision and a name: the job waits again", position)
             return
         if known is not None and answer.approved:
             return
@@ -141,7 +141,7 @@ class CurrentWait:
             logger.info("step %d wait: a reviewer asks the project, and the job waits again", position)
         elif refusal is not None:
             self.refused = (refusal,)
-            logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
+            logger.warning("step %d wait: the answer was refused; the job waits again and shows the reason", position)
         elif record_decision(self.job.writer, record, position, answer, config):
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
         else:
@@ -216,7 +216,7 @@ class CurrentWait:
                 f"files changed after they were approved at step {position}, and step {begun[0].position}, "
                 f"{begun[0].name}, has begun with what was approved",
                 context="\n  ".join(why),
-                hint=f"put them back as they were, take what was added out of {place}/, and continue the job; or "
+                hint=f"restore them, remove added files from {place}/, and continue the job; or "
                 f"decide anew: copy corrected files out of the job's directory, {job.run_again(position)} "
                 f"(it removes {place}/ and what later steps wrote), and put them into {place}/ when the job waits",
             )
@@ -263,7 +263,7 @@ class CurrentWait:
         if self.asked:
             again = "resumed with a question to the project; "
         if self.refused:
-            again = "resumed with an answer that was not taken; "
+            again = "resumed with an answer that was refused; "
         language, by_hand = job.config.report.language, None if job.deployed else job.continued_with
         description = pages.wait_description(waiting, job.step_names, by_hand, language=language)
         fields = pages.field_words(language)

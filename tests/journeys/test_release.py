@@ -290,7 +290,7 @@ def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Re
     gate.waits()
     assert "no reason is given" in gate.form()
     assert "no reason is given" in gate.text()
-    assert "not taken" in (gate.directory / "job.log").read_text()
+    assert "refused" in (gate.directory / "job.log").read_text()
     gate.answer(decision="release", by="Anna", despite=WHY)
     gate.go_on()
     assert gate.fhir.total() == 19
@@ -331,7 +331,7 @@ def test_a_second_reviewer_may_reject_and_a_change_voids_the_first_approval(gate
     gate.waits()
     gate.correct()
     again = gate.go_on("--approve", "--by", "Bo")
-    assert "it waits again" in again.out
+    assert "the job waits again" in again.out
     gate.waits()
     assert gate.status()["approvals"] == []
     gate.go_on("--approve", "--by", "Bo")
@@ -504,12 +504,14 @@ def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate:
     gate.start()
     gate.correct()
     again = gate.go_on()
-    older = ", and the release report is older than they are; the report is made now" if enabled else ""
-    assert f"nothing is decided: corrected files are there and will be read{older}" in again.out
+    why = "corrected files are there and will be read"
+    if enabled:
+        why = "the corrected files are newer than the release report; the report is made now"
+    assert f"nothing is decided: {why}" in again.out
     assert f"send will read the corrected files in {gate.directory}/import_wait" in gate.text()
     assert len(gate.maker.given) == (2 if enabled else 0)
     if enabled:
-        assert "it waits again" in gate.text()
+        assert "the job waits again" in gate.text()
         assert [file.name for file in gate.maker.given[-1].leaving.files] == ["import_wait/fixed.ndjson"]
     gate.waits()
     assert "nothing is decided: job" in gate.go_on().out  # the same once more costs nothing
@@ -608,7 +610,7 @@ def test_a_decision_for_another_report_is_refused(gate: ReleaseGate) -> None:
     approval = {"approved": True, "by": "Anna", "when": "2026-11-23", "files": seen, "report": "0" * 64}
     set_label(gate, "job.approval.2", lambda _: approval)
     again = gate.go_on()
-    assert "the decision is for another release report" in again.out
+    assert "the decision was for another release report" in again.out
     gate.waits()
     assert gate.status()["approvals"] == []
 
@@ -616,7 +618,7 @@ def test_a_decision_for_another_report_is_refused(gate: ReleaseGate) -> None:
 def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: ReleaseGate) -> None:
     gate.start("--set", f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}")
     again = gate.go_on("--approve", "--set", f"services.send.url={gate.fhir.url}")
-    assert "where the data go" in again.out
+    assert "the destination or the settings" in again.out
     gate.waits()
     gate.go_on("--approve")
     assert gate.fhir.total() == 19
@@ -629,7 +631,7 @@ def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate
     gate.go_on("--approve", code=3)
     gate.fhir.faults()
     again = gate.go_on("--set", f"services.send.url={gate.fhir.url}")
-    assert "where the data go" in again.out
+    assert "the destination or the settings" in again.out
     gate.waits()
     assert gate.status()["approvals"] == []
     gate.go_on("--approve")
@@ -660,8 +662,8 @@ def test_what_an_earlier_version_released_goes_on(gate: ReleaseGate) -> None:
 def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")
-    assert "do not leave with this decision" in gate.form()
-    assert "do not leave with this decision" in gate.text()
+    assert "This decision sends no data" in gate.form()
+    assert "This decision sends no data" in gate.text()
     assert gate.maker.given[0].destination is None
     gate.go_on("--approve")
     assert gate.status()["approvals"][0]["overridden"] == []

@@ -138,7 +138,7 @@ def test_a_full_disk_of_the_copy_costs_the_copy_alone(gate: ReleaseGate, full: F
     full("/site/")
     gate.start()
     assert list((gate.project / "site").iterdir()) == []
-    assert "the copy of the release report is not written" in (gate.directory / "job.log").read_text()
+    assert "the copy of the release report could not be written" in (gate.directory / "job.log").read_text()
     assert "intranet.example" not in gate.form()
     assert gate.status()["report"] == str(files.page(gate.directory, 2))
     gate.waits()

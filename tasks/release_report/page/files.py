@@ -80,9 +80,9 @@ def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseRepo
         content = read_private(path, most=_LARGEST)
         return None if content is None else ReleaseReport.model_validate_json(content)
     except NotPrivateError as error:
-        raise _damaged(path, f"the release report cannot be used: {error}") from None
+        raise _damaged(path, f"the release report cannot be read: {error}") from None
     except ValidationError:
-        raise _damaged(path, "the file is no release report, or one of another version") from None
+        raise _damaged(path, "the file is not a release report, or another version wrote it") from None
 
 
 def is_as_made(job: Path, step: int | None, digest: str) -> bool:
@@ -178,7 +178,7 @@ def copy(report: ReleaseReport, directory: Path) -> Path:
                 os.chown(part.path, -1, found.st_gid)
         except OSError as error:
             raise StorageError(
-                "report-copy-group", f"the page cannot be given to the group of the directory: {error.strerror}",
+                "report-copy-group", f"the group of the page cannot be set to that of the directory: {error.strerror}",
                 context=str(directory), hint="make this user a member of that group",
             ) from None  # fmt: skip
         with storage_errors(final):
@@ -222,4 +222,4 @@ def _csv(files: Sequence[MeasuredFile]) -> bytes:
 
 
 def _damaged(path: Path, why: str) -> DataError:
-    return DataError("report-damaged", why, context=str(path), hint="it is made anew when the job goes on")
+    return DataError("report-damaged", why, context=str(path), hint="continue the job to make it again")

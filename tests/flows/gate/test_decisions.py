@@ -147,7 +147,7 @@ def test_a_rejection_in_the_ui_during_a_prompt_counts_and_a_later_yes_does_not(
     resume = f"{prefect_api}/flow_runs/{job}/resume"
     code, shown = on_a_terminal(sluice, "y", job, asked=lambda: ask_prefect("POST", resume, {"run_input": no}))
     assert code == 1, shown
-    assert "error[job-cancelled]: the job was cancelled in the meantime, and this decision is not kept" in shown
+    assert "error[job-cancelled]: the job was cancelled in the meantime; this decision was not recorded" in shown
     assert "rejected by Bo in the Prefect UI" in shown
     assert fhir.total() == 0
     status = sluice.status(job)
