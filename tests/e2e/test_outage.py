@@ -172,7 +172,7 @@ def test_a_job_goes_on_without_the_server_and_nobody_takes_it(
     if how == "stands still":
         return  # no call has lasted for so long that it was given up
     # said once an outage, and once that it is over; a server that is slow on a busy machine may be one more
-    away = "the Prefect API does not answer: the work goes on, and the record waits"
+    away = "the Prefect API does not answer: the job continues, and its record waits"
     told = [line for line in said.splitlines() if away in line or "the Prefect API answers again" in line]
     assert told, said
     assert [away in line for line in told] == [True, False] * (len(told) // 2), told

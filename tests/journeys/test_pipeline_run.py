@@ -357,7 +357,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     (row,) = [row for row in json.loads(sluice("job", "list", "config.yaml", "--json").out) if row["id"] == job]
     assert row["state"] == ("interrupted" if approved else "cancelled")
     if approved:
-        assert "workers take up runs of deployments" in text
+        assert "workers do not resume jobs started from the command line" in text
         (line,) = [line for line in text.splitlines() if line.startswith("continue with: ")]
         ran = sluice(*shlex.split(line.removeprefix("continue with: "))[3:])
     else:  # Prefect says it, too: the run is not left as if it went on

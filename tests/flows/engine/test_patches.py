@@ -110,7 +110,7 @@ def a_result_is_kept_and_read(place: Path, _: pytest.MonkeyPatch) -> None:
     record = store.create_result_record({"a": 1}, key="job/.results/1-send.json")
     store.persist_result_record(record)
     another: Any = ResultStore(result_storage=runs.StepResults(basepath=str(place)), persist_result=True)
-    with pytest.raises(ValueError, match="not the JSON that a step leaves"):
+    with pytest.raises(ValueError, match="not the JSON of a step"):
         another.read("job/.results/1-send.json")
 
 

@@ -132,7 +132,7 @@ def test_another_listener_in_the_file_of_a_live_server_gets_no_secret(
             assert time.monotonic() - began < allowed(8)  # 5 s for the proof, and the start of the program
             assert ran.code == 3
             assert "error[prefect-server-silent]: " in ran.err
-            assert "does not know the secret" in ran.err
+            assert "does not have the secret" in ran.err
         seen = received_by(other)
     assert "GET /sluice/proof?nonce=" in seen
     assert "authorization" not in seen.lower()
@@ -161,7 +161,7 @@ def test_a_server_that_lives_and_does_not_answer_is_found_within_five_seconds(
 
 
 def test_the_server_of_another_directory_is_not_believed(alive: ApiAddress) -> None:
-    with pytest.raises(NotProvedError, match="does not know the secret"):
+    with pytest.raises(NotProvedError, match="does not have the secret"):
         prove(SECRET, alive.port)
     prove(str(alive.secret), alive.port, seconds=30)
 
@@ -288,7 +288,7 @@ def test_an_answer_to_an_earlier_challenge_is_no_proof() -> None:
 
     with one_answer(replayed) as port:
         holder.append(port)
-        with pytest.raises(NotProvedError, match="does not know the secret"):
+        with pytest.raises(NotProvedError, match="does not have the secret"):
             prove(SECRET, port)
 
 
