@@ -190,7 +190,7 @@ def test_a_retried_request_is_on_the_line_of_its_step_until_the_next_progress():
 def test_retries_of_every_meter_of_a_step_are_on_its_line():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
-    probe = Meter(collector=progress.tell)
+    probe = Meter(collector=progress.record_event)
     away = NetworkError("connect-failed", "pseudonymizer: no connection")
 
     def elsewhere():
