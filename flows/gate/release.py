@@ -292,7 +292,7 @@ def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measur
     if found is None or stored.digests(found) != (imported.digest, leaving.digest):
         found = measure_delivery(delivery)
     with best_effort("what the release report measured"):
-        stored.keep(delivery, found)
+        stored.store_measures(delivery, found)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds, Cell, Run
+from tasks.release_report.measure.cells import Bounds, Cell, DataRun
 from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.dates import Days, dating
 from tasks.release_report.measure.ids import OwnIds
@@ -48,8 +48,8 @@ class Classes:
         self._bounds = bounds
         self._region = region
 
-    def take(self, patient: int, birth: str, said: dict[str, Any]) -> None:
-        """What a resource says of a patient."""
+    def record(self, patient: int, birth: str, said: dict[str, Any]) -> None:
+        """Record the demographic data in a resource of a patient."""
         place = patient >> 3
         if place >= len(self._classed):
             self._classed.extend(bytes(place + 64 - len(self._classed)))
@@ -95,7 +95,7 @@ class Account:
         self.together = together
         self.bounds = Bounds()
         self.trie = Trie(self.bounds, compared=collect)
-        self.run = Run()
+        self.run = DataRun()
         self.serials: dict[int, int] = {}
         self.file: Cell = Cell()
         self.noted = Spill(spool, more=2) if originals is not None and not tables else None
@@ -109,7 +109,7 @@ class Account:
         subject = Subject()
         self._walk, several, take = walking(self.run, self.trie, self.lookup, self.measuring, subject)
         date_taken = dating(self.run, self.days, self.lookup, self.bounds, today=today.isoformat())
-        self.trie.do.update({DATE: date_taken, REFERENCE: self.targets.take, SEARCH: self.lookup.search})
+        self.trie.do.update({DATE: date_taken, REFERENCE: self.targets.record, SEARCH: self.lookup.search})
         self._spellings = Spellings(
             self.run, self.trie, self.lookup, self.targets, take, self.bounds, together=together
         )
@@ -157,13 +157,13 @@ class Account:
             run.touch(self.file)
 
     def end(self) -> None:
-        """The end of a file: what comes next is a run of its own."""
+        """End a file; the next data are a new run."""
         self._flush()
         self.run.patient = -1
         self.run.number += 1
 
     def spread(self) -> None:
-        """The end of the files: what is kept of spellings goes to the cells."""
+        """End the pass; add the counts kept per spelling to the cells."""
         self._flush()
         self._spellings.spread()
 
@@ -195,7 +195,7 @@ class Account:
         self.targets.resolve(local)
 
     def outside(self, value: dict[str, Any]) -> None:
-        """What a Bundle has around its resources, apart from what ``entry`` takes; it counts as no resource."""
+        """Record the elements of a Bundle around its resources that ``entry`` does not record."""
         self._walk(self._envelope, value)
         if isinstance(own := value.get("id"), str):
             self.lookup.trace(own)
@@ -212,7 +212,7 @@ class Account:
         counted = self.multiplicity.run
         counted[root.path] = counted.get(root.path, 0) + 1
         if own:
-            self.ids.take(root.path, own)
+            self.ids.record(root.path, own)
         for node, value, telling in cells:
             if telling and value.count("/") == 1:
                 trace(value)  # a reference, as tables have them
@@ -251,7 +251,7 @@ def _entry(
     run, touch, trace, search = account.run, account.run.touch, account.lookup.trace, account.lookup.search
     within, repeated, looking = account.lookup.within, account.lookup.repeated, account.lookup.looking is not None
 
-    def look(node: Node, value: str, own: str) -> None:
+    def search_entry(node: Node, value: str, own: str) -> None:
         """Look for ids of ``import/`` in a URL. Where it ends with the resource's own there are none but in front."""
         if not looking:
             return
@@ -269,13 +269,13 @@ def _entry(
             if full_url.run != number:
                 full_url.leaf = True
                 touch(full_url)
-            look(full_url, full, own)
+            search_entry(full_url, full, own)
         if url:
             if request_url.run != number:
                 request_url.leaf = request_method.leaf = True
                 touch(request_url)
                 touch(request_method)
-            look(request_url, url, own)
+            search_entry(request_url, url, own)
             if "?" in url:
                 search(request_url, url)
 
@@ -286,8 +286,8 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
     account: Account, spellings: Spellings, subject: Subject, several: Several, take: Take
 ) -> Callable[[Members, str, str], None]:
     run, trie, days, classes = account.run, account.trie, account.days, account.classes
-    touch, counted, own_id = run.touch, account.multiplicity.run, account.ids.take
-    measure, about, pending = account.measuring.take, subject.code, account.targets.pending
+    touch, counted, own_id = run.touch, account.multiplicity.run, account.ids.record
+    measure, about, pending = account.measuring.record, subject.code, account.targets.pending
     slot_of, record, apply = spellings.slot_of, spellings.record, spellings.apply
     within, looking = account.lookup.within, account.lookup.looking is not None
 
@@ -295,7 +295,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
         said: dict[str, Any] = {
             name: decode(members[name]) for name in ("birthDate", "gender", "address") if name in members
         }
-        classes.take(run.patient, days.born(run.patient, said.get("birthDate")), said)
+        classes.record(run.patient, days.born(run.patient, said.get("birthDate")), said)
 
     def resource(members: Members, kind: str, own: str) -> None:  # noqa: C901
         root = trie.roots.get(kind) or trie.root(kind)

@@ -74,14 +74,14 @@ class BesideProcess:
                 COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
                 start_new_session=True, cwd=Path(__file__).parents[3],
             )  # fmt: skip
-        self._tell(began)
+        self._write_order(began)
 
     def result(self, delivery: Delivery) -> Measures | None:
         """Return what was measured, once, when it has measured the files that leave; ``None`` if it failed.
 
         Raises ``Stopped``.
         """
-        self._tell(_Leaving(_names(delivery.leaving), _names(delivery.copies)))
+        self._write_order(_Leaving(_names(delivery.leaving), _names(delivery.copies)))
         try:
             text = self._answer(delivery.stop, delivery.read)
         finally:
@@ -91,7 +91,7 @@ class BesideProcess:
             logger.warning("the process that measures for the release report ended; the report reads the data itself")
         return found
 
-    def _tell(self, line: msgspec.Struct) -> None:
+    def _write_order(self, line: msgspec.Struct) -> None:
         process = self._process
         with suppress(OSError):
             if process is not None and process.stdin is not None:
@@ -188,11 +188,11 @@ def measured(orders: _Orders, measurer: Measurer, job: Delivery) -> Measures:
     if expected is not None and measurer.imported is not None and not measurer.imported.tables:
         paths = [Path(expected, *path.relative_to(job.base).parts[1:]) for path in job.imported]
         with suppress(_NotExpectedError):
-            found = measurer.leaving(paths, like=job.imported, ready=orders.ready)
+            found = measurer.measure_outgoing(paths, like=job.imported, ready=orders.ready)
     leaving = orders.wait()
     files = list(map(Path, leaving.files))
     if found is None or found.unread or {job.base / file.name for file in found.files} != set(files):
-        found = measurer.leaving(files, copies=frozenset(map(Path, leaving.copies)))
+        found = measurer.measure_outgoing(files, copies=frozenset(map(Path, leaving.copies)))
     return measurer.imported, found
 
 

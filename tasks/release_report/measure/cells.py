@@ -1,4 +1,4 @@
-"""What the measuring pass counts in: cells (document 5, R1).
+"""The cells in which the measuring pass counts (document 5, R1).
 
 A cell counts patients, each once. Where the data of a patient come together, the number of the run of data in which it
 was seen last suffices; where they do not, a cell holds a set: a few serial numbers, or a bit a patient. A run is what
@@ -29,7 +29,7 @@ LONGEST: Final = 300
 
 
 class Bounds:
-    """What is held, over all cells, and what was refused because of it."""
+    """The memory in use by all cells, and the counts that were refused because of the bounds."""
 
     def __init__(self) -> None:
         self.bits = 0
@@ -40,7 +40,7 @@ class Bounds:
 
     @property
     def crowded(self) -> bool:
-        """Whether there is no room for cells of another code or value."""
+        """Return whether the bounds permit no more cells for codes or values."""
         return self.bits > _MOST_BITS
 
 
@@ -118,7 +118,7 @@ class Cell:
 
     @property
     def patients(self) -> int:
-        """How many."""
+        """The number of patients."""
         if self.bits is not None:
             return int.from_bytes(self.bits, "little").bit_count()
         return self.n if self.few is None else len(self.few)
@@ -133,7 +133,7 @@ class Values:
         self._bounds = bounds
 
     def of(self, value: str) -> Cell:
-        """The cell of a value."""
+        """Return the cell of a value."""
         cell = self.cells.get(value)
         if cell is None:
             if len(self.cells) >= MOST_VALUES or self._bounds.crowded or len(value) > LONGEST:
@@ -148,7 +148,7 @@ class Values:
 
 
 class OneEach:
-    """Whether every patient has one value of her own, and nobody shares one (7c): a hash a patient."""
+    """The check that every patient has exactly one value that nobody else has (7c), as one hash per patient."""
 
     __slots__ = ("_bounds", "_first", "hashes")
 
@@ -183,7 +183,7 @@ class OneEach:
         self._bounds.tracked -= len(self.hashes)
 
     def holds(self, patients: int) -> bool:
-        """Whether so many patients have one, and no two share it; in parts, so that memory is that of a sixteenth."""
+        """Return whether this many patients have a value and no two share one, in sixteen parts to save memory."""
         if len(self.hashes) - self.hashes.count(0) != patients:
             return False  # not all of them texts
         for part in range(16):
@@ -196,7 +196,7 @@ class OneEach:
 Touch = Callable[[Cell | None], None]
 
 
-class Run:
+class DataRun:
     """The present run.
 
     ``number`` tells runs apart; ``patient`` is a serial number, -1 of nobody, ``owner`` that, or one from ``NOBODYS``
@@ -216,11 +216,11 @@ class Run:
         self.touch: Final[Touch] = _touching(self)
 
 
-def _touching(run: Run) -> Touch:
+def _touching(run: DataRun) -> Touch:
     touched, saved = run.touched, run.saved
 
     def touch(cell: Cell | None) -> None:
-        """A cell, and those above and beside it, for the run."""
+        """Count a cell and its parents for the run."""
         number = run.number
         while cell is not None and cell.run != number:
             if number < 0:

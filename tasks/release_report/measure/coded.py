@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tasks.release_report.measure.cells import Run
+from tasks.release_report.measure.cells import DataRun
 from tasks.release_report.measure.codes import CodeTable
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Codes
@@ -15,11 +15,11 @@ Json = dict[str, Any]
 Enter = Callable[[Node, Json], None]
 
 
-def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
-    """What takes in a coding; ``walk`` is for one in a spelling that is not known."""
+def coding(run: DataRun, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
+    """Return the function that records a coding; ``walk`` handles unknown spellings."""
     touch, collecting = run.touch, lookup.collecting
 
-    def take(node: Node, value: Json) -> None:  # noqa: C901
+    def enter(node: Node, value: Json) -> None:  # noqa: C901
         known: CodeTable | None = node.codes
         system, code, display = value.get("system"), value.get("code"), value.get("display")
         try:
@@ -57,14 +57,14 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
         for leaf, content in seen.contents:
             leaf.content += content
 
-    return take
+    return enter
 
 
-def concept(run: Run, lookup: Lookup, walk: Enter) -> Enter:
-    """What takes in a concept, with codings or a text alone."""
+def concept(run: DataRun, lookup: Lookup, walk: Enter) -> Enter:
+    """Return the function that records a concept, with codings or only a text."""
     digest, collecting = lookup.hash, lookup.collecting
 
-    def take(node: Node, value: Json) -> None:
+    def enter(node: Node, value: Json) -> None:
         walk(node, value)
         if "coding" not in value and "text" in value:
             uncoded = value["text"]
@@ -74,11 +74,11 @@ def concept(run: Run, lookup: Lookup, walk: Enter) -> Enter:
                 lookup.note(digest(uncoded), uncoded, run.owner)
                 run.changing = True
 
-    return take
+    return enter
 
 
 def codes_of(nodes: list[Node]) -> dict[str, Codes]:
-    """What was found, by path."""
+    """Return the codes by path."""
     result: dict[str, Codes] = {}
     tables: dict[int, None] = {}
     for node in nodes:

@@ -47,7 +47,7 @@ class CodeTable:
         self._bounds = bounds
 
     def add(self, system: Any, code: Any, display: Any, leaves: tuple[Cell, ...]) -> Seen:
-        """A coding in a spelling that was not seen before."""
+        """Record a coding in a new spelling."""
         bounds = self._bounds
         name = f"{system if isinstance(system, str) else ''}|{code if isinstance(code, str) else ''}"
         cells: list[Cell] = list(leaves)

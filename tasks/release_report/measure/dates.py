@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import date
 from typing import Any, Final
 
-from tasks.release_report.measure.cells import Bounds, Cell, Run
+from tasks.release_report.measure.cells import Bounds, Cell, DataRun
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Dates
 from tasks.release_report.measure.occurrences import Moved, noted_day
@@ -47,7 +47,7 @@ class Days:
         self.noted = noted
 
     def begin(self, patient: int) -> None:
-        """A run of data of a patient, who may be a new one, or of nobody (-1)."""
+        """Begin a run of data of a patient, perhaps a new one, or of no patient (-1)."""
         self.highest, self.birth = "", ""
         if patient == len(self.births):
             self.births.append(0)
@@ -65,7 +65,7 @@ class Days:
         return birth
 
     def end(self, patient: int) -> None:
-        """The end of the run."""
+        """End the run."""
         self.last[patient] = max(self.last[patient], _day(self.highest))
 
     def above_89(self) -> int:
@@ -79,9 +79,9 @@ class Days:
 
 
 def dating(  # noqa: C901 - one room of local names is what makes it fast
-    run: Run, days: Days, lookup: Lookup, bounds: Bounds, *, today: str
+    run: DataRun, days: Days, lookup: Lookup, bounds: Bounds, *, today: str
 ) -> Callable[[Node, str], None]:
-    """What takes in a date at a leaf."""
+    """Return the function that records a date at a leaf."""
     touch, texting, collecting = run.touch, lookup.text, lookup.collecting is not None
     known = 0
     noted = days.noted
@@ -89,7 +89,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
         add_owner, (add_place, add_day) = noted.hashes.append, (column.append for column in noted.more)
 
     def new_day(child: Node, day: str) -> tuple[Cell | None, int]:
-        """The cell of a month, and the day as it is noted, 0 if it is not; remembered while there is room."""
+        """Return the cell of a month and the stored day, or 0; both are remembered while the bounds permit."""
         nonlocal known
         dates: Any = child.dates
         found: tuple[Cell | None, int]
@@ -99,7 +99,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             child.spelled[day] = found
         return found
 
-    def take(child: Node, value: str) -> None:  # noqa: C901
+    def enter(child: Node, value: str) -> None:  # noqa: C901
         run.changing = True
         number = run.number
         day = value[:10]
@@ -134,7 +134,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
                 touch(child.before)
 
     def new_month(month: str, dates: dict[str, Cell]) -> Cell | None:
-        """The cell of a month, or of a year; ``None`` when it is none."""
+        """Return the cell of a month or a year; ``None`` for other texts."""
         if not _MONTH.match(month):
             return None
         if len(dates) >= _MONTHS or bounds.crowded:
@@ -147,11 +147,11 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
         up = dates.setdefault(f"{_QUARTER}{month[:5]}{quarter}", Cell(year)) if quarter else year
         return dates.setdefault(month, Cell(up))
 
-    return take
+    return enter
 
 
 def dates_of(node: Node, moved: Moved) -> Dates:
-    """What was found at a path, and what became of its days."""
+    """Return the dates at a path, and the shift of its days."""
     dates = node.dates or {}
     return Dates(
         patients=node.patients,
@@ -172,13 +172,13 @@ def dates_of(node: Node, moved: Moved) -> Dates:
 
 
 def _noted(text: str) -> int:
-    """The ordinal of a day as it is noted; 0 of what is no whole date."""
+    """Return the ordinal of a day as it is stored; 0 if the text is not a complete date."""
     day = _day(text)
     return noted_day(date.fromordinal(day)) if day else 0
 
 
 def _day(text: str) -> int:
-    """The ordinal of a day; 0 of what is no whole date."""
+    """Return the ordinal of a day; 0 if the text is not a complete date."""
     if len(text) != 10:
         return 0
     try:

@@ -22,7 +22,7 @@ SPOOL: Final = ".report"
 
 
 def _ignore(_: int) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress."""
 
 
 Measures = tuple[Measured | None, Measured]
@@ -63,7 +63,7 @@ class Measurer:
         )  # fmt: skip
         self.imported = self._measure(delivery.imported, collect=True) if originals is not None else None
 
-    def leaving(
+    def measure_outgoing(
         self,
         files: Sequence[Path],
         *,
@@ -85,7 +85,7 @@ def measuring(delivery: Delivery) -> Iterator[Measurer]:
     """Measure ``import/``, and then let what leaves be measured: what is original is known then.
 
     The copies of different ``k`` are made of one measuring: rare is what fewer than ``k`` of the in-house copy have.
-    Raises as ``Measurer.leaving``.
+    Raises as ``Measurer.measure_outgoing``.
     """
     spool = delivery.base / SPOOL
     with storage_errors(spool):
@@ -98,6 +98,6 @@ def measuring(delivery: Delivery) -> Iterator[Measurer]:
 
 
 def measure_delivery(delivery: Delivery) -> Measures:
-    """Measure what came in, then what leaves, in this process. Raises as ``Measurer.leaving``."""
+    """Measure what came in, then what leaves, in this process. Raises as ``Measurer.measure_outgoing``."""
     with measuring(delivery) as measurer:
-        return measurer.imported, measurer.leaving(delivery.leaving, copies=delivery.copies)
+        return measurer.imported, measurer.measure_outgoing(delivery.leaving, copies=delivery.copies)

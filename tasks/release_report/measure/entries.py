@@ -50,7 +50,7 @@ NO_URLS: Final[dict[str, str]] = {}
 
 
 def text_of(raw: msgspec.Raw | None) -> str | None:
-    """A JSON string; ``None`` of anything else."""
+    """Return a JSON string; ``None`` for other values."""
     if raw is None:
         return None
     text = bytes(raw)
@@ -60,7 +60,7 @@ def text_of(raw: msgspec.Raw | None) -> str | None:
 
 
 def decoded(members: Members) -> dict[str, Any]:
-    """What these members hold, but for the type."""
+    """Return the decoded members except the type."""
     return {name: decode(raw) for name, raw in members.items() if name != "resourceType"}
 
 
@@ -125,7 +125,7 @@ def entries_of(part: bytes) -> list[Entry]:
 
 
 def called(part: bytes) -> Iterator[tuple[str, str]]:
-    """Of the same entries the URL, and the id of a Patient; blank where there is none."""
+    """Yield the ``fullUrl`` and the id of the Patient of each entry; blank if there is none."""
     for entry in _called.decode(part):
         url, resource = entry.fullUrl, entry.resource
         patient = resource.id if resource is not None and resource.resourceType == "Patient" else ""
@@ -133,7 +133,7 @@ def called(part: bytes) -> Iterator[tuple[str, str]]:
 
 
 def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str], set[str]]:
-    """Of a Bundle's entries: ids of Patients, those by ``fullUrl``, and all keys and URLs."""
+    """Return the ids of the Patients of a Bundle, those by ``fullUrl``, and all keys and URLs."""
     patients: dict[str, None] = {}
     urls: dict[str, str] = {}
     local: set[str] = set()
@@ -156,7 +156,7 @@ def is_no_patient(entry: Entry) -> bool:
 
 
 def only_patient(members: Members) -> str | None:
-    """The Patient of a Bundle that is a resource itself, if there is one alone."""
+    """Return the Patient of a Bundle that is a resource itself, if it has exactly one."""
     try:
         entries = [entry_of(one) for one in decode_entries(members.get("entry", b"[]")) or ()]
     except UNREADABLE:
@@ -173,7 +173,7 @@ _target: Final = msgspec.json.Decoder(_Target)
 
 
 def owner_of(entry: Entry, urls: dict[str, str]) -> str | None:
-    """The patient whose a resource is, ``None`` when it is nobody's."""
+    """Return the patient of a resource; ``None`` if it belongs to none."""
     if entry.kind == "Patient":
         return entry.own or None
     for name in ("subject", "patient", "beneficiary"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
+from tasks.release_report.measure.cells import Bounds, Cell, DataRun, Values
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import Ids
 from tasks.release_report.measure.originals import NOBODYS
@@ -23,14 +23,14 @@ _LOOK: Final = re.compile(
 class OwnIds:
     """The ids that resources have. ``take`` is for a type and an id; ``keys`` are hashes of all ``Type/id``."""
 
-    def __init__(self, run: Run, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
+    def __init__(self, run: DataRun, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
         self.keys = Spill(spool)
         self._looks = Values(bounds)
         self._lookup = lookup
         self._bounds = bounds
-        self.take = self._taking(run)
+        self.record = self._recorder(run)
 
-    def _taking(self, run: Run) -> Callable[[str, str], None]:
+    def _recorder(self, run: DataRun) -> Callable[[str, str], None]:
         looks = {name: self._looks.of(name or "other") for name in ("uuid", "hashed", "sequential", None)}
         look = _LOOK.match
         touch, lookup = run.touch, self._lookup
@@ -40,7 +40,7 @@ class OwnIds:
             return lambda _, own: add_id(digest(own))
         add_key, add_owner = self.keys.hashes.append, self.keys.more[0].append
 
-        def take(kind: str, own: str) -> None:
+        def record(kind: str, own: str) -> None:
             add_key(digest(f"{kind}/{own}"))
             add_owner(run.owner)
             bare = digest(own)
@@ -53,10 +53,10 @@ class OwnIds:
             if cell.run != run.number:
                 touch(cell)
 
-        return take
+        return record
 
     def result(self) -> Ids:
-        """What was found."""
+        """Return the counts."""
         duplicates = 0
         patients = Cell()
         parts = self.keys.parts()

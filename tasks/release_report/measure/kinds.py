@@ -1,4 +1,4 @@
-"""What stands at a path when it identifies (document 5, section 7a), by the type that R4 gives the element.
+"""Classify identifying elements (document 5, section 7a) by the type that R4 gives them.
 
 A path is known by the types along it: ``HumanName``, ``Address``, ``ContactPoint``, ``Identifier``, ``Attachment``,
 ``Annotation``, ``Narrative``, ``Reference``, ``CodeableConcept``, and texts, in every resource of R4, in its extensions
@@ -97,7 +97,7 @@ def _named() -> dict[str, dict[str, str]]:
 
 
 def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
-    """The type of an element below one of another type, and the name of the choice that it is one of; blank if none.
+    """Return the type of an element below one of another type, and the name of its choice; blank if unknown.
 
     ``is_object`` says what stands there, for elements that R4 does not have.
     """
@@ -114,8 +114,8 @@ def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
     return known, choice
 
 
-def knows(within: str, name: str) -> bool:
-    """Whether R4 has such an element."""
+def is_defined(within: str, name: str) -> bool:
+    """Return whether R4 defines such an element."""
     elements = r4_types().get(within)
     if elements is None:
         return False
@@ -123,12 +123,12 @@ def knows(within: str, name: str) -> bool:
 
 
 def knows_type(name: str, *, resource: bool = False) -> bool:
-    """Whether R4 has such a type, of a resource or of data."""
+    """Return whether R4 defines such a type, of a resource or of data."""
     return name in (_resources() if resource else r4_types())
 
 
 def is_published(name: str) -> bool:
-    """Whether resources of a type are published, as questionnaires are: what numbers them numbers nobody."""
+    """Return whether resources of a type are published, like questionnaires: their numbers identify nobody."""
     return {"url", "publisher"} <= r4_types().get(name, {}).keys()
 
 
@@ -139,7 +139,7 @@ def refers_to(within: str, name: str) -> str:
 
 
 def named(word: str, reference: object, kind: object) -> str:
-    """The same for one reference, whose type it shows or says; ``word`` where it does neither."""
+    """Return the word for one reference by the type that it shows or states; ``word`` if there is none."""
     target = kind if isinstance(kind, str) else ""
     if isinstance(reference, str):
         path, searched, _ = reference.partition("/_history/")[0].partition("?")
@@ -154,7 +154,7 @@ NAMES: Final = ("person", "name")
 
 
 def is_name(display: str) -> bool:
-    """Whether the display of a reference can be a name: more than the name of a type, and with a letter."""
+    """Return whether the display of a reference can be a name: not only the name of a type, and with a letter."""
     return display not in _resources() and any(map(str.isalpha, display))
 
 
@@ -166,7 +166,7 @@ def _guessed(name: str) -> str:
 
 
 def kind_of(name: str, own: str, above: Sequence[str], url: str = "") -> str:
-    """What stands at a leaf, if it identifies: see the module.
+    """Return the kind of a leaf if it identifies a person (see the module).
 
     ``own`` is its type (blank: not in R4), ``above`` are those around it from the resource inwards, ``url`` is that of
     the innermost extension around it.
@@ -251,7 +251,7 @@ _COLUMNS: Final = {
 
 
 def kind_of_column(name: str) -> str:
-    """What a table's column holds, as far as its name tells: what it is made of, the table does not say."""
+    """Return the kind of a column of a table by its name, because the table does not state its source."""
     name = name.lower()
     if name.endswith(("_system", "_use", "_type", "_code", "_display", "_start", "_end")):
         return ""

@@ -43,8 +43,8 @@ class Lines:
         self._account = account
         self._stop = stop
 
-    def take(self, line: bytes | LongLine) -> None:
-        """One line. Raises ``NoResourceError``, ``DataError``, and what is ``UNREADABLE``."""
+    def read_line(self, line: bytes | LongLine) -> None:
+        """Measure one line. Raises ``NoResourceError``, ``DataError``, and the errors in ``UNREADABLE``."""
         if isinstance(line, LongLine):
             self._long(line)
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tasks.release_report.measure.cells import LONGEST, Bounds, Cell, Run
+from tasks.release_report.measure.cells import LONGEST, Bounds, Cell, DataRun
 from tasks.release_report.measure.kinds import NAMES, is_name, named
 from tasks.release_report.measure.originals import (
     DISPLAY,
@@ -47,15 +47,15 @@ _Found = Callable[[int, int], None]
 class Lookup:
     """``originals`` are taken in with ``collect``, else looked up; ``None``: neither.
 
-    ``text`` is for a text or a number at a leaf, ``number`` for an identifier, ``said`` for one whose hash is known,
+    ``text`` is for a text or a number at a leaf, ``number`` for an identifier, ``mark`` for one whose hash is known,
     ``search`` for what a search asks for, ``note`` for a value of ``import/`` wherever it stands, ``trace`` for what
     ends in an id. Identifiers in parts of a value are looked for by ``within``, and by ``repeated`` where the same
     values come often; ``found`` is for one that may be there. ``table`` and ``mask`` say cheaply which hashes may be
     there; those that may wait in ``hits``, and ids in ``id_hits`` with where they stand (0: a resource's own, 1:
-    elsewhere), until they are ``left``.
+    elsewhere), until ``counts`` returns them.
     """
 
-    def __init__(self, run: Run, spool: Path, originals: Originals | None, *, collect: bool) -> None:
+    def __init__(self, run: DataRun, spool: Path, originals: Originals | None, *, collect: bool) -> None:
         self.collecting = originals if collect else None
         self.looking = originals if not collect else None
         self.hash = originals.hash if originals is not None else keyed()
@@ -71,10 +71,10 @@ class Lookup:
         self.noted: set[int] = set()
         """What was taken in of this run: each once."""
         self.within, self.repeated, self.found = _parts(self, run)
-        self.text, self.said, self.search, self.note, self.trace = _functions(self, run)
+        self.text, self.mark, self.search, self.note, self.trace = _functions(self, run)
 
     def suspicious(self, value: object) -> bool:
-        """Whether an identifier of ``import/`` may be in a value."""
+        """Return whether a value may contain an identifier of ``import/``."""
         if self.looking is None or not isinstance(value, str):
             return False
         digest, table, mask, lengths = self.hash, self.table, self.mask, self.looking.lengths
@@ -108,7 +108,7 @@ class Lookup:
         if self._run.number < 0:
             self.texts.append((twin, number, value))
         else:
-            self.said(twin, number, value)
+            self.mark(twin, number, value)
 
     def birthdays(self, nodes: list[Node], bounds: Bounds) -> dict[str, Cell]:
         """Return patients by path who have their birthday there in a text that is no date (7j)."""
@@ -119,7 +119,7 @@ class Lookup:
                 found.setdefault(texts[place], Cell()).add(owner, bounds)
         return found
 
-    def left(
+    def counts(
         self, nodes: list[Node], bounds: Bounds, is_by_chance: Callable[[str, int], bool], *, in_order: bool
     ) -> tuple[dict[int, Cell], Counter[int]]:
         """Patients by place that have a value of ``import/`` left there, and how many resources of nobody.
@@ -152,7 +152,7 @@ class Lookup:
 
 
 def _parts(  # noqa: C901 - one room of local names is what makes it fast
-    lookup: Lookup, run: Run
+    lookup: Lookup, run: DataRun
 ) -> tuple[Callable[[Node, str], bool], _Text, _Found]:
     digest, table, mask, looking = lookup.hash, lookup.table, lookup.mask, lookup.looking
     hits, suspects = lookup.hits, lookup.suspects
@@ -202,14 +202,14 @@ def _parts(  # noqa: C901 - one room of local names is what makes it fast
 
 
 def _functions(  # noqa: C901 - one room of local names is what makes it fast
-    lookup: Lookup, run: Run
+    lookup: Lookup, run: DataRun
 ) -> tuple[_Text, _Said, _Text, _Note, _Trace]:
     digest, texts, noted = lookup.hash, lookup.texts, lookup.noted
     collecting, table, mask = lookup.collecting, lookup.table, lookup.mask
     id_hits, within, found = lookup.id_hits, lookup.within, lookup.found
     looking = lookup.looking is not None
 
-    def said(child: Node, number: int, value: str) -> None:
+    def mark(child: Node, number: int, value: str) -> None:
         if table[number & mask] and table[(number >> 32) & mask]:
             found(child.place, number)
         elif collecting is not None and child.collects and number not in noted:
@@ -233,7 +233,7 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             or child.one is not None
             or (collecting is not None and child.collects and number not in noted)
         ):
-            said(child, number, value)
+            mark(child, number, value)
 
     def search(child: Node, value: str) -> None:
         for one in _CRITERION.findall(unquote(value)):
@@ -253,4 +253,4 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             id_hits.more[0].append(1)
             id_hits.more[1].append(run.owner)
 
-    return text, said, search, note, trace
+    return text, mark, search, note, trace

@@ -67,7 +67,7 @@ def measure(
     like: Sequence[Path] | None = None,
     ready: Callable[[Path], Path] = lambda path: path,
 ) -> Measured:
-    """What is in ``files``, named relative to ``base``.
+    """Measure ``files``, named relative to ``base``.
 
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
@@ -115,7 +115,7 @@ def measure(
 
 
 def _first_type(path: Path) -> str:
-    """The type that a file begins with, as far as its first bytes tell; blank otherwise."""
+    """Return the type in the first bytes of a file; blank if there is none."""
     try:
         head = head_of(path, _HEAD)
     except (DataError, StorageError):
@@ -136,7 +136,7 @@ def _begins_with_bundle(files: Sequence[Path]) -> bool:
 
 
 def _patients_first(files: Sequence[Path]) -> list[Path]:
-    """Files of Patients first: whether a date is before birth can be told then."""
+    """Return files of Patients first, so that dates before birth can be recognised."""
     return sorted(files, key=lambda path: _first_type(path) != "Patient")
 
 
@@ -159,21 +159,19 @@ class _Reader:
         self._lines = Lines(account, stop)
 
     def measured(self) -> tuple[MeasuredFile, ...]:
-        """The files, by name."""
+        """Return the measured files by name."""
         return tuple(
             MeasuredFile(name, stored, content, lines, resources, cell.patients, sha256)
             for name, stored, content, lines, resources, sha256, cell in sorted(self._files, key=lambda one: one[0])
         )
 
     def file(self, path: Path, *, copy: bool = False) -> None:
-        """One file, to its end; what is wrong with it is in ``unread``. Of a ``copy`` the patients are those of the CSV
-        beside it, and no row of it is another.
-        """
+        """Measure one file; errors are in ``unread``. A ``copy`` has the patients and rows of the CSV beside it."""
         account, name = self._account, path.relative_to(self._base).as_posix()
         digest = hashlib.sha256()
         stored = content = lines = 0
 
-        def see(piece: bytes | memoryview) -> None:
+        def note_first_bytes(piece: bytes | memoryview) -> None:
             nonlocal stored
             digest.update(piece)
             stored += len(piece)
@@ -191,13 +189,13 @@ class _Reader:
             elif is_parquet(path) and not can_read_parquet():
                 self.unchecked.append(name)
             elif is_table(path):
-                for _ in read_table(account, path, stored=see, inside=inside, check=self._stop.check):
+                for _ in read_table(account, path, stored=note_first_bytes, inside=inside, check=self._stop.check):
                     lines += 1
                     account.settle()
                 self._lines.resources = lines
             else:
                 for number, line in lines_with_long(
-                    path, limit=_LINE, spool=self._spool, largest=self._largest, stored=see, inside=inside
+                    path, limit=_LINE, spool=self._spool, largest=self._largest, stored=note_first_bytes, inside=inside
                 ):
                     self._stop.check()
                     lines += 1
@@ -219,7 +217,7 @@ class _Reader:
 
     def _line(self, name: str, number: int, line: bytes | LongLine) -> None:
         try:
-            self._lines.take(line)
+            self._lines.read_line(line)
         except (*UNREADABLE, DataError, NoResourceError):
             self.unread.setdefault(name, f"line {number} is no FHIR resource that can be read")
 

@@ -1,4 +1,4 @@
-"""What the measuring pass found in some files: exact numbers, for ``build`` alone. None is ever shown as it is.
+"""The exact counts of the measuring pass, used only by ``build`` and never shown.
 
 The unit is the patient (document 5, R1): a Bundle with one Patient makes all that is in it that patient's, else the
 target of ``subject``, ``patient`` or ``beneficiary`` counts, and a Patient is its own. What has none is ``nobody``'s.
@@ -124,8 +124,8 @@ class References:
 
 @dataclass(frozen=True)
 class Ids:
-    """What ids of resources look like: patients by ``hashed``, ``uuid``, ``sequential``, ``other``, and besides those
-    that are ``original``, so that a patient stands in two of them.
+    """The form of the ids of resources: patients by ``hashed``, ``uuid``, ``sequential``, ``other``, and also those
+    that are ``original``, so that a patient can be counted twice.
 
     ``referred`` are patients with a reference, a ``fullUrl`` or a ``request.url`` that ends in an original id; the last
     two only where the resource's own id is another one.
@@ -139,7 +139,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one pass over the files of one directory found.
+    """The counts of one pass over the files of one directory.
 
     ``elements`` are patients by path of what is no leaf, ``Observation.code``, and of choices,
     ``Observation.value[x]``: with ``paths`` they tell how complete an element is. ``undefined`` are elements and types
@@ -192,7 +192,7 @@ class Measured:
 
     @property
     def shift(self) -> Literal["none", "one", "own"] | None:
-        """Whether dates were shifted: nobody's, everybody's by as many days, each patient's by her own.
+        """Return whether dates were shifted: none, all by the same number of days, or each patient's separately.
 
         ``None`` where that cannot be told. A single patient whose shift is none by chance tells nothing of the others.
         """

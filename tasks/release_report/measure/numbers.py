@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
+from tasks.release_report.measure.cells import Bounds, Cell, DataRun, Values
 from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.measured import Numbers
 from tasks.release_report.measure.trie import Node
@@ -71,7 +71,7 @@ class Measure(Cell):
             self._medians[place] = middle
 
     def result(self) -> Numbers:
-        """What is found."""
+        """Return the numbers."""
         if self._by:
             self._medians = array("d", [median(one) for one in self._by.values() if one])
         return Numbers(self.patients, self.units.counts(), quartiles(sorted(self._medians)))
@@ -82,7 +82,7 @@ def _rank(patient: int) -> int:
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float] | None:
-    """Of sorted values; ``None`` of fewer than five."""
+    """Return the quartiles of sorted values; ``None`` for fewer than five."""
     if len(values) < _HANDFUL:
         return None
     return tuple(_at(values, part / 4) for part in (1, 2, 3))  # type: ignore[return-value]
@@ -104,7 +104,7 @@ class Measures:
         self._bounds = bounds
 
     def of(self, code: str) -> Measure:
-        """Those of a thing."""
+        """Return the numbers of a code."""
         found = self.by.get(code)
         if found is None:
             if len(self.by) >= _MOST or self._bounds.crowded:
@@ -117,16 +117,16 @@ class Measures:
 class Measuring:
     """Takes in numbers: ``take`` is for a quantity of what has this code."""
 
-    def __init__(self, run: Run, bounds: Bounds) -> None:
+    def __init__(self, run: DataRun, bounds: Bounds) -> None:
         self._met: list[Measure] = []
         # One for each measurement: the same files give the same sample, whatever was measured before.
         self._draw = random.Random(0)  # noqa: S311 - a sample, no secret
-        self.take = self._taking(run, bounds)
+        self.record = self._recorder(run, bounds)
 
-    def _taking(self, run: Run, bounds: Bounds) -> Callable[[Node, Any, str], None]:
+    def _recorder(self, run: DataRun, bounds: Bounds) -> Callable[[Node, Any, str], None]:
         met, touch = self._met, run.touch
 
-        def take(node: Node, value: Any, code: str) -> None:
+        def record(node: Node, value: Any, code: str) -> None:
             run.changing = True
             number = value.get("value") if value.__class__ is dict else None
             if number.__class__ not in NUMBERS or not isfinite(exact := _as_float(number)):
@@ -145,10 +145,10 @@ class Measuring:
                 if cell.run != run.number:
                     touch(cell)
 
-        return take
+        return record
 
     def end(self, patient: int, *, together: bool) -> None:
-        """The end of a run; of nobody (-1) numbers do not count."""
+        """End a run; numbers of no patient (-1) do not count."""
         for one in self._met:
             if patient >= 0:
                 one.settle(patient, self._draw, together=together)
@@ -165,7 +165,7 @@ class Multiplicity:
         self._columns: dict[str, array[int]] = {}
 
     def end(self, patient: int) -> None:
-        """The end of a patient's run."""
+        """End the run of a patient."""
         if patient >= _COUNTED:
             return
         for kind, number in self.run.items():
@@ -177,7 +177,7 @@ class Multiplicity:
             column[patient] = min(column[patient] + number, _HIGHEST)
 
     def result(self) -> dict[str, tuple[float, float, float]]:
-        """The quartiles by type."""
+        """Return the quartiles by type."""
         middles = {kind: quartiles(sorted(one for one in column if one)) for kind, column in self._columns.items()}
         return {kind: middle for kind, middle in middles.items() if middle is not None}
 
@@ -191,7 +191,7 @@ def _as_float(number: int | Decimal) -> float:
 
 
 class Subject:
-    """What numbers of a resource are of: its first code. ``members`` are those of the resource."""
+    """The first code of a resource, to which its numbers belong. ``members`` are those of the resource."""
 
     __slots__ = ("_known", "members")
 
@@ -200,7 +200,7 @@ class Subject:
         self._known: dict[bytes, str] = {}
 
     def code(self) -> str:
-        """As ``code_of`` says it; blank without."""
+        """Return the code as ``code_of`` formats it; blank if there is none."""
         members = self.members
         for name in ("code", "medicationCodeableConcept", "vaccineCode", "type"):
             if name in members:
@@ -232,5 +232,5 @@ def code_of(concept: Any) -> str:
 
 
 def is_text_only(code: str) -> bool:
-    """Whether what ``code_of`` found is a text alone."""
+    """Return whether the result of ``code_of`` is only a text."""
     return code.startswith(f"{TEXT_ONLY}|")

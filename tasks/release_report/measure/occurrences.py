@@ -52,7 +52,7 @@ work of a shift."""
 
 @dataclass(frozen=True)
 class _Shift:
-    """What became of a patient's dates, and by how many days most of those that moved did."""
+    """The shift of a patient's dates, and the number of days by which most of the moved dates were shifted."""
 
     kind: _Beside
     days: int
@@ -138,7 +138,7 @@ class _AtPath:
         self.days = self.unmoved = 0
         self.first, self.last = _DAY, 0
 
-    def tells(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Return whether a day that is the same tells a shift. It does not where all patients had one day, such as that
         of the extraction, and where a rule made first days of months."""
         one_day = self.first == self.last and self.compared.patients > 1
@@ -224,7 +224,7 @@ class Comparing:
 
         def raw(at: _AtPath) -> int:
             """Return the patients of a path with a day that is the same and should not be."""
-            if not at.tells():
+            if not at.is_conclusive():
                 return 0
             if by_resource:  # one day in a hundred is the same by chance
                 return at.same.patients if at.unmoved >= _SET and 4 * at.unmoved >= at.days else 0

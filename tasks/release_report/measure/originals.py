@@ -81,7 +81,7 @@ _EXACT: Final = 4_000_000
 
 
 def keyed() -> Callable[[Hashable], int]:
-    """A hash of texts, 64 bits with a sign, with a key that nobody knows."""
+    """Return a function that hashes texts to 64 signed bits with a random key."""
     if sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") in ("", "random"):
         return hash
     key = secrets.token_bytes(32)
@@ -94,7 +94,7 @@ def keyed() -> Callable[[Hashable], int]:
 
 
 def may_be_one(text: str) -> bool:
-    """Whether a value is long enough to tell somebody by."""
+    """Return whether a value is long enough to identify somebody."""
     size = len(text)
     if size < LEAST_DIGITS:
         return size == LEAST and text.isalpha()
@@ -102,8 +102,8 @@ def may_be_one(text: str) -> bool:
 
 
 def parts(text: str) -> Collection[str]:
-    """Where an identifier may stand in a text: its words and their parts, and what is behind its last ``/``, ``|`` and
-    ``=``."""
+    """Return the parts of a text that may be an identifier: its words and their parts, and the text after its last
+    ``/``, ``|`` and ``=``."""
     if text.isalnum():
         return (text,)
     if (match := _IS_ONE(text)) is not None:
@@ -118,7 +118,7 @@ def parts(text: str) -> Collection[str]:
 
 
 def _pieces(part: str) -> Collection[str]:
-    """A word, and where it is made of several: each of them, all but the first, but the last, and but both."""
+    """Return a word, and of several parts also each part, all but the first, all but the last, and all but both."""
     if part.isalnum() or (len(part) == _UUID and part[8] == part[13] == part[18] == part[23] == "-"):
         return (part,)
     several = part.replace(".", "-").replace("_", "-").split("-")
@@ -131,14 +131,14 @@ def _pieces(part: str) -> Collection[str]:
 
 
 def is_certain(text: str) -> bool:
-    """Whether an identifier can hardly be anything else."""
+    """Return whether an identifier is very unlikely to be anything else."""
     if text.isdigit():
         return len(text) >= _CERTAIN_DIGITS
     return len(text) >= _CERTAIN and any(map(str.isdigit, text)) and any(map(str.isalpha, text))
 
 
 def is_likely(text: str) -> bool:
-    """Whether an identifier is more than a word or a very short number."""
+    """Return whether an identifier is more than a word or a very short number."""
     return len(text) >= _LIKELY and any(map(str.isdigit, text))
 
 
@@ -177,7 +177,7 @@ class Originals:
         return place < len(part) and part[place] == number
 
     def codes(self, text: str) -> bool:
-        """Whether a text is a code, or its display, in ``import/``."""
+        """Return whether a text is a code or its display in ``import/``."""
         return self.hash(text) in self.coded
 
     def is_coded(self, text: str) -> None:
@@ -241,7 +241,7 @@ class Originals:
     def confirmed(
         self, hits: Spill, *, ids: bool = False, dates: Container[int] = ()
     ) -> Iterator[tuple[int, int, bool]]:
-        """Of hits (hash, place, owner) those whose hash is an original, as (place, owner, hers), perhaps several times.
+        """Yield (place, owner, hers) for each hit (hash, place, owner) whose hash is an original, perhaps repeatedly.
 
         ``hers`` says that it was the original of this very owner; it is looked at in the places ``dates`` and in those
         that are marked (``OWN``, ``OWN_OR_NOBODYS``) alone, and true elsewhere.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Container
 from pathlib import Path
 
-from tasks.release_report.measure.cells import Bounds, Cell, Run, Values
+from tasks.release_report.measure.cells import Bounds, Cell, DataRun, Values
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measured import References
 from tasks.release_report.measure.originals import NOBODYS
@@ -15,14 +15,14 @@ from tasks.release_report.measure.trie import Node
 
 
 class Targets:
-    """What references refer to.
+    """The targets of references.
 
-    ``take`` is for a reference at a leaf; they are ``pending`` until ``resolve``, which knows keys and URLs of the same
-    line. Others wait on disk for the ``result``, when all keys are known, and the ``urls`` of entries. Those of
-    ``import/`` are not counted.
+    ``record`` adds a reference at a leaf. It is ``pending`` until ``resolve``, which has the keys and URLs of the same
+    line. Other references wait on disk for the ``result``, when all keys are known, and so do the ``urls`` of entries.
+    References of ``import/`` are not counted.
     """
 
-    def __init__(self, run: Run, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
+    def __init__(self, run: DataRun, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
         self.urls = Spill(spool, more=0)
         self.rows = Spill(spool, more=2)
         self.pending: list[str] = []
@@ -36,14 +36,14 @@ class Targets:
         self._other = 0
         self._hosts = Values(bounds)
         self._run = run
-        self.take = self._taking()
+        self.record = self._recorder()
 
-    def _taking(self) -> Callable[[Node, str], None]:
+    def _recorder(self) -> Callable[[Node, str], None]:
         run, pending, recorded, search = self._run, self.pending, self.recorded, self._lookup.search
         within, looking = self._lookup.within, self._lookup.looking is not None
         collecting = self._lookup.collecting is not None
 
-        def take(child: Node, value: str) -> None:
+        def record(child: Node, value: str) -> None:
             if not collecting:
                 (recorded if run.number < 0 else pending).append(value)
             if "?" in value:
@@ -51,7 +51,7 @@ class Targets:
             if looking:
                 within(child, value)
 
-        return take
+        return record
 
     def resolve(self, local: Container[str]) -> None:
         """Resolve those of the data behind the last call; ``local`` are keys and URLs of the line."""
@@ -86,7 +86,7 @@ class Targets:
         self._lookup.trace(target)
 
     def result(self, keys: Spill) -> References:
-        """What was found; ``keys`` are those of all resources."""
+        """Return the counts; ``keys`` are those of all resources."""
         inside_count, dangling_count = self._inside_count, 0
         if len(self.rows):
             parts = max(keys.parts(), self.rows.parts())

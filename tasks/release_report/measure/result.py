@@ -1,4 +1,4 @@
-"""What an account holds when the files are read, as ``Measured``."""
+"""Build ``Measured`` from an account after all files are read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LOOKED_UP: Final = (TEXT, NUMBER, DATE)
 
 
 def _is_compared(node: Node) -> bool:
-    """Whether it is known of the values at a leaf that they are none of ``import/``."""
+    """Return whether the values at a leaf were compared and differ from those of ``import/``."""
     if node.kind == "display":
         return node.collects or (node.twin is not None and node.twin.leaf)
     return node.kind != "concept-text"
 
 
 def result_of(account: Account, k: int) -> Measured:
-    """All of it, but what is of the files: their names, and what could not be read of them."""
+    """Return everything except the names of the files and their errors."""
     bounds, days, lookup, trie = account.bounds, account.days, account.lookup, account.trie
     imported = lookup.looking
     before = imported.imported if imported is not None else None
@@ -35,7 +35,7 @@ def result_of(account: Account, k: int) -> Measured:
     if before is not None and account.noted is not None and in_order:
         comparison = compared(before, account.noted, places, bounds, together=account.together)
         comparison.add_births(lookup.birthdays(trie.nodes, bounds), bounds)
-    original, original_nobody = lookup.left(trie.nodes, bounds, comparison.is_by_chance, in_order=in_order)
+    original, original_nobody = lookup.counts(trie.nodes, bounds, comparison.is_by_chance, in_order=in_order)
     nodes = [node for node in trie.nodes if node.patients or node.nobody]
     roots = set(map(id, trie.roots.values()))
     paths: dict[str, found.Path] = {}

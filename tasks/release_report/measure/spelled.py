@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.release_report.measure.cells import Bounds, Run
+from tasks.release_report.measure.cells import Bounds, DataRun
 from tasks.release_report.measure.contents import decode, settle, taken_contents
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.references import Targets
@@ -28,11 +28,11 @@ class Spellings:
     met among so many resources of the type, and remembers it."""
 
     def __init__(
-        self, run: Run, trie: Trie, lookup: Lookup, targets: Targets, take: Take, bounds: Bounds, *, together: bool
+        self, run: DataRun, trie: Trie, lookup: Lookup, targets: Targets, take: Take, bounds: Bounds, *, together: bool
     ) -> None:
         self._run = run
         self._trie = trie
-        self._said, self._texts = lookup.said, lookup.texts
+        self._said, self._texts = lookup.mark, lookup.texts
         self._found, self._suspects = lookup.found, lookup.suspects
         self._targets = targets
         self._take = take
@@ -44,7 +44,7 @@ class Spellings:
         self.apply = self._applying()
 
     def slot_of(self, root: Node, key: str, raw: msgspec.Raw) -> Slot:
-        """The slot of an element that a type of resources has for the first time."""
+        """Return the slot of an element that is new for a type of resources."""
         child = root.kids.get(key) or self._trie.grow(root, key, decode(raw))
         slot = root.slots[key] = Slot(child, root.resources)
         if child.measured or child.dates is not None:

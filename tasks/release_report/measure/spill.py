@@ -44,11 +44,11 @@ class Spill:
         return self.size + len(self.hashes)
 
     def parts(self) -> int:
-        """How many rounds are needed."""
+        """Return the number of rounds needed."""
         return 1 + len(self) // _ROUND
 
     def rows(self, part: int = 0, parts: int = 1) -> Iterator[tuple[int, ...]]:
-        """The rows of one part, in the order in which they came."""
+        """Yield the rows of one part in their original order."""
         for hashes, *more in self._pieces():
             if parts == 1:
                 yield from zip(hashes, *more, strict=True)
@@ -58,7 +58,7 @@ class Spill:
                         yield row
 
     def numbers(self, part: int = 0, parts: int = 1) -> Iterator[int]:
-        """The first column of one part."""
+        """Yield the first column of one part."""
         for hashes, *_ in self._pieces():
             yield from hashes if parts == 1 else (one for one in hashes if one % parts == part)
 

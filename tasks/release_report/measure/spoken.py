@@ -1,4 +1,4 @@
-"""Whether a rule of the anonymization file speaks of a path: what it handles, it handles with everything below it.
+"""Decide whether a rule of the anonymization file covers a path; a rule covers an element with everything below it.
 
 A rule's FHIRPath is read as the pseudonymization service reads it: ``Patient.birthDate``, ``Resource.id``,
 ``nodesByType('date')``, ``Patient.contact.nodesByName('family')``, ``where(…)``, ``extension('url')``, ``ofType(T)``,
@@ -27,7 +27,7 @@ _READ: Final = {"nodesByType": "below-type", "nodesByName": "below-name", "ofTyp
 
 
 @dataclass(frozen=True)
-class Node:
+class PathElement:
     """An element of a path: its name, the name of its choice (``value`` of ``valueString``), its type, its URL."""
 
     name: str
@@ -51,27 +51,27 @@ class Spoken:
         self.complete = None not in chains and not any(_in_bundle(chain) for chain in self._chains)
 
     def of(self, path: str) -> bool:
-        """Whether a rule speaks of a path, or of one above it."""
+        """Return whether a rule covers a path or one above it."""
         return any(_ends(chain, nodes) for nodes in _resources(path) for chain in self._chains)
 
 
 def is_of_person(path: str) -> bool:
-    """Whether what stands at a path is a person's own, also in a contained resource."""
+    """Return whether a path belongs to a person, also in a contained resource."""
     return any(nodes[0].name in PERSONS for nodes in _resources(path))
 
 
-def _resources(path: str) -> Iterator[list[Node]]:
-    """The elements of a path from its resource inwards; a contained resource has rules of its own."""
+def _resources(path: str) -> Iterator[list[PathElement]]:
+    """Yield the elements of a path from its resource inwards; a contained resource has its own rules."""
     parts = [(part[1], part[2][1:-1]) for part in kinds.PART.finditer(path)]
-    nodes: list[Node] = []
+    nodes: list[PathElement] = []
     for at, (name, url) in enumerate(parts):
         if not nodes:
-            nodes.append(Node(name, "", name))
+            nodes.append(PathElement(name, "", name))
             continue
         own, choice = kinds.element(nodes[-1].type, name, is_object=at + 1 < len(parts))
         if name in _EXTENSIONS:
             own = "Extension"
-        nodes.append(Node(name, choice, own, url))
+        nodes.append(PathElement(name, choice, own, url))
         if name == "contained" and at + 1 < len(parts):
             yield nodes
             nodes = []
@@ -79,8 +79,8 @@ def _resources(path: str) -> Iterator[list[Node]]:
         yield nodes
 
 
-def _ends(chain: tuple[Step, ...], nodes: list[Node]) -> bool:
-    """Whether a chain of steps leads from a resource to one of its elements along a path."""
+def _ends(chain: tuple[Step, ...], nodes: list[PathElement]) -> bool:
+    """Return whether a chain of steps leads from a resource to one of its elements along a path."""
     at = {0}
     for what, name in chain:
         match what:
@@ -103,24 +103,24 @@ def _ends(chain: tuple[Step, ...], nodes: list[Node]) -> bool:
     return bool(at)
 
 
-def _is(node: Node, kind: str) -> bool:
-    """Whether an element is of a type; those that resources have of their own are called ``Observation_Component``."""
+def _is(node: PathElement, kind: str) -> bool:
+    """Return whether an element has a type; types defined in a resource are named like ``Observation_Component``."""
     return node.type == kind or (kind == "BackboneElement" and "_" in node.type)
 
 
-def _choice(nodes: list[Node], above: int) -> str:
-    """What FHIRPath calls the element below one, where it is one of several: ``value`` of ``valueString``."""
+def _choice(nodes: list[PathElement], above: int) -> str:
+    """Return the FHIRPath name of a choice element: ``value`` for ``valueString``."""
     node = nodes[above + 1]
     return node.choice.removesuffix("[x]") or ("value" if re.match(r"value[A-Z]", node.name) else node.name)
 
 
 def _in_bundle(chain: tuple[Step, ...]) -> bool:
-    """Whether steps lead from a Bundle into its resources."""
+    """Return whether steps lead from a Bundle into its resources."""
     return chain[0] == ("type", "Bundle") and ("member", "resource") in chain
 
 
 def _chain(text: str) -> tuple[Step, ...] | None:
-    """The path of a rule, without alternatives, as steps; ``None`` where it cannot be read."""
+    """Return the path of a rule, without alternatives, as steps; ``None`` if it cannot be read."""
     steps: list[Step] = []
     while text:
         if steps and (kind := _AS.match(text)) is not None:
@@ -145,7 +145,7 @@ def _chain(text: str) -> tuple[Step, ...] | None:
 
 
 def _function(name: str, inside: str) -> list[Step] | None:
-    """A function's steps: none of a criterion that is not looked at."""
+    """Return the steps of a function; none for a criterion that is ignored."""
     if name == "where":
         url = _URL.fullmatch(inside)
         return [("url", url[1])] if url else []
@@ -161,7 +161,7 @@ def _function(name: str, inside: str) -> list[Step] | None:
 
 
 def _closing(text: str) -> int:
-    """Where the bracket that a text begins with is closed; -1 where it is not."""
+    """Return the index of the bracket that closes the first one; -1 if there is none."""
     depth, quoted = 0, False
     for at, sign in enumerate(text):
         quoted ^= sign == "'"

@@ -1,4 +1,4 @@
-"""What was measured for a release report, kept for the next one.
+"""Store measured counts for the next release report.
 
 In ``report/measured/`` (0600), under the hashes of all files and whatever else it depends on: the report of a second
 wait, of a job that goes on and of its end reads this, not the data. The numbers are exact, so no person and no page
@@ -75,7 +75,7 @@ def read_kept(delivery: Delivery, imported: str, leaving: str) -> Measures | Non
     return decode(text) if text is not None else None
 
 
-def keep(delivery: Delivery, measures: Measures) -> None:
+def store_measures(delivery: Delivery, measures: Measures) -> None:
     """Keep what was measured, under the digests of the files as they were when they were read. Raises
     ``StorageError``."""
     write_file(_place(delivery, *digests(measures)), encode(measures))

@@ -42,22 +42,22 @@ _IDS: Final = ("id", _PATIENT)
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, by its name."""
+    """Return whether a file is a table, by its name."""
     return path.name.lower().removesuffix(".zst").endswith(".csv") or is_parquet(path)
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is a table as Parquet, by its name."""
+    """Return whether a file is a Parquet table, by its name."""
     return path.name.lower().endswith(PARQUET)
 
 
 def can_read_parquet() -> bool:
-    """Whether pyarrow is there, which is an extra."""
+    """Return whether pyarrow, an optional dependency, is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def _name(path: Path) -> str:
-    """What the table is called: the file without its endings."""
+    """Return the name of a table: the file name without its extensions."""
     return re.sub(r"(\.csv)?\.zst\Z|\.csv\Z|\.parquet\Z", "", path.name, flags=re.IGNORECASE)
 
 
@@ -106,7 +106,7 @@ def _rows(path: Path, stored: Tee | None = None, inside: Tee | None = None) -> I
 
 
 def _of_parquet(path: Path) -> Iterator[list[str]]:
-    """The header and the rows, as the CSV of them would have them; a few rows in memory."""
+    """Yield the header and the rows in the form of the CSV; a few rows are in memory."""
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:

@@ -95,9 +95,8 @@ class Node(Cell):
 
 
 class Effect(Cell):
-    """What an element of a resource does that is spelled so: the cells to touch, what is to be looked up, what may be
-    an identifier of ``import/``, where it refers to, and its ``contents`` by place, which count as often as it was met
-    (``times``)."""
+    """The effect of an element with this spelling: the cells to touch, the values to look up and search for identifiers
+    of ``import/``, its targets, and its ``contents`` by place, which count ``times`` times."""
 
     __slots__ = ("cells", "contents", "suspects", "targets", "texts", "times")
 
@@ -151,7 +150,7 @@ class Trie:
         self.profiles = Values(bounds)
 
     def root(self, kind: str) -> Node:
-        """The node of a type of resources."""
+        """Return the node of a type of resources."""
         node = self.roots.get(kind)
         if node is None:
             node = self._new(kind if len(self.roots) < MOST_VALUES else _UNNAMED, kind, (kind,), None)
@@ -169,7 +168,7 @@ class Trie:
             node.also = (*node.also, node.undefined)
 
     def apart(self, kind: str) -> Node:
-        """The node of something that is no resource of its own: what a Bundle has around its resources."""
+        """Return the node for the elements of a Bundle around its resources."""
         node = self._new(kind, kind, (kind,), None)
         node.enter = self.enter["object"]
         node.defined = TYPE
@@ -182,7 +181,7 @@ class Trie:
         return node
 
     def _named(self, name: str, node: Node, *, known: bool) -> str:
-        """The name for the path: one that is the data's own may be cut, and shares when there are too many."""
+        """Return the name for the path; a name from the data may be cut, and is shared if there are too many."""
         if known:
             return name
         if self.bounds.paths >= _MOST_PATHS or len(node.above) > _DEEPEST:
@@ -191,7 +190,7 @@ class Trie:
         return name[:LONGEST]
 
     def column(self, table: Node, name: str, kind: str, *, dates: bool, looked_up: bool) -> Node:
-        """The node of a table's column, of which nobody knows the type."""
+        """Return the node of a table's column, whose type is unknown."""
         node = self._new(f"{table.path}.{name[:LONGEST]}", "", (*table.above, ""), table)
         node.enter = self.enter["object"]
         node.kind, node.looked_up = kind, looked_up
@@ -207,7 +206,7 @@ class Trie:
         return node
 
     def extension(self, holder: Node, url: Any) -> Node:
-        """The node of an extension by its URL."""
+        """Return the node of an extension by its URL."""
         url = url if isinstance(url, str) else ""
         name = self._named(url, holder, known=False)
         node = holder.kids.get(name)
@@ -223,7 +222,8 @@ class Trie:
         return node
 
     def url(self, holder: Node) -> Node:
-        """The node of the URLs of all extensions somewhere: one may hold an identifier, and its path must not."""
+        """Return the node for the URLs of all extensions of an element, because a URL with an identifier must not be in
+        a path."""
         node = holder.kids.get(_URL)
         if node is None:
             node = holder.kids[_URL] = self._new(f"{holder.path}(…).url", "", (*holder.above, "Extension"), holder.up)
@@ -231,7 +231,7 @@ class Trie:
         return node
 
     def inside(self, holder: Node, kind: Any) -> Node:
-        """The node of a resource in another one, by its type."""
+        """Return the node of a contained resource, by its type."""
         name = self._named(kind if isinstance(kind, str) else "", holder, known=False)
         node = holder.kids.get(f".{name}")
         if node is None:
@@ -243,7 +243,7 @@ class Trie:
         return node
 
     def grow(self, node: Node, key: str, value: Any) -> Node:
-        """The node below another one for a key that it has for the first time."""
+        """Return the node below another one for a new key."""
         while isinstance(value, list):
             value = next((one for one in value if one is not None), None)
         is_object = isinstance(value, dict)
@@ -252,7 +252,7 @@ class Trie:
             node.kids[key] = child
             return child
         own, choice = kinds.element(node.type, key, is_object=is_object)
-        known = bool(own) or kinds.knows(node.type, key) or key in ("id", "system", "value", "url", "extension")
+        known = bool(own) or kinds.is_defined(node.type, key) or key in ("id", "system", "value", "url", "extension")
         name = self._named(key, node, known=known and len(node.above) <= _DEEPEST)
         if name != key and name in node.kids:
             return node.kids[name]
@@ -294,7 +294,7 @@ class Trie:
         """Find out whether R4 defines an element, and what may be inside."""
         if node.defined == OUTSIDE:
             return
-        known = kinds.knows(node.type, key) if node.defined == TYPE else key in ("id", "extension")
+        known = kinds.is_defined(node.type, key) if node.defined == TYPE else key in ("id", "extension")
         objects = child.enter is not self.enter["object"] or kinds.knows_type(child.type)
         if known:
             child.defined = TYPE if objects else PRIMITIVE
@@ -366,7 +366,7 @@ class Trie:
 
 
 def _is_beside(above: tuple[str, ...]) -> bool:
-    """Whether a quantity below these is none that was measured: a limit, or something that an extension says."""
+    """Return whether a quantity was not measured but is a limit or part of an extension."""
     return "Extension" in above or any(one.endswith("_ReferenceRange") for one in above)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tasks.release_report.measure.cells import Cell, Run
+from tasks.release_report.measure.cells import Cell, DataRun
 from tasks.release_report.measure.coded import Enter, Json, coding, concept
 from tasks.release_report.measure.codes import Seen, are_texts
 from tasks.release_report.measure.contents import content_of
@@ -27,10 +27,10 @@ _SPELLED: Final = 1_000
 
 
 def walking(  # noqa: C901 - one room of local names is what makes it fast
-    run: Run, trie: Trie, lookup: Lookup, measuring: Measuring, subject: Subject
+    run: DataRun, trie: Trie, lookup: Lookup, measuring: Measuring, subject: Subject
 ) -> tuple[Enter, Several, Take]:
-    """What takes in an object that stands somewhere, a list, and anything. The trie is told what enters objects."""
-    touch, texting, measure, about = run.touch, lookup.text, measuring.take, subject.code
+    """Return the functions that record an object, a list, and any value. The trie gets the first one."""
+    touch, texting, measure, about = run.touch, lookup.text, measuring.record, subject.code
     looking = lookup.looking is not None
 
     def walk(node: Node, value: Json) -> None:
@@ -86,8 +86,8 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         if (child.person or child.defined == OUTSIDE) and child.act in (TEXT, NUMBER) and value.__class__ is not bool:
             texting(child, str(value))
 
-    def take(child: Node, value: Any) -> None:
-        """What stands under a key of a resource."""
+    def enter_value(child: Node, value: Any) -> None:
+        """Record the value of a key of a resource."""
         kind = value.__class__
         if kind is str:
             if child.run != run.number:
@@ -112,12 +112,12 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             lookup.repeated(child, value)
 
     def stray(child: Node, value: str) -> None:
-        """A text that R4 does not define."""
+        """Record a text that R4 does not define."""
         touch(child.undefined)
         texting(child, value)
 
     def undefined(node: Node, value: Json) -> None:
-        """An object that R4 does not define."""
+        """Record an object that R4 does not define."""
         touch(node)
         touch(node.undefined)
         walk(node, value)
@@ -151,7 +151,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         walk(child, value)
 
     def quantity(node: Node, value: Json) -> None:
-        """A quantity: of those with one unit the leaves are known."""
+        """Record a quantity; the leaves of quantities with one unit are known."""
         try:
             key = (value["unit"], value["system"], value["code"])
             measured = value["value"]
@@ -192,4 +192,4 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             **dict.fromkeys(sorted(QUANTITIES), quantity),
         }
     )
-    return walk, several, take
+    return walk, several, enter_value

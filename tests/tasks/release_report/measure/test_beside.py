@@ -19,7 +19,7 @@ import zstandard
 
 from tasks.release_report.measure.beside import BesideProcess
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
-from tasks.release_report.measure.stored import MEASURED, decode, digest_of, encode, keep, read_kept
+from tasks.release_report.measure.stored import MEASURED, decode, digest_of, encode, read_kept, store_measures
 from tasks.shared.errors import Stopped
 from tasks.shared.files.out_file import write_file
 from tasks.shared.stop import Stop
@@ -146,7 +146,7 @@ def test_it_dies_with_the_process_that_started_it(job: Delivery) -> None:
 def test_what_was_measured_is_kept_under_the_hashes_of_the_files(job: Delivery) -> None:
     leaving = finish(job, *range(FILES))
     both = here(job, leaving)
-    keep(job, both)
+    store_measures(job, both)
     (kept,) = (job.base / MEASURED).iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert both[0] is not None

@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.release_report.measure.cells import Run
+from tasks.release_report.measure.cells import DataRun
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured
@@ -549,7 +549,7 @@ def test_a_text_that_the_table_lets_pass_by_chance_is_not_suspicious(place: Path
     write(place, "a.ndjson", *people, folder="import")
     run(place, originals=originals, collect=True, folder="import")
     originals.table[:] = b"\1" * len(originals.table)
-    lookup = Lookup(Run(), place / "spool", originals, collect=False)
+    lookup = Lookup(DataRun(), place / "spool", originals, collect=False)
     originals.lengths.update(range(3, 40))
     assert not any(map(lookup.suspicious, ("http://loinc.org", "1234-5", "Hemoglobin", "MRN-2023-00040")))
     assert all(map(lookup.suspicious, ("MRN-2023-00007", "http://x.example/MRN-2023-00039")))
