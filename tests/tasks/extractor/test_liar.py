@@ -281,7 +281,7 @@ RESULTS: dict[str, Lie] = {
     "a port that is none": Lie(first(url="http://127.0.0.1:99999/b1.ndjson"), "result-url"),
     "a script as URL": Lie(first(url="javascript:alert(1)"), "file-not-available"),
     "a name that leads out of the directory": Lie(
-        more(url="/out/{job}/..%2f..%2fb1.ndjson"), None, "it becomes the name of a file in import/: letters and _"
+        more(url="/out/{job}/..%2f..%2fb1.ndjson"), None, "its letters and _ become the name of the file in import/"
     ),
     "a file that is not there": Lie(more(url="/out/{job}/gone.ndjson"), "file-not-available"),
     "a report as output": Lie(more(url="/out/{job}/job-summary.json"), "not-a-resource"),
@@ -318,7 +318,7 @@ RESULTS: dict[str, Lie] = {
         lambda told: told.document | {"requiresAccessToken": True, "output": [
             output | {"url": told.url.replace("127.0.0.1", "localhost") + output["url"]} for output in told.outputs]},
         None,
-        "then credentials go to the hosts of the files, by contract; never from https to http",
+        "by contract, the hosts of the files then receive the credentials, but never over http after https",
     ),
     "a count of lines that is too high": Lie(first(count=99), PART_OF),
     "a count of lines that is too low": Lie(first(count=0), PART_OF),
@@ -340,7 +340,7 @@ RESULTS: dict[str, Lie] = {
         lambda told: told.document | {"output": [
             output | {"url": output["url"].replace(told.job, OTHER_JOB)} for output in told.outputs]},
         None,
-        "the URLs of files are the server's to choose, and nothing in a file names its job",
+        "the server chooses the URLs of files, and no file names its job",
     ),
     "a consent audit file as output": Lie(
         more(url="/out/{job}/b1_consent.ndjson"), None, "gives a warning: the name; it is imported as data"
@@ -659,7 +659,7 @@ COMPANIONS: dict[str, Lie] = {
     "counts that are wrong in a report": Lie(
         lambda _: '"Batch-ID"\n',
         None,
-        "reports are kept for a person; read of them is whose resources want of consent left out, where that agrees "
+        "reports are kept for a person; the step only reads whose resources lack consent, and only if this agrees "
         "with the result",
     ),
 }

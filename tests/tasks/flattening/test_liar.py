@@ -184,7 +184,7 @@ EACH: dict[str, Lie] = {
     "forEach: rows are missing": Lie(
         lines(lambda asked: asked.rows[1:]),
         None,
-        "such a view gives any number of rows; the table of groups says of how many resources there are some",
+        "such a view gives any number of rows; the table of groups shows how many resources have rows",
     ),
     "forEach: every row twice": Lie(lines(lambda asked: asked.rows * 2), None, "such a view gives any number of rows"),
     "forEach: nothing": Lie(lambda _: "", None, "such a view gives any number of rows, also none"),
@@ -194,7 +194,7 @@ NULL: dict[str, Lie] = {
     "forEachOrNull: a row of the answer before": Lie(lines(lambda asked: [*asked.rows, asked.before[0]]), DIFFER),
     "forEachOrNull: nothing": Lie(lambda _: "", DIFFER),
     "forEachOrNull: every row twice": Lie(
-        lines(lambda asked: asked.rows * 2), None, "such a view gives a row for each element, and one at least"
+        lines(lambda asked: asked.rows * 2), None, "such a view gives at least one row, and one for each element"
     ),
 }
 BY_GROUP = ((OBSERVATIONS, PLAIN), (CONDITIONS, EACH), (OR_NULL, NULL))

@@ -238,7 +238,7 @@ LIES: dict[str, Lie] = {
     "a performer stays as it was sent": Lie(
         performed("performer", lambda old: [{"reference": "Practitioner/dr"}, *old[1:]]),
         None,
-        "references to others than patients may be kept on purpose: counted, and warned of",
+        "references to other resources may be kept on purpose; a warning gives their number",
     ),
     "a performer is another one, and one is gone": Lie(
         performed("performer", lambda old: [{"reference": old[1]["reference"]}]),
@@ -295,10 +295,10 @@ LIES: dict[str, Lie] = {
         "the step does not search free text; the release report does",
     ),
     "the city stays": Lie(
-        residual(address=[{"city": "Berlin"}]), None, "parts of an address above the street are what rules may keep"
+        residual(address=[{"city": "Berlin"}]), None, "rules may keep the parts of an address above the street"
     ),
     "the id stays": Lie(
-        entry(1, lambda one: one.update(id="p3-o1")), None, "ids may be kept on purpose: counted, and warned of"
+        entry(1, lambda one: one.update(id="p3-o1")), None, "ids may be kept on purpose; a warning gives their number"
     ),
     "another patient's values": Lie(
         entry(1, lambda one: one.update(status="amended")),
