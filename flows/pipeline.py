@@ -63,7 +63,7 @@ Moves FHIR data through the steps that a configuration enables. A run is a job.
 - **Follow**: the run's page lists a task run for each step. Its *Artifacts* tab has the job's page, with the progress
   of the running step in its title and a table for each step, and the short release report. Its *Logs* tab has the log.
 - **Decide**: a run in state *Suspended* waits for a decision. *Resume* shows the findings of the release report and the
-  files to review, and asks for your decision, your name, and a reason if you release although the report says stop.
+  files to review, and asks for your decision, your name, and a reason if you release although the report has stops.
 - **Cancel** ends a job within seconds, between files. **Retry** of a failed job continues with the failed step.
 """
 """The description on the page of a deployment, unless the deployment has its own."""

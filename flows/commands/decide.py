@@ -50,7 +50,7 @@ NOTHING_SAID = Said()
 
 def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
     """Show the short release report, the input of the next step and its destination, and ask for a decision, a name,
-    and a reason if the report says stop. Return ``None`` if nothing is decided.
+    and a reason if the report has stops. Return ``None`` if nothing is decided.
 
     In English, like the rest of the terminal; the lines of the report are in its own language.
     """

@@ -114,7 +114,7 @@ def run(
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to FILE, mode 0600."
 )
-@click.option("--check", is_flag=True, help="Exit code 5 if the report says stop, 1 if files were edited.")
+@click.option("--check", is_flag=True, help="Exit code 5 if the report has stops, 1 if files were edited.")
 @set_option
 def report(
     config: str,
@@ -129,7 +129,7 @@ def report(
     """Show the release report of a job. The path of its page, the stops, and the points to check.
 
     This is the newest report: for the decision that the job waits for, or of the job's end. It is made again first if
-    it failed or, while the job waits, if files changed. The exit code is 0 even if the report says stop. With --check
+    it failed or, while the job waits, if files changed. The exit code is 0 even if the report has stops. With --check
     it is then 5, and 1 if the data files are not those that the report covers.
     """
     from flows.commands import report as command

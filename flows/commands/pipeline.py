@@ -56,7 +56,7 @@ def plan(job: JobInputs) -> int:
 @click.option("--by", metavar="NAME", help="Name of the person who decides, for the record. Default: the login name.")
 @click.option("--comment", default="", metavar="TEXT", help="Comment, recorded with the decision.")
 @click.option(
-    "--despite", default="", metavar="TEXT", help="With --approve: reason to release although the report says stop."
+    "--despite", default="", metavar="TEXT", help="With --approve: reason to release although the report has stops."
 )
 @click.option(
     "--accept", multiple=True, metavar="FINDING=TEXT", help="Accept a finding of the release report, with the reason."
@@ -91,7 +91,7 @@ def continue_(
     A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
     next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
     either, the job goes on waiting. If the report failed or is older than the files, it is made again and the job waits
-    again. If the report says stop, a release needs a reason.
+    again. If the report has stops, a release needs a reason.
     """
     from flows.commands import continue_job
     from flows.commands.decide import Said

@@ -36,7 +36,7 @@ NEXT = "the next step"
 """The reader of released data that a further step processes before they are sent."""
 
 INSIDE = "this decision sends no data, so it needs no reason"
-"""Where what the release report says stop to may be what that step is for."""
+"""Why a release of data that another step still processes needs no reason: that step may resolve the stops."""
 
 OF_AN_EARLIER_VERSION = "the decision does not name its files"
 OTHER_FILES = "the decision was for other files"

@@ -32,7 +32,7 @@ MAIDEN_NAMES = (
     "Erdichtet", "Ausdenk", "Fabulé", "Luftschloss", "Märchenhaft", "Seifenblas", "Wolkenheim", "Traumwald", "Nebelung",
     "Hayaloğlu", "Zmyślona", "Chimère",
 )  # fmt: skip
-"""Of their mothers: the bundled rules forget the extension with them, so that the release report says stop."""
+"""Maiden names of the mothers. The bundled rules omit their extension, so the release report has a stop."""
 
 MAIDEN_NAME = "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName"
 
