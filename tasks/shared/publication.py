@@ -1,16 +1,16 @@
 """Publication rules: numbers of patients that others may read (document 5, rules of publication R1 to R11).
 
-One module, so that no page, log or record words a small number, or quotes the data, in a way of its own. Its functions
-take exact numbers of patients, as a measuring pass or a service counts them, and give what may be read: ``Count``,
-cells, texts. A number of patients from 1 to ``k`` - 1 is never the only one that fits what they give (promise 1), not
-even for a reader who knows how many patients there are, all categories, and these functions.
+All pages, logs and records use this module for small numbers and for quotes from the data. Its functions take exact
+numbers of patients, as a measuring pass or a service counts them, and return publishable values: ``Count``, cells,
+texts. Their results never determine a number of patients from 1 to ``k`` - 1 (promise 1), not even for a reader who has
+the number of all patients, all categories, and these functions.
 
-Numbers below ``k`` are not said, all others are rounded to 5 (R2). Resources, lines and bytes are no patients, but
-where each patient has one they are as many. They are rounded, a total is the sum of its printed parts, and they are
-never printed as fewer than the patients beside them may be (R1).
+Numbers below ``k`` are withheld, all others are rounded to 5 (R2). Resources, lines and bytes are not patients, but
+their number is the same if each patient has one. They are rounded, a total is the sum of its printed parts, and they
+are never printed as fewer than the patients next to them may be (R1).
 
-An alarm is not suppressed (R9): its number is a ``Count`` like any other, and ``fewer`` for a single patient. What is
-compared (R10) is what these functions gave, never the numbers behind it.
+An alarm is not suppressed (R9): its number is a ``Count`` like any other, and ``fewer`` for a single patient. Two
+reports are compared (R10) by the results of these functions, never by the exact numbers.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ RECIPIENT_K: Final = 11
 """R2: ``k`` of the recipient's copy, which is made for people outside the hospital."""
 
 QUARTILES_FROM: Final = 4
-"""R8 and R11: of how many times ``k`` patients quartiles are made, and "all" is said of a code."""
+"""R8 and R11: patients needed, in multiples of ``k``, for quartiles and for "all" beside a code."""
 
 LEFT_OUT: Final = "…"
-"""What stands in a sentence in place of a name or a number that is not said."""
+"""Replaces a withheld name or number in a sentence."""
 
 HIDDEN: Final = "@withheld"
-"""What stands in a place whose number or text is not said (the name of a word of the page's)."""
+"""Replaces a withheld number or text; the page looks up its word by this name."""
 
 
 class Count(BaseModel):
     """Number of patients in a form that may be published (R3).
 
     ``number`` is the rounded count of ``about``, and k where there are ``fewer`` than k, or ``all_but_fewer`` than k.
-    ``some`` is said where the exact word would give the number away: not none, and more is not known.
+    ``some`` means at least one; it is used where a more exact word would reveal the number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,9 +98,9 @@ def possible_range(patients: int, k: int, *, rounded: bool = True) -> tuple[int,
 def count(patients: int, k: int, *, of: int | None = None, rounded: bool = False) -> Count:
     """Return a number of patients by R3; with ``of``, the number of all, its complement counts too.
 
-    Of fewer than ``k`` patients (R6) there is none, or fewer than ``k``. Of ``k`` + 1 "all but fewer" would be ``k``
-    exactly: there, what is neither none nor all is "some". Where the reader knows ``of`` ``rounded``, words tell
-    nothing more of it: the complement is small where it may be for any such number.
+    If ``of`` is less than ``k`` (R6), the result is none or fewer than ``k``. If it is ``k`` + 1, "all but fewer" would
+    mean exactly ``k``, so "some" is used between none and all. If the reader has ``of`` only ``rounded``, the words
+    reveal nothing more about it: the complement is small if it may be for any such number.
     """
     if patients <= 0:
         return NONE
@@ -119,8 +119,8 @@ def count(patients: int, k: int, *, of: int | None = None, rounded: bool = False
 def count_of_text(patients: int, k: int, *, of: int, asked: bool = False, rounded: bool = False) -> Count:
     """R11: the patients with a code or another text from the data, of which at least ``k`` have it.
 
-    "all" says of each single patient that she has it: only where the query ``asked`` for it, or of 4k patients and
-    more. Else what is "all" or nearly all is "some".
+    "all" reveals the code of each single patient, so it needs a query that ``asked`` for the code, or 4k patients.
+    Otherwise "all" and "all but fewer" become "some".
     """
     said = count(patients, k, of=of, rounded=rounded)
     many = possible_range(of, k, rounded=rounded)[0] >= QUARTILES_FROM * k
@@ -136,7 +136,7 @@ def people(patients: int, k: int) -> str:
 
 
 def words(said: Count) -> str:
-    """Return a count in English, for logs and terminals; the page has its own words."""
+    """Return a count in English, for logs and terminals; the page uses other words."""
     if said.word == "fewer":
         return f"fewer than {said.number}"
     if said.word == "all_but_fewer":
@@ -159,8 +159,7 @@ def enough(patients: int, k: int, *, rounded: bool = False) -> bool:
 class Cells:
     """Disjoint cells of a known total (R4): those that are ``shown``, and all ``other`` together.
 
-    How many are in ``other`` is not told; ``None`` where nothing had to be put together. ``numbers`` are those of
-    ``shown``, to be printed in other words.
+    ``other`` is ``None`` if no cells were combined. ``numbers`` are those of ``shown``, to be printed in other words.
     """
 
     shown: Mapping[str, Count] = field(default_factory=dict)
@@ -169,12 +168,12 @@ class Cells:
 
 
 def cells(patients: Mapping[str, int], k: int, *, rounded: bool = False) -> Cells:
-    """Disjoint cells, whose sum the reader may know (R4): small ones are put together as "other", and the smallest
-    published one joins while "other" is below ``k``. Empty cells are "none" where nothing is put together.
+    """Return disjoint cells, whose sum the reader may have (R4): small ones are combined as "other", and the smallest
+    published one joins while "other" is below ``k``. Empty cells are "none" if no cells are combined.
 
-    Made so that not even a reader who knows all categories, the sum, and this function can tell a small cell: empty
-    ones go with the small ones, cells that are said with the same number join together, and one joins in any case where
-    the sum of the small ones nearly tells them. Where the sum is known ``rounded``, the cells tell nothing more of it.
+    Not even a reader with all categories, the sum, and this function can infer a small cell: empty cells join the small
+    ones, cells printed with the same number join together, and one always joins if the sum of the small ones nearly
+    reveals them. If the reader has the sum only ``rounded``, the cells reveal nothing more about it.
     """
     total = sum(patients.values())
     small = sum(1 for number in patients.values() if 0 < number < k)
@@ -201,7 +200,7 @@ def _fitting(shown: Mapping[str, int], hidden: int, total: int, k: int, *, round
             numbers[largest] = most + step
             bounds = [possible_range(number, k) for number in (*numbers.values(), hidden) if number]
             (low, high), (least, greatest) = map(sum, zip(*bounds, strict=True)), possible_range(total, k)
-            # "all but fewer" of one cell, where another one has k, would tell the total, too.
+            # "all but fewer" of one cell would reveal the total, too, if another cell has k.
             words = numbers[largest] >= k and possible_range(max(numbers.values()), k)[1] <= least - k
             if words and low <= least and high >= greatest:
                 break
@@ -237,9 +236,9 @@ def flow(
 ) -> dict[str, Count | None]:
     """R6: figures on the way of the patients, such as a cohort, beside the exact number that arrived.
 
-    A figure is said, rounded, where it differs from ``patients`` and from each figure said before it by 0 or by ``k``
-    and more; else it is ``None``. One that is the number of all is "all". Where ``patients`` are known ``rounded``, it
-    differs by ``k`` whichever number they are.
+    A figure is returned, rounded, if it differs from ``patients`` and from each figure before it by 0 or by at least
+    ``k``, otherwise ``None``. A figure equal to ``patients`` is "all". If the reader has ``patients`` only ``rounded``,
+    the difference must be ``k`` for every such number.
     """
     said: dict[str, Count | None] = {}
     kept = {patients}
@@ -285,8 +284,7 @@ _NUMBER: Final = re.compile(r"(?:\bfewer than )?(?<![\w./:@#-])\d[\d,]*(?:\.\d+)
 
 
 def without_numbers(sentence: str) -> str:
-    """R1 and R3: a sentence of a step's own, with its numbers left out: what they count, and with which ``k`` they were
-    said, is not known here."""
+    """Return a step's sentence without its numbers (R1 and R3): their unit and their ``k`` are unknown here."""
     return _NUMBER.sub(LEFT_OUT, sentence)
 
 
@@ -298,7 +296,7 @@ _NDJSON: Final = re.compile(
     r"|[^\s/:,;'\"*()]+\.ndjson(?:\.(?:zst|gz))?(?![\w-])",
     re.IGNORECASE,
 )
-"""What is surely the name of a data file: with spaces in it only where it is plain where it begins."""
+"""Matches certain names of data files; spaces are allowed only if the beginning is certain, too."""
 
 
 def own_name(name: str) -> bool:
@@ -308,10 +306,10 @@ def own_name(name: str) -> bool:
 
 
 def without_names(sentence: str, paths: Iterable[str]) -> str:
-    """R7: an error or a warning without names of files: how many patients share one is not known where it is made.
+    """Return an error or a warning without file names (R7): the number of patients that share a name is unknown here.
 
-    ``paths`` are those of files that it may name, below a directory of ours. Also left out are names of NDJSON that are
-    not among them, as of files that were not imported. The log of the job has the sentence as it was.
+    ``paths`` are the files it may name, below a directory of ours. Other names of NDJSON files, for example of files
+    that were not imported, are removed too. The log of the job has the original sentence.
     """
     spelled: set[str] = set()
     stems: set[str] = set()
@@ -349,20 +347,20 @@ def quartiles(
 def over_time(years: Mapping[str, int], k: int) -> tuple[dict[str, int], bool]:
     """R8: patients by year, and whether any were left out.
 
-    Years of fewer than ``k`` patients are left out: a year is a text from the data (R7). What is given are exact
-    numbers, to be said as counts.
+    Years of fewer than ``k`` patients are left out: a year is a text from the data (R7). The returned numbers are
+    exact and must be printed as counts.
     """
     shared = {year: number for year, number in sorted(years.items()) if number >= k}
     return shared, len(shared) < len(years)
 
 
 def span(periods: Mapping[str, int], k: int, *, rounded: bool = False) -> tuple[str, str] | None:
-    """R8: the first and the last of the quarters (``2020-Q1``), or months, where patients may be said by them: at most
-    three years of them, none is missing between, and each has 2k. Else ``None``: years are said.
+    """R8: the first and the last of the quarters (``2020-Q1``), or months, if patients may be printed by them: at most
+    three years without a gap, and 2k patients in each. Otherwise ``None``: years are printed.
 
-    That they are said is said, too: of two reports of which one has them, a period had fewer than 2k in the other. With
-    ``k`` the one patient who is more would tell that it had k - 1; with 2k a reader who knows of up to k more does not
-    come below k.
+    Their absence is information, too: a report without them had a period of fewer than 2k patients. With ``k`` as the
+    limit, one patient more in the next report would reveal k - 1 in the first; with 2k, a reader who can identify up to
+    k new patients still cannot infer a number below k.
     """
     places = {place for place in map(_place, periods) if place is not None}
     if (
@@ -377,7 +375,7 @@ def span(periods: Mapping[str, int], k: int, *, rounded: bool = False) -> tuple[
 
 
 def _place(period: str) -> int | None:
-    """Return a quarter, or a month, as a number that counts on."""
+    """Return a quarter, or a month, as a consecutive number."""
     found = _PERIOD.fullmatch(period)
     if found is None:
         return None

@@ -1,7 +1,7 @@
 """Resources and lines, as they may be printed beside patients (document 5, R1 and R6).
 
-Where each patient has one resource of a type there are as many, so rounding each figure is not enough. No printed
-figure is less than the patients beside it may be, and each total is the sum of what is printed.
+If each patient has one resource of a type, both numbers are the same, so rounding each figure is not enough. No printed
+figure is less than the patients next to it may be, and each total is the sum of its printed parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.shared.publication import ALL, COARSE, NONE, ROUNDED_TO, SOME, Count,
 
 @dataclass(frozen=True)
 class ResourcesOfType:
-    """Resources of one type, or of "other types", as R1 prints them: all, those of nobody, and whose the others are."""
+    """Resources of one type, or of "other types", as R1 prints them: all, those without a patient, and the patients."""
 
     resources: int
     nobody: int
@@ -26,15 +26,15 @@ _UNSHARED: Final = frozenset({"fewer", "some"})
 """Counts of a type that may be fewer than ``k`` patients."""
 
 Types = Mapping[str, tuple[int, int, int]]
-"""Exact numbers by type: resources of patients, these patients, and resources of nobody."""
+"""Exact numbers by type: resources of patients, these patients, resources without a patient."""
 
 
 def least_beside(said: Count, of: int | None) -> int:
-    """Return the least number that may be printed beside a count, of what is at least as many: resources of these
-    patients, or patients at a step before.
+    """Return the least number that may be printed next to a count for resources of these patients, or for patients at
+    an earlier step.
 
-    It is the most that a small count, or one with a small complement, may mean. A lower one would tell the count:
-    17 resources of all but fewer than 5 of 21 patients.
+    This is the most that a small count, or one with a small complement, may mean. A lower number would reveal the
+    count: 17 resources of all but fewer than 5 of 21 patients.
     """
     if said.word in ("some", "all_but_fewer"):
         return (of or 1) - 1
@@ -51,7 +51,7 @@ def by_type(
 
     Types of fewer than ``k`` patients at any step (of fewer than 50 resources, in the recipient's copy) are "other
     types" at each, and the smallest published ones with them, which have ``k``, at each step where none of them has:
-    one that is removed later is no company there. Types whose resources are nobody's have 0 patients, and are shown.
+    a type removed later hides nothing there. Types whose resources have no patient have 0 patients, and are shown.
     """
     steps = range(len(columns))
     names = sorted({name for column in columns for name in column})
@@ -87,7 +87,7 @@ def by_type(
 
 @dataclass(frozen=True)
 class _Figures:
-    """One type at one step: exact patients, what is printed of them, and the resources that are theirs and nobody's."""
+    """One type at one step: exact and printed patients, and resources with and without a patient."""
 
     patients: int
     said: Count
@@ -131,8 +131,8 @@ def count_before(
 def parted(total: int, weights: Sequence[int], *, recipient: bool = False) -> list[int]:
     """Divide a printed total in proportion to ``weights`` (R1): rounded parts, of which the largest takes the rest.
 
-    The parts tell the total as it is printed and nothing of the exact one. Their sum is the total to print beside them;
-    it differs from ``total`` only where that is less than a rounded part for each.
+    The parts reveal nothing about the exact total. Their sum is the total to print next to them; it differs from
+    ``total`` only if that is less than a rounded part for each.
     """
     whole = sum(weights)
     if not whole:

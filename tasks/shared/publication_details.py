@@ -71,7 +71,7 @@ def _without_types(name: str, value: Any, types: Collection[str]) -> Any:
 
 
 def _group(row: Mapping[str, Any], types: Collection[str]) -> Mapping[str, Any]:
-    """Return a group of the flattening with its figures, where its table is printed by name, or holds nobody's data."""
+    """Return a group of the flattening with its figures if its table is printed by name or has no data of patients."""
     printed = str(row.get("file", "")).partition(".")[0] in types or not any(row.get(name) for name in _ROWS)
     return row if printed else {name: value for name, value in row.items() if name not in _OF_GROUP}
 

@@ -1,7 +1,7 @@
-"""The only thread pools: work on several items at once, taken in by one thread.
+"""The only thread pools: work on several items at once; one thread receives the results.
 
-Backpressure instead of queues without end (``architecture.md`` rule 8): what was handed out and not yet taken in is
-bounded, so memory does not grow with the data, also while one slow answer holds up the rest.
+Backpressure instead of unbounded queues (``architecture.md`` rule 8): the items submitted but not yet received are
+bounded, so memory does not grow with the data, even while one slow answer blocks the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 BUDGET: Final = 64 << 20
-"""Bytes of items in a window, where the caller says nothing else."""
+"""Default limit of a window, in bytes of its items."""
 
 _SLICE: Final = 0.25
 """Seconds between two looks at the run's stop while waiting."""
@@ -46,16 +46,15 @@ class WorkItem(Generic[T, R]):
 
 
 class Workers(Generic[T, R]):
-    """Calls ``work(item, tell)`` in at most ``threads`` threads. A context: however it is left, no thread remains.
+    """Calls ``work(item, pass_result)`` in at most ``threads`` threads. Leaving the context always ends all threads.
 
-    Items begin in the order in which they were submitted; of those that share a key each begins when the one before it
-    has ended. Whatever the work tells is given to ``take`` in the thread that submits, so ledgers and counts belong to
-    one thread. Another item is handed out only while what is under way weighs less than ``budget``.
+    Items start in the order in which they were submitted; an item starts only when earlier items with one of its keys
+    have ended. ``take`` gets each passed result in the thread that submits, so ledgers and counts belong to one thread.
+    Another item is started only while the items in progress weigh less than ``budget``.
 
-    The first error requests ``stop``; nothing that was submitted later begins then. It is raised by whatever is called
-    next and when the context is left, in place of a ``Stopped`` that only followed from it. When the run itself is to
-    stop, ``Stopped`` is raised. What is under way then is waited for, which is soon if the work looks at ``stop``; what
-    it told is taken.
+    The first error requests ``stop``, and no item submitted later starts. The next call raises this error, and so does
+    leaving the context, instead of a ``Stopped`` that it caused. If the run itself is to stop, ``Stopped`` is raised.
+    Items in progress are waited for, which is short if ``work`` checks ``stop``, and their results are received.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Workers(Generic[T, R]):
         return self._failed is not None
 
     def submit(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> None:
-        """Hand an item out; wait while what is under way weighs as much as the budget."""
+        """Submit an item; wait while the items in progress weigh as much as the budget."""
         self.wait_for_capacity()
         self._check()
         self.put(item, keys=keys, weight=weight)
@@ -98,7 +97,7 @@ class Workers(Generic[T, R]):
             self._receive_results()
 
     def put(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> WorkItem[T, R]:
-        """Hand an item out, whatever is under way, and whatever failed."""
+        """Submit an item at once, even above the budget or after an error."""
         job: WorkItem[T, R] = WorkItem(item, keys, weight, self._count)
         self._count += 1
         self._under_way += 1
@@ -188,7 +187,7 @@ class Workers(Generic[T, R]):
             pass
 
     def _one(self, job: WorkItem[T, R] | None) -> bool:
-        """Work on an item, and let go of it; whether there may be another one."""
+        """Work on an item and release it; return whether another one may follow."""
         if job is None:
             return False
         told = job.told
@@ -222,7 +221,7 @@ class Workers(Generic[T, R]):
             raise Stopped("another item failed")
 
     def _free(self, job: WorkItem[T, R]) -> None:
-        """Let those begin that waited for this one only."""
+        """Start the items that waited for this one only."""
         with self._lock:
             for key in job.keys:
                 queue = self._queues[key]
@@ -238,8 +237,8 @@ class Workers(Generic[T, R]):
 def for_each(items: Iterable[T], work: Callable[[T, Stop], None], *, threads: int, stop: Stop) -> None:
     """Call ``work(item, stop)`` for every item, at most ``threads`` at once, started in the order given.
 
-    The first error ends it: what has not begun does not begin, what is under way sees its ``stop`` set. All threads
-    have ended when this returns or raises. Raises the first error; ``Stopped`` when the run itself is to stop.
+    After the first error no further item starts, and the ``stop`` of items in progress is set. All threads have ended
+    when this returns or raises. Raises the first error; ``Stopped`` when the run itself is to stop.
     """
     together = SharedStop(stop)
     workers: Workers[T, None] = Workers(lambda item, _: work(item, together), threads=threads, stop=together)
@@ -260,15 +259,15 @@ def in_order(
 ) -> Generator[R, None, None]:
     """Yield ``work(item)`` for every item, in the order of ``items``, at most ``threads`` of them worked on at once.
 
-    It gives what the loop ``for item in items: yield work(item)`` gives, an error included: it is raised after the
-    results before it. ``items`` is read in the caller's thread, and no further than the window reaches: what was read
-    and not yet yielded is at most ``max(4 * threads, 16)`` items, and another is read only while they weigh less than
-    ``budget`` bytes. So a single item may have any weight.
+    The results are those of the loop ``for item in items: yield work(item)``; an error is raised after the results
+    before it. ``items`` is read in the caller's thread, one window ahead: at most ``max(4 * threads, 16)`` items are
+    read and not yet yielded, and another is read only while they weigh less than ``budget`` bytes. So a single item may
+    have any weight.
 
-    After an error no later item begins. What is under way is waited for; that is soon if ``work`` looks at a stop made
+    After an error no later item starts. Items in progress are waited for, which is short if ``work`` checks a stop made
     from the run's and given as ``together``: the first error sets it, and is the one raised then. When the run itself
-    is to stop, ``Stopped`` is raised once the work under way has ended. However this ends, closed early included, no
-    thread is left.
+    is to stop, ``Stopped`` is raised once the work in progress has ended. All threads have ended afterwards, even if
+    this is closed early.
     """
     source: Iterator[T] | None = iter(items)
     window: deque[tuple[WorkItem[T, R], int]] = deque()
