@@ -3,8 +3,8 @@
 Every line is parsed in full (JSON syntax, an object at the top, UTF-8), without building Python values: 2.0 GB/s for
 Bundles of 79 KB per line, 1.1 GB/s for resources of 450 bytes, against the 0.58 GB/s of ``curl | zstd -3``. That is
 why the check always runs, in the thread that receives, rather than as an option or in a second pass.
-What is downloaded must be FHIR resources, too, which costs a tenth more for lines of 450 bytes and nothing for Bundles;
-whether they are in a local directory is for the steps that read them.
+Downloads must also be FHIR resources, which costs a tenth more for lines of 450 bytes and nothing for Bundles; in a
+local directory, the steps that read the files check that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE_STARTS = b'{"-0123456789tfn'
 
 
 def check_file(path: Path, stop: Stop, *, source: bool = False, largest: int = LARGEST_RESOURCE) -> LineCheck:
-    """Check a data file that is there, and count what is in it; ``source`` and ``largest`` are those of ``LineCheck``.
+    """Check an existing data file, and count its contents; ``source`` and ``largest`` are those of ``LineCheck``.
 
     Raises what ``LineCheck`` raises, ``DataError`` (``zst-truncated``, ``zst-corrupt``), ``StorageError``, ``Stopped``.
     """
@@ -53,7 +53,7 @@ class LineCheck:
 
     ``name`` is the file (or URL without query) that errors name, as ``name:line``; no error quotes the content. With
     ``resources`` each object must be a FHIR resource, and with ``kind`` one of this type. With ``source`` an
-    OperationOutcome of an error among the entries of a Bundle is an error; ``notes`` has what else tells that the
+    OperationOutcome of an error among the entries of a Bundle is an error; ``notes`` has other signs that the
     source is incomplete.
     Memory: the current line, of a line above 8 MiB a part of its entries, and never more than a resource of ``largest``
     bytes. Blank lines are allowed and not counted; a byte order mark at the start is allowed; the last line may lack
@@ -197,7 +197,7 @@ class LineCheck:
         return data
 
     def _line(self, line: bytearray | memoryview, entries: Entries | None = None) -> str | None:
-        """Check a line, or what is left of one whose ``entries`` were cut out; its type, ``None`` of a blank one."""
+        """Check a line, or its rest without its ``entries``; return its type, ``None`` for a blank line."""
         if entries is None and len(line) > self._most:
             self._add_to_line(line)
             self._end_of_line()
@@ -236,8 +236,8 @@ class LineCheck:
 
     def _read_unusual(self, line: bytearray | memoryview, entries: Entries) -> tuple[str, int, bool]:
         """Return the type of an unusual line, the number of resources in its entries, and whether one of
-        them is a foreign patient's: an entry may hold none, ``entry`` may be no list, and something may tell that the
-        source is incomplete."""
+        them is a foreign patient's: an entry may hold none, ``entry`` may be no list, and the line may show that
+        the source is incomplete."""
         read = parse_line(line)
         kind = read.resource_type
         if not isinstance(kind, str):

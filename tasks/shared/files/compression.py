@@ -27,7 +27,7 @@ LEVELS: Final[dict[str, tuple[int, int, int]]] = {
 _FRAME = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"  # after a first byte 0x50…0x5f
 _WINDOW_LIMIT: Final = 1 << 27
-"""Largest window accepted, in bytes: 128 MiB, what the zstd command accepts without ``--long``."""
+"""Largest window accepted, in bytes: 128 MiB, the limit of the zstd command without ``--long``."""
 
 _READ: Final = 1 << 17
 
@@ -52,7 +52,7 @@ class ByteWriter(Protocol):
 
 
 class CompressedSink:
-    """Compresses what is written into ``sink``, at one of document 1's levels. ``close`` ends the frame."""
+    """Compresses written data into ``sink``, at one of document 1's levels. ``close`` ends the frame."""
 
     def __init__(self, sink: ByteWriter, level: str) -> None:
         number, threads, job_size = LEVELS[level]
@@ -71,7 +71,7 @@ class CompressedSink:
         return len(data)
 
     def close(self) -> None:
-        """Write what is still in the compressor and free its memory (15–20 MB)."""
+        """Write the rest from the compressor and free its memory (15–20 MB)."""
         try:
             self._writer.close()  # type: ignore[no-untyped-call]
         except zstandard.ZstdError:
@@ -79,7 +79,7 @@ class CompressedSink:
 
 
 class FrameWalker:
-    """Follows the frame and block headers of zstd data, to know whether it ends where a frame ends.
+    """Follows the frame and block headers of zstd data, to detect an end inside a frame.
 
     The decompressor itself stops without a word when its input ends in the middle of a frame. Sizes are taken from
     RFC 8878 §3.1; contents are skipped unread.
@@ -99,7 +99,7 @@ class FrameWalker:
         return bool(self._frames) and self._expect == self._magic and not self._header and not self._skip
 
     def feed(self, data: bytes) -> None:
-        """Follow the next bytes. Bytes that are no zstd are left to the decompressor to complain about."""
+        """Follow the next bytes. Bytes that are not zstd are left to the decompressor, which raises."""
         position, size = 0, len(data)
         while position < size:
             if self._skip:
@@ -151,7 +151,7 @@ class DecompressedStream:
     """The content of zstd data, in pieces of bounded size: several frames, skippable frames, any ratio.
 
     ``head`` are the first bytes, if they are read already. ``tee`` sees the compressed bytes as they pass. ``name``
-    stands in the errors: ``DataError`` ``zst-truncated`` when the data ends inside a frame, ``zst-corrupt`` when it is
+    is used in the errors: ``DataError`` ``zst-truncated`` when the data ends inside a frame, ``zst-corrupt`` when it is
     damaged or needs a window above 128 MiB.
     """
 

@@ -1,8 +1,8 @@
 """Content of a directory that a step reads whole: finished data files, and files that are not data.
 
-The one walk of everybody who sends, lists or checks a directory. ``4-product.md`` §4: "Files that are no data (notes,
-``Thumbs.db``, ``.DS_Store``, editor backups) are left alone and named once". What is no data is known by its name, and
-everything else counts as meant to be read: a file under a name nobody knows is an error somewhere, not silence.
+All steps that send, list or check a directory use this walk. ``4-product.md`` §4: "Files that are no data (notes,
+``Thumbs.db``, ``.DS_Store``, editor backups) are left alone and named once". Only known names count as no data; any
+other file is read, so that an unknown name causes an error instead of being ignored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SHOWN: Final = 20
 def is_no_data(name: str) -> bool:
     """Return whether a file of this name is certainly not data.
 
-    Hidden files, what file managers and office programs leave, backups of editors, and texts for people. A text whose
-    name says data (``Patient.ndjson.txt``, as Windows' editor calls it) is none of them.
+    These are hidden files, files left by file managers and office programs, backups of editors, and texts for people,
+    but not a text with a data suffix (``Patient.ndjson.txt``, as named by Windows' editor).
     """
     if is_ndjson_name(name):
         return False
@@ -43,9 +43,9 @@ def is_no_data(name: str) -> bool:
 
 
 def finished_files(directory: Path) -> Iterator[Path]:
-    """Yield every finished file below ``directory``, each directory in the order of names; none when it does not exist.
+    """Yield every finished file below ``directory``, each directory in the order of names; none if it is missing.
 
-    What is no data, hidden directories, unfinished files and links to directories are left out.
+    Files that are not data, hidden directories, unfinished files and links to directories are left out.
     Raises ``StorageError``.
     """
     return (path for path, data in _walk(directory) if data)
@@ -71,8 +71,7 @@ def left_alone(directory: Path) -> list[str]:
 
 
 def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the warning of a step that names once what it leaves alone in ``directory``; none when there is
-    nothing."""
+    """Return a step's warning that names the files it skips in ``directory``, if there are any."""
     shown = list(names)
     if not shown:
         return ()
@@ -80,9 +79,9 @@ def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]
 
 
 def file_names(directories: Iterable[Path]) -> list[str]:
-    """Paths of all that lies in these directories, data or not, each beginning with the name of its directory.
+    """Return the paths of all files in these directories, data or not, each with the name of its directory first.
 
-    For texts in which none of them may stand. What cannot be read is left out.
+    For texts that must not contain them. Unreadable directories are left out.
     """
     return [
         Path(folder, name).relative_to(directory.parent).as_posix()
@@ -105,7 +104,7 @@ def listed(directory: Path | str, names: Iterable[str]) -> str:
 
 
 def _walk(directory: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield every finished file and whether it is data; hidden directories count as one file that is none."""
+    """Yield every finished file and whether it is data; a hidden directory counts as one file without data."""
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

@@ -32,9 +32,9 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``content_bytes`` is the size uncompressed, ``stored_bytes`` and ``sha256`` (hex) are those of the file on disk.
     ``resources`` are those in the lines, those of a Bundle one by one; ``None`` in the record of an earlier version.
-    ``notes`` say what tells that its source is incomplete.
-    ``bytes_in`` is what came in (from a disk or a network). ``source`` names where it came from, for a person, and
-    ``source_state`` lets an importer see that the source changed since.
+    ``notes`` are signs that its source is incomplete.
+    ``bytes_in`` are the bytes read (from a disk or a network). ``source`` names the origin for a person, and
+    ``source_state`` lets an importer detect that the source changed since.
     """
 
     name: str
@@ -77,11 +77,11 @@ class Intake:
 
     The content stays as it is, byte for byte: line ends, blank lines, a byte order mark, a missing last line feed.
     With compression enabled plain data is compressed and zstd data is stored as it came (and decompressed in passing,
-    for the check); without, everything is stored plain. What the data is, its first bytes say, not its name.
+    for the check); without, everything is stored plain. The first bytes decide the format, not the name.
 
-    ``source.read(size)`` gives the bytes, empty at the end. ``name`` stands in errors; ``resources``, ``kind`` and
+    ``source.read(size)`` gives the bytes, empty at the end. ``name`` is used in errors; ``resources``, ``kind`` and
     ``largest`` are those of ``LineCheck``, ``lines`` is how many a server counts in the file. ``run`` may be called
-    again with a source that goes on where the one before broke off, as long as ``resumable``.
+    again with a source that continues where the one before broke off, as long as ``resumable``.
 
     Raises what ``LineCheck`` does, ``DataError`` ``source-incomplete``, ``zst-truncated`` and ``zst-corrupt``,
     ``StorageError``, and whatever the source raises.
@@ -131,7 +131,7 @@ class Intake:
         """Check the last line, finish the file, give it its final name.
 
         Without ``allow_empty``, data without any line is a ``DataError`` ``empty-file``. ``record`` gets the facts just
-        before the rename, so that whoever finds the final name later also finds its facts.
+        before the rename, so that every file with its final name has its facts.
         """
         self._check.finish()
         if self._part is None:
@@ -167,12 +167,12 @@ class Intake:
         return facts
 
     def abort(self) -> None:
-        """Remove what was written. Safe after ``commit``, which it does not undo."""
+        """Remove the unfinished file. Safe after ``commit``, which it does not undo."""
         if self._part is not None:
             self._part.abort()
 
     def _begin(self, source: ByteReader) -> bytes:
-        """See what the data is; return its first bytes."""
+        """Detect the format of the data; return its first bytes."""
         head = b""
         while len(head) < 4 and (data := source.read(_READ)):
             head += data
@@ -232,8 +232,8 @@ class Intake:
 class FileLedger:
     """Append-only NDJSON with the facts of every finished file of one step instance.
 
-    A file is entered just before its rename: whatever has a final name has an entry, and an entry without the file, or
-    for another size than the file has, says nothing. The last entry of a name counts; a torn line is ignored.
+    A file is entered just before its rename: every file with a final name has an entry. An entry without the file, or
+    with another size than the file, is ignored. The last entry of a name counts; a torn line is ignored.
     Thread-safe.
     """
 
@@ -263,7 +263,7 @@ class FileLedger:
         try:
             data = read_private(self._path)
         except NotPrivateError as problem:
-            if self._path.parent.is_symlink():  # what is behind it is not ours to remove
+            if self._path.parent.is_symlink():  # the target is not ours to remove
                 raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), self._path.parent) from None
             logger.warning("%s is not believed: %s; the files are read once more", self._path.name, problem)
             with storage_errors(self._path):

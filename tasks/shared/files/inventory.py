@@ -1,13 +1,13 @@
 """An inventory: the data files below some directories, each with size and SHA-256 of its stored bytes, and one digest.
 
-What a step wrote, what a person saw at a ``wait`` and what ``send`` is about to read are compared as inventories
+The files that a step wrote, a reviewer saw at a ``wait`` and ``send`` is about to read are compared as inventories
 (document 3 §7, first paragraph; ``4-product.md`` §2, "An approval is for what was seen"). The files are those of
 ``finished_files``. Memory grows with their number, a few hundred bytes each, not with their size.
 
 The digest is the SHA-256 over one line a file, sorted by name, ``{"name":…,"size":…,"sha256":…}``. An inventory is kept
-as NDJSON of such lines (0600) in ``.results/``, and its digest in the record, which makes the file one that can be
-checked. A kept line also has the ``state`` of the file: so long as nobody touched it, it need not be read again, but
-for the one comparison before a send.
+as NDJSON of such lines (0600) in ``.results/``, and its digest in the record, so that the file can be
+checked. A kept line also has the ``state`` of the file: while this is unchanged, the file is read again only for the
+comparison before a send.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _json(value: Any) -> bytes:
 
 
 Known = Callable[[str, State], str | None]
-"""What is known of a file of this name and state: its hash, or nothing."""
+"""Returns the hash of a file with this name and state, if it is known."""
 
 
 def take_inventory(
@@ -118,8 +118,7 @@ def take_inventory(
     known: Known | None = None,
     read: Callable[[int], None] = lambda _: None,
 ) -> Inventory:
-    """Return the inventory of what is below ``folders``, named relative to ``base``; ``read`` is told of the bytes
-    read.
+    """Return the inventory of the files below ``folders``, named relative to ``base``; ``read`` gets the bytes read.
 
     A file of which the hash is ``known`` is not read. Raises ``StorageError`` and ``Stopped``.
     """
@@ -156,7 +155,7 @@ def load(path: Path, digest: str) -> Inventory | None:
     """Return a stored inventory; ``None`` if it no longer has this digest."""
     try:
         lines = (read_private(path) or b"").splitlines()
-        # json reads the names that are no UTF-8, which msgspec refuses.
+        # json reads names that are not UTF-8, msgspec does not.
         found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in lines))
     except (OSError, ValueError, RecursionError):
         return None
@@ -165,7 +164,7 @@ def load(path: Path, digest: str) -> Inventory | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The inventory of what a step wrote: the ``digest`` of the record, and the file that it is the digest of."""
+    """Inventory of the files that a step wrote: the ``digest`` in the record, and the file with this digest."""
 
     step: str
     position: int

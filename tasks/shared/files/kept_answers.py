@@ -3,9 +3,9 @@
 Services quote data of patients and stack traces in their answers (document 3 §1), so these stay in the job directory,
 mode 0600; errors and logs name the file only.
 
-Of a request nothing is kept that could be laid beside its answer: where the two would make a table of originals and
-pseudonyms, ``<number>.request.json`` says which request it was, by its place in the input and its SHA-256. The input
-and what the step wrote lie in the same directory as the answer, line by line: it tells nobody more, and goes with them.
+No request is kept next to its answer if both would form a table of original values and pseudonyms. Then
+``<number>.request.json`` identifies the request by its place in the input and its SHA-256. This reveals nothing more:
+the job directory has the input and the output line by line, and is deleted with the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FailedAnswers:
         self._count = 0
 
     def begin(self) -> Self:
-        """Make the directory, and remove what the run before kept. Call it once for a run. Raises ``StorageError``."""
+        """Make the directory, and remove answers of the run before. Call it once for a run. Raises ``StorageError``."""
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in (*self._directory.glob("[0-9]*.txt"), *self._directory.glob("[0-9]*.request.json")):
@@ -54,7 +54,7 @@ class FailedAnswers:
         """Save the answer behind ``error``, if there is one, and name the file in its hint. ``answer`` is that of an
         error that has none itself, ``request``: see ``save_answer``.
 
-        That it cannot be kept is logged: ``error`` says what went wrong first.
+        A failure to save it is only logged, because ``error`` happened first.
         """
         answer = answer or answer_of(error)
         if answer is None or not answer.body:
@@ -79,8 +79,7 @@ class FailedAnswers:
     def save_answer(self, body: bytes, *, request: tuple[str, bytes] | None = None) -> str:
         """Save an answer without credentials; return the name of its file, relative to the job directory.
 
-        ``request`` is the place in the input of what was asked, and its bytes, of which only the hash is kept. Raises
-        ``StorageError``.
+        ``request`` has its place in the input, and its bytes, of which only the hash is kept. Raises ``StorageError``.
         """
         kept = blanked(body)[:LARGEST]
         with self._lock:

@@ -1,6 +1,6 @@
 """Ledger of the parts of a file that are done; it survives a crash.
 
-A ledger is append-only NDJSON (mode 0600). It says nothing about the data but positions and counts::
+A ledger is append-only NDJSON (mode 0600). It contains only positions and counts, no data::
 
     {"file":"core.ndjson.zst","identity":"…"}            what follows is about this content
     {"file":"core.ndjson.zst","done":[[0,100]],"counts":{"sent":100}}
@@ -10,9 +10,9 @@ Positions are ordinals, counted from 0 in the order of the file, so a resumed st
 differently: the batch size may have changed. They belong to an ``identity`` of the file and of where its
 content goes; with another identity the file is begun anew.
 
-What a ledger is for must be idempotent: after a crash the last entries may be missing, and their work is done
-again. So a killed process loses nothing (every entry is one write), a power cut at most what came in the last
-``SYNC_SECONDS``. A torn or unreadable entry ends the ledger: what stands behind it is forgotten, not guessed.
+The recorded work must be idempotent: after a crash the last entries may be missing, and their work is done
+again. A killed process loses nothing (every entry is one write), a power cut at most what came in the last
+``SYNC_SECONDS``. A torn or unreadable entry ends the ledger: later entries are ignored, not guessed.
 """
 
 from __future__ import annotations
@@ -135,14 +135,13 @@ class Ledger:
         self._apply(entry)
 
     def complete(self, file: str, facts: Mapping[str, Any]) -> None:
-        """Record that a file is finished. ``facts`` is small JSON; it is what a resumed step knows of the
-        file."""
+        """Record that a file is finished. ``facts`` is small JSON for a resumed step."""
         entry = _LedgerLine(file, complete=dict(facts))
         self._append(entry)
         self._apply(entry)
 
     def flush(self) -> None:
-        """Force what was recorded to the disk."""
+        """Force recorded entries to the disk."""
         self._file.sync()
         self._synced = self._clock()
 
@@ -159,7 +158,7 @@ class Ledger:
         self.close()
 
     def _read(self) -> int:
-        """Take in what is there; returns the size of the readable part in bytes."""
+        """Read the existing entries; return the size of the readable part in bytes."""
         readable = 0
         for line in self._file.lines():
             try:

@@ -46,8 +46,8 @@ class _Teed:
 def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None = None) -> Iterator[ContentReader]:
     """Return the content of a data file, whatever its form; the magic bytes decide, not the name.
 
-    ``stored`` sees the bytes as they lie on disk, ``content`` those inside, both in the same pass; whoever reads to the
-    end has shown them all.
+    ``stored`` gets the bytes on disk, ``content`` the decompressed bytes, in the same pass; all of them if the file
+    is read to the end.
 
     Raises ``StorageError`` when the file cannot be read, ``DataError`` (``zst-truncated``, ``zst-corrupt``) when its
     compressed form is broken.

@@ -65,8 +65,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A kind of file: the references of its errors (``InputError``), what it is called, and what else one is told when
-    a file is too large to be one.
+    """A kind of file: the references of its errors (``InputError``), its name for people, and the hint for a file that
+    is too large.
     """
 
     unreadable: str
@@ -88,7 +88,7 @@ class JsonFile:
         return content
 
     def parse(self, content: bytes, path: Path, parse: Callable[[bytes], Any]) -> Any:
-        """Return the document in ``content`` as ``parse`` reads it, by ``strict_json``; ``path`` stands in errors."""
+        """Return the document in ``content`` as ``parse`` reads it, by ``strict_json``; errors name ``path``."""
 
         def refuse(message: str, where: str = "", hint: str | None = None) -> NoReturn:
             raise InputError(self.not_json, message, context=f"{path}{where}", hint=hint) from None

@@ -24,7 +24,7 @@ def is_ndjson_name(name: str) -> bool:
 
 
 def base_name(name: str) -> str:
-    """Return the name without ``.ndjson`` or ``.ndjson.zst`` (any case); a name without either is its own base."""
+    """Return the name without ``.ndjson`` or ``.ndjson.zst`` (any case); a name without either stays as it is."""
     match = _DATA_NAME.fullmatch(name)
     return match["base"] if match else name
 
@@ -51,8 +51,8 @@ def existing_file(directory: Path, base: str) -> Path | None:
 def data_files(directory: Path) -> list[Path]:
     """Return the NDJSON data files of a step's directory: ``core.ndjson[.zst]`` first, the others sorted by name.
 
-    Hidden files, unfinished ``.part`` files and anything that is no regular file are left out; so is everything in
-    a directory that does not exist.
+    Hidden files, unfinished ``.part`` files and anything but regular files are left out. A directory that
+    does not exist has no files.
     """
     try:
         with os.scandir(directory) as entries:

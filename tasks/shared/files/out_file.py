@@ -1,13 +1,13 @@
 """Writing of output files: private, complete or cut to the known part, never through a foreign link or file.
 
-An ``OutFile`` is written in one run, or goes on behind its first bytes in another. A ``PartFile`` is called
+An ``OutFile`` is written in one run, or continued after its first bytes in another. A ``PartFile`` is named
 ``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
-final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds bytes
-that are too many for memory.
+final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds data
+too large for memory.
 
-All are 0600. What is foreign is replaced, never written into: a link, what is no regular file, what has another owner;
-for a file that is to be cut also one with a second name. Errors of the file system come out as ``StorageError``
-(``disk-full`` among them).
+All are 0600. Foreign files are replaced, never written into: links, non-regular files, files of another owner; also
+files with a second name if the file is to be cut. Errors of the file system are raised as ``StorageError`` (including
+``disk-full``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import BinaryIO, Final, Self
 from tasks.shared.errors import StorageError, storage_error, storage_errors
 
 PART: Final = ".part"
-"""What the name of an unfinished file ends with."""
+"""Suffix of an unfinished file."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no pipe is waited for
 _BLOCK: Final = 1 << 16
@@ -37,7 +37,7 @@ def part_of(final: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Return bytes of a regular file; -1 when there is none."""
+    """Return the size of a regular file in bytes; -1 if it is missing."""
     facts = _lstat(path)
     return facts.st_size if facts is not None and stat.S_ISREG(facts.st_mode) else -1
 
@@ -64,7 +64,7 @@ def sync_directory(directory: Path) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            # Some network and FUSE file systems cannot sync a directory; they say so with one of these.
+            # Some network and FUSE file systems cannot sync a directory and return one of these.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}:
                 raise
         finally:
@@ -79,10 +79,10 @@ def write_all(handle: int, data: bytes | memoryview) -> None:
 
 
 class OutFile:
-    """The file at ``path``, anew, or to go on behind its first ``keep`` bytes: what is behind them is cut off.
+    """The file at ``path``, new, or cut to its first ``keep`` bytes and continued after them.
 
-    With ``keep`` it must be one that ``can_continue``. ``size`` is what it has. What is written stays there when it is
-    closed. ``named`` is the file that errors name. For one thread.
+    With ``keep``, ``can_continue`` must hold for the file. ``size`` is its size in bytes. Written data remain after
+    closing. Errors name the file ``named``. For one thread.
     """
 
     _handle = -1
@@ -123,14 +123,14 @@ class OutFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def cut(self, size: int) -> None:
-        """Cut off what stands behind the first ``size`` bytes, and go on there."""
+        """Cut the file to its first ``size`` bytes, and continue there."""
         with storage_errors(self._named):
             os.ftruncate(self._handle, size)
             os.lseek(self._handle, size, os.SEEK_SET)
         self.size = size
 
     def sync(self) -> None:
-        """Force what was written to the disk."""
+        """Force written data to the disk."""
         with storage_errors(self._named):
             os.fsync(self._handle)
 
@@ -226,9 +226,9 @@ def write_file(path: Path, content: bytes) -> Path:
 
 
 class AppendFile(OutFile):
-    """The file of lines at ``path``, made when there is none. Who is killed leaves whole lines; a torn one is cut off.
+    """The file of lines at ``path``, made if it is missing. A killed process leaves whole lines; a torn one is cut off.
 
-    One with a second name is gone on with: a backup by hard links takes nothing from what is known.
+    A file with a second name is continued, too, so that a backup by hard links does not discard the lines.
     """
 
     def lines(self) -> Iterator[bytes]:
@@ -256,7 +256,7 @@ class AppendFile(OutFile):
                 raise
         else:
             facts = os.fstat(handle)
-            # Whoever may write into the directory as its owner may have written this.
+            # The owner of the directory may have written this.
             if stat.S_ISREG(facts.st_mode) and facts.st_uid in {os.geteuid(), self.path.parent.stat().st_uid}:
                 return handle
             os.close(handle)
@@ -288,7 +288,7 @@ class Spool(OutFile):
             return os.dup(file.fileno())
 
     def __del__(self) -> None:
-        # A file without a name is found by nobody else: its space is given back with the last reference.
+        # A file without a name has no other user: its space is freed with the last reference.
         self.close()
 
 

@@ -1,7 +1,7 @@
 """Opening files below ``jobs_dir``: no symbolic link is followed there (``4-product.md`` §4).
 
-What decides something is read only if nobody else can have put it there: no pipe is waited for, nothing of another
-owner believed (``.results/``). Data files are written by ``out_file.py``.
+Files that decide something (``.results/``) are read only from the owner of their directory: no pipe is waited
+for, and no file of another owner is used. Data files are written by ``out_file.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_state(path: Path, kind: type[T]) -> T | None:
-    """Return what a small JSON file of ours holds; ``None`` when it is not there or cannot be understood.
+    """Return the content of a small JSON file of ours; ``None`` if it is missing or not valid.
 
     Raises ``StorageError``.
     """
@@ -74,7 +74,7 @@ class NotPrivateError(ValueError):
 
 
 def read_private(path: Path, *, most: int | None = None, below: Path | None = None) -> bytes | None:
-    """Return all bytes of a regular file with the same owner as its directory; ``None`` if there is no file.
+    """Return all bytes of a regular file with the same owner as its directory; ``None`` without a file.
 
     With ``below``, a directory above it, that one's owner counts, and no symbolic link below it is followed.
 

@@ -1,4 +1,4 @@
-"""A data file that a killed process goes on writing where it stood, byte for byte as if nothing had happened.
+"""A data file that a new process continues after a kill, with the same bytes as without the kill.
 
 The file is ``<base>.ndjson[.zst].part`` until it is complete. At the first line end after every ``every`` bytes of
 content comes a *cut*: the zstd frame ends, the bytes are forced to the disk, and ``end_line`` hands out the
@@ -19,7 +19,7 @@ from tasks.shared.files.names import data_file_name
 from tasks.shared.files.out_file import PartFile, can_continue, part_of
 
 CUT_EVERY: Final = 16 << 20
-"""Bytes of content between two cuts: what a kill costs at most, and a frame large enough to compress well."""
+"""Bytes of content between two cuts: the most that a kill costs, and a frame large enough to compress well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ BEGIN: Final = Position()
 class ResumableWriter:
     """Writes ``<directory>/<base>.ndjson``, or ``.ndjson.zst`` when compression is enabled, from a ``Position`` on.
 
-    ``resumed`` says where it really begins: at ``BEGIN`` when the part is gone or shorter than the position (it was
-    written in the other form, or somebody removed it). A line may be written in pieces; ``end_line`` ends it.
+    ``resumed`` is where it really begins: at ``BEGIN`` if the part is gone or shorter than the position (it was
+    written in the other form, or removed). A line may be written in pieces; ``end_line`` ends it.
     ``finish`` and ``publish`` complete the file; leaving the context without them keeps the part for another run.
     Mode 0600. For one thread. Raises ``StorageError`` (``disk-full`` …).
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that begin a formula in a spreadsheet."""
 
 
 def as_text(cell: str) -> str:
