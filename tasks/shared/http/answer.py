@@ -175,7 +175,7 @@ def error_for(answer: Answer, where: RequestContext, *, transient: Collection[in
     """Return the error for a status that the caller did not accept.
 
     ``BusyError`` (``service-busy``) for the statuses in ``transient``; else ``RefusedError``, whose reference
-    tells the cases apart that a person handles differently.
+    distinguishes the cases that a person handles differently.
     """
     status = answer.status
     codes = answer.issue_codes()
@@ -217,7 +217,7 @@ def _other(status: int) -> tuple[str, str]:
     return "service-unexpected", "services.{service} answered something that the contract does not know"
 
 
-# What a server that cannot speak TLS, or none of ours, makes OpenSSL say: trying again changes nothing.
+# OpenSSL's reasons for a server without TLS, or without a common version: a retry changes nothing.
 _PROTOCOL_REASONS = frozenset(
     {
         "WRONG_VERSION_NUMBER",
@@ -237,9 +237,9 @@ _PROTOCOL_REASONS = frozenset(
 def error_without_answer(
     error: Exception, where: RequestContext, *, proxy: Proxy | None = None, in_body: bool = False
 ) -> SluiceError | Stopped:
-    """Our error for ``error``; one that is ours already comes back as it is.
+    """Return our error for ``error``, or ``error`` if it is one of ours.
 
-    ``proxy`` is the one the request went through. ``in_body`` says that the answer had begun, as a stream:
+    ``proxy`` is the proxy of the request. ``in_body`` says that the answer had begun, as a stream:
     then a silence is a ``StalledError`` (document 1, download_stall_timeout).
     """
     if isinstance(error, SluiceError | Stopped):

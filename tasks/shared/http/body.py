@@ -1,10 +1,10 @@
 """Bodies: of a request too large for memory, and of an answer that is packed.
 
-A repeated request must be byte-identical (document 3 §1), so a body knows its length beforehand and can be opened as
-often as it takes; an iterator that is used up could not. ``BodyStream`` is how it goes out.
+A repeated request must be byte-identical (document 3 §1), so a body has a known length and can be opened for each
+attempt, unlike an iterator. ``BodyStream`` sends it.
 
-The body of an answer must end where its packed form ends. httpx unpacks as well, but takes a body whose trailer is cut,
-ignores what follows the end, and unpacks a piece of the network at once, however much it becomes.
+The body of an answer must end where its packed form ends. httpx unpacks as well, but accepts a body with a cut trailer,
+ignores bytes after the end, and unpacks each received piece at once, whatever its size becomes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ that stopped reading is to be noticed before that."""
 
 
 class Body(Protocol):
-    """Content of a request, read in pieces. Both must say the same for every attempt."""
+    """Content of a request, read in pieces. Both must return the same for every attempt."""
 
     @property
     def length(self) -> int:
@@ -42,7 +42,7 @@ class Body(Protocol):
 class FileBody:
     """The first ``length`` bytes of a file.
 
-    ``sent`` is told how many bytes of an attempt are read so far. Raises ``StorageError``: ``file-changed`` when the
+    ``sent`` gets the number of bytes of an attempt read so far. Raises ``StorageError``: ``file-changed`` when the
     file became shorter.
     """
 

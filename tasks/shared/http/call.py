@@ -83,7 +83,7 @@ def parse_target(url: str) -> RequestTarget:
     """Parse a URL. Raises ``InputError`` (``url-invalid``)."""
     try:
         parsed = httpx.URL(url)
-        # httpx escapes what cannot stand in a host name instead of refusing it.
+        # httpx escapes characters that a host name cannot contain instead of refusing them.
         if parsed.scheme in ("http", "https") and parsed.host and b"%" not in parsed.raw_host:
             port = parsed.port or (443 if parsed.scheme == "https" else 80)
             return RequestTarget(parsed.copy_with(fragment=None), url, (parsed.scheme, parsed.host.lower(), port))
@@ -177,7 +177,7 @@ class Hop:
         headers = call.headers
         if self.target.origin != call.target.origin:
             headers = [pair for pair in headers if pair[0].lower() not in _SECRET_HEADERS]
-        # Given a stream, httpx adds no headers of its own, and does not look for what it could add.
+        # Given a stream, httpx adds no headers.
         whole = [(b"Host", url.netloc), *headers, *secrets]
         if call.size or call.method not in _BODILESS:
             whole.append((b"Content-Length", b"%d" % call.size))

@@ -1,7 +1,7 @@
 """The client of every outgoing HTTP call (document 3 §1).
 
 ``ServiceClient.send`` makes a call and hands back the whole answer, again and again while the failure is
-transient; ``stream`` opens a download, once; ``peek`` asks whether anybody is there. Errors carry
+transient; ``stream`` opens a download, once; ``peek`` checks that the service answers. Errors carry
 references:
 
 =========================  ===========================================================================
@@ -22,7 +22,7 @@ references:
 =========================  ===========================================================================
 
 httpx is driven below its ``Client``: that halves the cost of a small request (``performance.md``), and
-there are no cookies, no redirects and no environment that we do not mean.
+cookies, redirects and environment variables have no unintended effect.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class ServiceClient:
 
     ``service`` is the key under ``services`` in the configuration (``send`` or ``services.send``); errors and
     log lines name it.
-    ``credentials_origin`` is a URL of the service: what ``auth`` holds goes to its origin (scheme, host,
-    port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole exchange of
+    ``credentials_origin`` is a URL of the service: the credentials of ``auth`` are sent to its origin (scheme,
+    host, port) and to no other; without it, they are never sent. ``timeout`` (seconds) is for one whole exchange of
     ``send``, from connecting to the last byte of the answer, and for one silence of the service in ``stream``.
     ``within`` (seconds, from now) is for all calls of ``send`` together, with their attempts, the waits between them
     and the token. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
-    seconds of grace. ``warn`` takes what a person should know of the credentials; the meter, when
-    it is not given. ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
+    seconds of grace. ``warn`` gets warnings about the credentials; by default the meter does.
+    ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
     """
@@ -115,7 +115,7 @@ class ServiceClient:
         told = announcing(self.meter, service, retry)
         self._again = functools.partial(retrying, retry, sleep=wait, before_wait=told, seconds_left=self._seconds_left)
         self._retrying = self._again(retryable=_not_a_token)
-        # A token is obtained inside an attempt and has a retry budget of its own.
+        # A token is obtained inside an attempt and has a separate retry budget.
         self._token_retrying = self._again()
 
     def send(
@@ -175,7 +175,7 @@ class ServiceClient:
     ) -> Iterator[httpx.Response]:
         """Open a download, in one attempt; read it with ``response.iter_raw()``.
 
-        Whoever repeats it counts: ``attempt`` begins with 1. ``content`` is a body to ask with.
+        The caller counts its attempts: ``attempt`` begins with 1. ``content`` is a request body.
 
         The bytes are the file's: no encoding is asked for. Redirects of GET and HEAD are followed within the
         origin, and with ``allow_cross_origin`` to others, then without any credential; never from https to
@@ -222,7 +222,7 @@ class ServiceClient:
         if hop.proxy is not None and status == 407:
             raise hop.unwelcome(head)
         if hop.proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
-            # This is how a forwarding proxy says that it cannot reach the service.
+            # A forwarding proxy answers like this if it cannot reach the service.
             what = f"failed: the proxy {hop.proxy.host} does not reach {call.target.origin[1]}"
             raise hop.where.error(NetworkError, "proxy-unreachable", what, status=status)
         return head
@@ -329,7 +329,7 @@ class ServiceClient:
         return Answer(response.status_code, response.headers, body)
 
     def _check(self, moving: bool, hop: Hop) -> None:
-        # While bytes flow no socket waits, so nobody else looks at the stop.
+        # While bytes flow, no socket waits, so the stop is checked only here.
         self._patience.check()
         if moving:
             self.meter.moves()
@@ -344,7 +344,7 @@ class ServiceClient:
         return self._token_retrying(self._attempt, call)
 
 
-# What the issuer says about the client and its own configuration is for ``credentials.py`` to read.
+# ``credentials.py`` reads the issuer's answers about the client and its configuration.
 _ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 
 

@@ -54,7 +54,7 @@ class TokenCache:
     """Tokens of one process, by issuer, client id and a digest of the secret.
 
     The digest is there so that a block with a wrong secret does not pass on the token of a block with the
-    right one. Thread-safe; whoever comes while a token is being fetched waits for that fetch and shares its
+    right one. Thread-safe; a thread that needs a token during a fetch waits for this fetch and shares its
     outcome.
     """
 
@@ -265,7 +265,7 @@ class Credentials:
     """The headers that authenticate one service's requests.
 
     ``service`` is the key under ``services``; errors name the block by it. ``fetch`` and ``warn`` are
-    used for OAuth 2.0 only. Raises ``InputError`` (``auth-value``) for a value that cannot stand in a header.
+    used for OAuth 2.0 only. Raises ``InputError`` (``auth-value``) for a value that a header cannot contain.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ class Credentials:
         return self._oauth is not None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers for one request; a token is obtained when there is no good one.
+        """Return the headers for one request; a token is obtained if none is valid.
 
         Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or ``ServiceBusyError`` when it
         cannot answer now.
@@ -356,7 +356,7 @@ def _copy(error: SluiceError) -> SluiceError:
 
 
 def _is_near(issuer: str) -> bool:
-    """Return whether an issuer is one without TLS on this machine, or on a network of its own by all its addresses."""
+    """Return whether an issuer without TLS is on this machine, or has only addresses of private networks."""
     parts = urlsplit(issuer)
     if parts.scheme != "http":
         return False

@@ -5,8 +5,8 @@ The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and 
 * No deadline for the whole request; no byte for the stall timeout ends it with a ``StalledError``, not retried.
 * Only a ``TransientError`` is retried, ``retry.max_attempts`` attempts in all. The budget is full again whenever an
   attempt got further into the file than any before it.
-* A broken transfer goes on with ``Range`` and ``If-Range`` when the server gave a strong ETag or a Last-Modified and
-  the file on disk is stored uncompressed as it arrives; else it starts over.
+* A broken transfer goes on with ``Range`` and ``If-Range`` if the server sent a strong ETag or a Last-Modified and
+  the file on disk is stored uncompressed as it arrives; otherwise it starts over.
 * What arrived is compared with ``Content-Length`` and ``Content-Range``; a part must be of the same file as the bytes
   before it (``ETag``, ``Last-Modified``) and its end must be known.
 * Each line must be a FHIR resource.
@@ -93,9 +93,9 @@ class Downloader:
     ) -> FileFacts:
         """Download ``url`` to ``<directory>/<base>.ndjson``, ``.ndjson.zst`` with compression enabled.
 
-        A zstd answer is told by its first bytes: stored as it came with compression enabled, decompressed without.
+        A zstd answer is recognised by its first bytes: stored as is with compression enabled, decompressed without.
         ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
-        ``on_size`` learns the size in bytes when the server tells it; ``record`` gets the facts just before the file
+        ``on_size`` gets the size in bytes if the server sends it; ``record`` gets the facts just before the file
         gets its final name; ``kind`` is the type that all resources must have, ``lines`` how many a server counts.
         Nothing is left behind after an error.
 
@@ -103,7 +103,7 @@ class Downloader:
         ``not-object``, ``not-utf8``, ``not-a-resource``, ``resource-type-differs``, ``resource-too-large``,
         ``source-error``, ``source-incomplete``, ``zst-truncated``, ``zst-corrupt``; ``empty-file`` without
         ``allow_empty``); ``StalledError``; ``StorageError`` (``disk-full`` …); ``ServiceError`` (``download-status``,
-        ``download-encoding``, ``download-media-type``, and what the client raises); ``NetworkError``
+        ``download-encoding``, ``download-media-type``, and those of the client); ``NetworkError``
         (``length-mismatch``, ``range-mismatch``, …) and ``ServiceBusyError`` after the last attempt; ``Stopped``.
         """
         stop = stop or self._stop
@@ -201,7 +201,7 @@ class Downloader:
                 what = "was answered with the Content-Encoding zstd, and the body is not compressed"
                 raise self._refused(transfer, "download-encoding", what, status)
             if _media_type(response.headers) in _PAGES:
-                # Only now: a login page is one on its first line, and that error says so.
+                # Only now: the error of a first line that is a login page is more precise.
                 what = "was answered with the Content-Type of a page"
                 raise self._refused(transfer, "download-media-type", what, status)
             if transfer.end is not None and transfer.offset > transfer.end:
@@ -244,7 +244,7 @@ class _Transfer:
         self.furthest = 0
         self.length: int | None = None
         self.end: int | None = None
-        """Where the bytes of the answer under way end, as it says."""
+        """Declared end of the bytes in the current answer."""
         self._new_intake = new_intake
         self.intake = new_intake()
         self._validator: str | None = None
@@ -257,7 +257,7 @@ class _Transfer:
         self.offset = 0
 
     def commit(self, allow_empty: bool, record: Callable[[FileFacts], None] | None) -> FileFacts:
-        """Finish the file; the facts with what is known of the transfer."""
+        """Finish the file; return its facts with those of the transfer."""
 
         def described(facts: FileFacts) -> FileFacts:
             return msgspec.structs.replace(facts, bytes_in=self.offset, source=place(self.url))
@@ -269,7 +269,7 @@ class _Transfer:
         return described(self.intake.commit(allow_empty=allow_empty, record=announce))
 
     def begin(self, headers: httpx.Headers) -> None:
-        """Note what the headers of a whole answer say. A weak ETag does not vouch for bytes (RFC 9110 §13.1.5)."""
+        """Record the headers of a whole answer. A weak ETag does not vouch for bytes (RFC 9110 §13.1.5)."""
         self.length = self.end = _length(headers.get("Content-Length"))
         self._state = {name: headers[name] for name in _STATE if headers.get(name)}
         etag = self._state.get("ETag", "W/")

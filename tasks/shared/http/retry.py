@@ -75,7 +75,7 @@ def announce(
     attempts: int,
     seconds: float,
 ) -> None:
-    """Say that a request failed for now and is made again after ``seconds``; ``attempt`` of ``attempts`` has failed."""
+    """Report that ``attempt`` of ``attempts`` failed for now and the request is repeated after ``seconds``."""
     status = getattr(error, "status", None)
     why = f"status {status}" if status else str(getattr(error, "reference", type(error).__name__))
     meter.retry(service, operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
@@ -113,7 +113,7 @@ def retrying(
     """Return a caller that repeats a function while it raises a ``TransientError``; thread-safe, made once.
 
     ``sleep`` takes seconds and may raise (``Stop.sleep`` does, when the run is to stop). ``before_wait`` is
-    told of every repetition. After the last attempt, and before a wait for which there are not enough ``seconds_left``,
+    called before every wait. After the last attempt, and before a wait for which there are not enough ``seconds_left``,
     the last error is raised as it is.
     """
 

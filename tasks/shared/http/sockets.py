@@ -3,7 +3,7 @@
 httpx's own transport blocks in ``recv`` for as long as the request's timeout, half an hour for a
 flattening request, while a run has to end within ten seconds of a signal (``4-product.md`` §4). These
 sockets wait in short slices and look at the ``Stop`` in between, which costs nothing while bytes arrive.
-httpcore's own stream cannot be called in slices: it does not tell how much of a body it had sent when it timed out.
+httpcore's own stream cannot be called in slices: after a timeout, the number of bytes it sent is unknown.
 These sockets also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
 (``performance.md``).
 """
@@ -28,13 +28,13 @@ from tasks.shared.stop import Stop
 
 T = TypeVar("T")
 Errors = tuple[type[httpcore.TimeoutException], type[httpcore.NetworkError]]
-"""What a wait that was too long becomes, and what an error of the socket does."""
+"""The error raised for a timeout, and the one for an error of the socket."""
 
 SLICE = 0.25
 """Seconds between two looks at the stop."""
 _SMALL, _LARGE = 128 * 1024, 256 * 1024
-_MANY = 64 * 1024  # what httpcore asks for, and as much as tells that more follows
-_HELD = 16 * 1024  # bytes that wait for what is written next
+_MANY = 64 * 1024  # the size httpcore requests; a read of this size means that more follows
+_HELD = 16 * 1024  # bytes that wait for the next write
 
 _CONNECT: Errors = (httpcore.ConnectTimeout, httpcore.ConnectError)
 _READ: Errors = (httpcore.ReadTimeout, httpcore.ReadError)
@@ -44,7 +44,7 @@ _WRITE: Errors = (httpcore.WriteTimeout, httpcore.WriteError)
 class Patience:
     """Time that a request under way has after the run was asked to stop.
 
-    ``grace`` seconds let an answer that is about to come be used, so that what the service did is also
+    ``grace`` seconds allow an imminent answer to arrive, so that the work of the service is also
     recorded (the handle of an extraction, the lines of a ledger). One instance serves all connections of
     a client.
     """
@@ -66,7 +66,7 @@ class Patience:
             raise Stopped(self._stop.reason or "stopped")
 
     def after(self, seconds: float) -> float:
-        """Return the moment that is so many seconds from now."""
+        """Return the moment ``seconds`` from now."""
         return self._clock() + seconds
 
     def until(self, end: float | None) -> None:
@@ -74,8 +74,7 @@ class Patience:
         self._thread.end = end
 
     def remaining_seconds(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
-        """Return seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for
-        none."""
+        """Return seconds that this thread may wait: ``timeout``, or the rest of its limit. Raises ``late`` at 0."""
         end: float | None = getattr(self._thread, "end", None)
         if end is None:
             return timeout
@@ -117,7 +116,7 @@ class SocketStream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return bytes as received. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
         if self._held:
-            # A server that takes no more of a request may have answered it: httpcore wants to know that, too.
+            # A server that stops reading a request may have answered it; httpcore must still read that answer.
             with contextlib.suppress(httpcore.WriteError):
                 self._flush(timeout)
         want = max(max_bytes, self._want) if max_bytes >= _MANY else max_bytes
@@ -126,10 +125,9 @@ class SocketStream(httpcore.NetworkStream):
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of ``buffer``, a little one together with what follows it; the timeout is for the progress of
-        every part of it.
+        """Send all of ``buffer``, a small one with the next one; the timeout is for the progress of every part.
 
-        httpcore writes the head of a request by itself: sent alone, it wakes a server that cannot do anything yet.
+        httpcore writes the head of a request first: sent alone, it wakes a server that cannot do anything yet.
         """
         self._held = self._held + buffer if self._held else bytes(buffer)
         if len(self._held) > _HELD:
@@ -183,7 +181,7 @@ class _TlsInTls:
         self._unsent = memoryview(b"")
 
     def do_handshake(self) -> None:
-        """Agree on keys. What is sent last goes out with what is sent or read next."""
+        """Agree on keys. The last bytes are sent with the next write or read."""
         self._act(self._tls.do_handshake)
 
     def recv(self, size: int) -> bytes:
@@ -191,7 +189,7 @@ class _TlsInTls:
         return self._act(lambda: self._tls.read(size))
 
     def send(self, data: memoryview) -> int:
-        """Send all of ``data``, the end of it with what is sent or read next."""
+        """Send all of ``data``, the end of it with the next write or read."""
         return self._act(lambda: self._tls.write(data))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Whom we trust: the operating system's store plus the site's own certificates (document 1, tls).
+"""Trusted certificates: the operating system's store plus those of the site (document 1, tls).
 
-Document 3 §1: ``tls.ca_cert_path`` is added to the system's trust store, not to somebody's bundled list,
+Document 3 §1: ``tls.ca_cert_path`` is added to the system's trust store, not to a bundled list,
 and may hold server certificates too. Every outgoing client, S3 included, has a context from here.
 """
 
@@ -24,7 +24,7 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
 
     Raises ``InputError`` (``tls-ca-bundle``) for a bundle that cannot be used. With
     ``insecure_skip_verify`` a warning is logged, once in a process; the bundle is read all the same, so
-    that a broken one is found before somebody turns verification on.
+    that a broken one is found before verification is enabled.
     """
     try:
         blocks = read_certificates(tls.ca_cert_path) if tls.ca_cert_path is not None else ()

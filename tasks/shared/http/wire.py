@@ -27,7 +27,7 @@ _POOL: Errors = (httpcore.PoolTimeout, httpcore.ConnectError)
 class _Direct:
     """One connection without a proxy, opened again when it has to be.
 
-    What ``httpcore.ConnectionPool`` does for a connection that nobody shares, at a quarter of the cost of a request.
+    Does the same as ``httpcore.ConnectionPool`` for an unshared connection, at a quarter of the cost of a request.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -57,8 +57,8 @@ Route = tuple[Proxy | None, httpx.BaseTransport]
 class _Parts(httpx.SyncByteStream):
     """A body on its way in; closing it, which is done once or more, gives the connection back.
 
-    All of it is late at the moment ``end``, or each part of it after ``seconds``: what frames a body (the size of a
-    chunk, a trailer) is no part of it, however many bytes it has.
+    All of it is late at the moment ``end``, or each part of it after ``seconds``: the framing of a body (the size of
+    a chunk, a trailer) is not a part, however many bytes it has.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class PoolTransport(httpx.BaseTransport):
     A connection belongs to one thread from the beginning of a request to the end of its answer. In a pool
     that threads share, httpcore 1.0 looks at the idle connections of others while they begin a request,
     can take the first bytes of their answer for a disconnect, and closes the connection under them (seen
-    as one broken request in some thousands); so there is no such pool here. Whoever comes when all are in
-    use waits, up to the request's timeout.
+    as one broken request in some thousands); so there is no such pool here. If all connections are in use,
+    a request waits, up to its timeout.
 
     Without an ``ssl_context`` it is for plain HTTP. Raises httpcore's exceptions as they are, and ``Stopped``.
     """

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z_.:-]*", re.ASCII)
 _MASKED = "…"
 
 listener: Callable[[str], None] | None = None
-"""Gets the line of each request of this process, where somebody listens."""
+"""Gets the line of each request of this process, if set."""
 
 
 def listen(new: Callable[[str], None] | None) -> None:
@@ -30,7 +30,7 @@ def listen(new: Callable[[str], None] | None) -> None:
 
 def shown(url: str) -> str:
     """Return a URL without identifiers of persons and credentials."""
-    from tasks.shared.http.answer import place  # a command that nobody listens to does without its imports
+    from tasks.shared.http.answer import place  # without a listener, a command does not need its imports
 
     address, _, query = url.partition("#")[0].partition("?")
     named = place(address)
