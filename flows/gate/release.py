@@ -47,7 +47,7 @@ NAME = "release report"
 """Of the task in the Prefect UI."""
 
 MOST = 50
-"""Stops that the record names; the report has all."""
+"""Stops, and looks, that the record names; the report has all."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
             "report-missing", f"there is no release report, and report.on_stop is fail: {shown.missing}",
             hint="fix the problem, then continue the job: the report is made again",
         )  # fmt: skip
-    count = len(shown.stops)
+    count = len(shown.stops) + shown.more_stops
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
         "report-stops", f"the release report has stops ({count}), and report.on_stop is fail: nothing was sent",
@@ -244,6 +244,7 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
             copied = files.copy(made.in_house, directory)
     logger.info("release report: %s", page)
     name = page.relative_to(job.directory.path).as_posix()
+    stops = tuple(one.key for one in made.in_house.findings if one.level == "stop")
     return Shown(
         sha256=sha256(made.in_house),
         seen=what.seen,
@@ -255,7 +256,8 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
         files=tuple(short_form.file_lines(made.in_house)),
         types=tuple(short_form.types(made.in_house)),
         inside=what.inside,
-        stops=tuple(one.key for one in made.in_house.findings if one.level == "stop")[:MOST],
+        stops=stops[:MOST],
+        more_stops=len(stops[MOST:]),
         looks=tuple(one.key for one in made.in_house.findings if one.level == "look")[:MOST],
     )
 

@@ -25,6 +25,9 @@ IN_THE_UI = "Prefect UI or API"
 REPORT_MISSING = "report-missing"
 """The one open stop where there is no release report."""
 
+MORE_STOPS = "more-stops"
+"""The open stop for all those that the record does not name."""
+
 ON_DEMAND = "the job sends nothing and asks nobody, so no release report was made"
 
 FINDINGS_TABLE = "summary.csv"
@@ -238,9 +241,10 @@ class Shown(StoredModel):
     ``copied`` where a copy of it lies and ``link`` its address, or its path in the Prefect UI. ``lines`` say it in
     short, for a terminal and the form. ``files`` are the files that leave and ``types`` the types of resources, as the
     report prints them: those of few patients are not among them by name. ``stops`` are the keys of what should not
-    leave, ``looks`` those of what a person must judge. ``missing`` says why there is no report. ``inside`` says that a
-    step of the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says
-    that no report was made, because the job sends nothing and asks nobody.
+    leave, ``looks`` those of what a person must judge. ``more_stops`` is the number of stops that only the report
+    names: they cannot be accepted one by one. ``missing`` says why there is no report. ``inside`` says that a step of
+    the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no
+    report was made, because the job sends nothing and asks nobody.
     """
 
     sha256: str = ""
@@ -254,6 +258,7 @@ class Shown(StoredModel):
     types: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     looks: tuple[str, ...] = ()
+    more_stops: int = 0
     missing: str | None = None
     inside: bool = False
     on_demand: bool = False
@@ -263,7 +268,9 @@ class Shown(StoredModel):
         """Return the stops that need a reason for a release."""
         if self.inside:
             return ()
-        return (REPORT_MISSING,) if self.missing is not None else self.stops
+        if self.missing is not None:
+            return (REPORT_MISSING,)
+        return (*self.stops, f"{MORE_STOPS} ({self.more_stops})") if self.more_stops else self.stops
 
     @property
     def in_ui(self) -> bool:

@@ -202,6 +202,17 @@ def test_a_finding_is_accepted_with_a_reason_and_the_reason_is_kept(gate: Releas
     assert "as agreed" not in recipient.read_text()
 
 
+def test_more_stops_than_the_record_names_cannot_be_accepted_one_by_one(gate: ReleaseGate) -> None:
+    stops = [STOP.model_copy(update={"about": f"Patient.extension({at})"}) for at in range(release.MOST + 2)]
+    gate.maker.findings = [*stops]
+    gate.start()
+    answers = [word for one in stops[: release.MOST] for word in ("--accept", f"{one.key}={WHY}")]
+    assert "error[report-stops]" in gate.go_on("--approve", "--by", "Anna", *answers, code=2).err
+    gate.waits()
+    gate.go_on("--approve", "--by", "Anna", *answers, "--despite", WHY)
+    assert gate.status()["approvals"][0]["overridden"][-1] == "more-stops (2)"
+
+
 @pytest.mark.parametrize("where", ["cli", "ui"])
 def test_a_finding_that_is_not_acceptable_keeps_the_job_from_being_released(gate: ReleaseGate, where: str) -> None:
     gate.maker.findings = [LOOK]
