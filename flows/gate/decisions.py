@@ -52,7 +52,9 @@ def answered_at(
     except InputError as error:
         if given.approved:
             return given, f"not released: {error.message}"
-        accepted = refused = {}  # a no is always taken
+        accepted = refused = {}  # a no is always taken, and its words are kept
+        words = filter(str.strip, (answer.comment, answer.accepted, answer.refused))
+        given = given.model_copy(update={"comment": "\n".join(words)})
     asked = record.waiting.questions if record.waiting else ()
     given = given.model_copy(update={"accepted": accepted, "refused": refused, "questions": asked})
     given = rules.stamped(given, shown)

@@ -266,6 +266,14 @@ def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: ReleaseGate) -> 
     assert [(one.by, one.approved) for one in report.decisions] == [("Bo", False)]
 
 
+def test_a_rejection_keeps_answers_that_name_no_finding(gate: ReleaseGate) -> None:
+    gate.maker.findings = [LOOK]
+    gate.start()
+    gate.answer(decision="reject", by="Bo", comment="no", refused="the names in the notes")
+    (approval,) = gate.status()["approvals"]
+    assert (approval["refused"], approval["comment"]) == ({}, "no\nthe names in the notes")
+
+
 @pytest.mark.parametrize("where", ["on the command line", "in the Prefect UI"])
 def test_a_rejection_of_a_job_that_nobody_runs_is_told_wherever_somebody_looks(gate: ReleaseGate, where: str) -> None:
     """Its log, the Logs tab, the short form, the step, the list: not only the state."""
