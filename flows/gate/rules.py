@@ -74,7 +74,7 @@ def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
     known = (*shown.stops, *shown.looks) if shown is not None else ()
     found: dict[str, str] = {}
     for line in filter(str.strip, lines):
-        name, _, why = (part.strip() for part in line.partition("="))
+        name, why = _split_answer(line.strip(), known)
         keys = [key for key in known if key == name] or [key for key in known if key.partition(" ")[0] == name]
         if len(keys) != 1 or not why:
             problem = "needs a text: FINDING=TEXT" if not why else "names several findings" if keys else "is no finding"
@@ -84,6 +84,16 @@ def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
             )  # fmt: skip
         found[keys[0]] = why
     return found
+
+
+def _split_answer(line: str, known: Iterable[str]) -> tuple[str, str]:
+    """Return finding and text of ``FINDING=TEXT``. A key may contain ``=`` itself, in the URL of an extension."""
+    for key in sorted(known, key=len, reverse=True):
+        text = line[len(key) :].lstrip()
+        if line.startswith(key) and text.startswith("="):
+            return key, text[1:].strip()
+    name, _, text = line.partition("=")
+    return name.strip(), text.strip()
 
 
 def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
