@@ -43,7 +43,7 @@ def test_either_may_be_left_out_and_order_does_not_matter(files, arguments, crtd
 @pytest.mark.parametrize(
     ("argument", "reference", "says"),
     [
-        ("notes.txt", "not-a-crtdl", "no JSON"),
+        ("notes.txt", "not-a-crtdl", "not JSON"),
         ("wrapped.json", "not-a-crtdl", "Parameters"),
         ("other.json", "not-a-crtdl", "dataExtraction"),
         ("nowhere", "argument-not-found", "neither a file"),
