@@ -49,23 +49,29 @@ class ReportConfig(ConfigBlock):
     )
     quasi_identifiers: Annotated[tuple[Quasi, ...], KeyKind.LIST] = Field(
         tuple(QuasiIdentifier),
-        description="What tells patients apart together: any of these (the year of the birth date)",
+        description="Attributes by which patients may be distinguished: any of these (of the birth date, the year)",
     )
     region_prefix: Integer = Field(
-        2, ge=0, le=10, description="How many signs of the postal code are the region when patients are told apart"
+        2,
+        ge=0,
+        le=10,
+        description="Number of leading characters of the postal code that count as the region of a patient",
     )
-    purpose: Text | None = Field(None, description="What the data are for, shown in the report (GDPR Art. 30)")
-    legal_basis: Text | None = Field(None, description="On which ground they leave, shown in the report")
-    retention: Text | None = Field(None, description="How long the recipient keeps them, shown in the report")
+    purpose: Text | None = Field(None, description="Purpose of the data, shown in the report (GDPR Art. 30)")
+    legal_basis: Text | None = Field(None, description="Legal basis for sending the data, shown in the report")
+    retention: Text | None = Field(None, description="How long the recipient keeps the data, shown in the report")
     contact: Text | None = Field(None, description="Whom to ask about the release, shown in the report")
-    recipient: Text | None = Field(None, description="Who gets the data, shown in the report")
+    recipient: Text | None = Field(None, description="Recipient of the data, shown in the report")
     reviewers: Integer = Field(
-        1, ge=1, le=2, description="How many different people must release: 2 asks a second one after the first"
+        1,
+        ge=1,
+        le=2,
+        description="Number of different people who must release: with 2, a second person decides after the first",
     )
     on_stop: Annotated[OnStop, KeyKind.CHOICE, BeforeValidator(one_of(OnStop))] = Field(
         OnStop.TELL,
-        description="What a stop in the report does where no `wait` stands before `send`: `tell` says it and keeps it "
-        "in the record, `fail` ends the job before the first request, exit code 5",
+        description="Effect of a stop if no `wait` comes before `send`: `tell` reports and records it, `fail` ends the "
+        "job before the first request, with exit code 5",
     )
     copy_to: FilePath | None = Field(
         None,

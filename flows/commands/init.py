@@ -73,7 +73,7 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
     untouched = [key for key in to_fill_in(wanted.steps, wanted.mode) if key not in wanted.values]
     if examples := [key for key in untouched if _is_example(key)]:
         print_line("\n".join(["replace these examples with your own values:", *(f"  {key}" for key in examples)]))
-    print_line(f"then: {check}")
+    print_line(f"next: {check}")
     return 0
 
 
@@ -123,7 +123,7 @@ def ask_settings(steps: Sequence[str] | None) -> Wanted:
     """Return the answers of a terminal or a pipe, service by service; an empty one is the value in brackets."""
     print_line("Press Enter to accept the value in brackets.")
     if steps is None:
-        print_line(f"steps: {', '.join(STEPS)}; exactly one import first")
+        print_line(f"Available steps: {', '.join(STEPS)}. Begin with one import.")
         steps = answer("Steps, in order", key="steps", default=", ".join(FIRST_STEPS), read=_read(_steps))
     wanted = Wanted(steps, signed_in=[])
     for step in dict.fromkeys(steps):
@@ -134,8 +134,8 @@ def ask_settings(steps: Sequence[str] | None) -> Wanted:
 
 
 def _ask_terms(wanted: Wanted) -> None:
-    """Ask for what the release report shows a reviewer first."""
-    print_line("\nWhat a reviewer sees first in the release report; - if you do not know yet")
+    """Ask for the terms at the top of the release report: purpose, legal basis and so on."""
+    print_line("\nThe terms of the release, shown at the top of the release report. Enter - for any that is unknown.")
     for key in TERMS:
         said = keys_by_name()[key].description.partition(",")[0]
         text = answer(f"{said}, such as {example()[key].value}\n{key}", key=key, default="-", read=_checked(key))
@@ -164,7 +164,7 @@ def _ask_step_settings(step: str, wanted: Wanted) -> None:
             wanted.values[key] = value
     for _ in may_sign_in([step], wanted.mode):
         key = f"services.{step}.auth.username"
-        said = f"User name, such as {known[key].value}; - where the service asks for none"
+        said = f"User name, such as {known[key].value}. Enter - if the service needs none."
         name = answer(f"{said}\n{key}", key=key, default="-", read=_checked(key))
         if name != "-":
             wanted.signed_in.append(step)

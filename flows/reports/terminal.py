@@ -97,7 +97,7 @@ class Terminal(Presenter):
     def beginning(self) -> Iterator[None]:
         """Print that Prefect begins the run, unless the first step starts soon."""
         with self._begins:
-            self._begins.enter_context(patience("beginning the run"))
+            self._begins.enter_context(patience("starting the run"))
             yield
 
     def step_started(self, position: int, name: str) -> None:

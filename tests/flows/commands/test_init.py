@@ -28,7 +28,7 @@ def test_what_it_writes_passes_the_check_and_it_says_what_is_to_do(
     out = capsys.readouterr().out
     assert "set these variables: EXTRACTOR_PASSWORD, SEND_PASSWORD\n" in out
     assert "  services.extractor.base_url\n" in out
-    assert out.endswith(f"then: {sys.executable} -m flows.run config check my.yaml\n")
+    assert out.endswith(f"next: {sys.executable} -m flows.run config check my.yaml\n")
     assert stat.S_IMODE(Path("my.yaml").stat().st_mode) == 0o600
     assert run(["config", "check", "my.yaml"]) == 2
     for name in ("EXTRACTOR_PASSWORD", "SEND_PASSWORD"):
@@ -77,7 +77,7 @@ def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     assert "did you mean send?" in out
     assert out.index("\nA directory of NDJSON files (step: local_import)\n") < out.index("services.local_import.dir")
     assert out.index("\nWhere results go (step: send)\n") < out.index("services.send.send_as (")
-    assert "User name, such as sluice; - where the service asks for none\nservices.send.auth.username [-]: " in out
+    assert "User name, such as sluice. Enter - if the service needs none.\nservices.send.auth.username [-]: " in out
     assert "must begin with http:// or https://" in out
     assert "set these variables" not in out
     text = Path("sluice.yaml").read_text()
