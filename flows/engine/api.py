@@ -34,13 +34,13 @@ _PAGE = 200
 """Rows of one answer: more Prefect does not give."""
 
 PATIENCE = 20.0
-"""Seconds for which a call is repeated while the API is away or busy, where nobody says otherwise."""
+"""Default seconds for which a call is repeated while the API is away or busy."""
 
 _LOOK = 20.0
 """Seconds for an answer without which nothing is missing but a link."""
 
 REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
-"""Ends of paths whose POST may be repeated: reading, and setting what is set already."""
+"""Ends of paths whose POST may be repeated: reading, and setting the same value again."""
 
 
 class NotTakenError(NetworkError):
@@ -54,7 +54,7 @@ def _kind(status: int) -> type[NetworkError | TerminalError]:
 
 
 class PrefectApi:
-    """A small, thread-safe client of one Prefect API. With ``told`` (commands), it prints when and how long it waits.
+    """A small, thread-safe client of one Prefect API. With ``told`` (commands), it reports its waits.
 
     With ``bridges`` it waits for an API that is away as long as a running job does (``outage.py``).
     """
@@ -142,7 +142,7 @@ class PrefectApi:
         seconds = getattr(self._hurry, "seconds", None)
         limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
         begun = time.monotonic()
-        # What a watcher does beside a step is not told: it asks every two seconds.
+        # Calls of a step's watcher are not reported: it makes one every two seconds.
         listening = seconds is None and wire_log.listener is not None
         told = wire_log.LoggedRequest(method, f"{self.address.url}{path}") if listening else None
         try:
@@ -165,7 +165,7 @@ class PrefectApi:
         except ValueError:
             ours = False
         self._found(begun, answered=ours)
-        if answer.status_code < 400 and not ours:  # somebody between says that it is away, or asks for a login
+        if answer.status_code < 400 and not ours:  # a proxy reports it away, or requests a login
             raise NetworkError(
                 "prefect-unreachable", f"the answer does not come from the Prefect API (status {answer.status_code})",
                 context=self.address.shown, hint="check the Prefect server and any proxy in between",
@@ -199,7 +199,7 @@ class PrefectApi:
         return str(made["id"])
 
     def read_run(self, run_id: str) -> Json | None:
-        """Return the flow run, or ``None`` if there is none."""
+        """Return the flow run, or ``None`` if it does not exist."""
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 

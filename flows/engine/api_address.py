@@ -3,7 +3,7 @@
 The user's own API is used if ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one (``4-product.md``
 §6), otherwise the server of the jobs directory (``flows/engine/server/start.py``).
 
-Nothing here imports Prefect, except to read its own settings (``current_api``).
+Nothing here imports Prefect, except for its settings (``current_api``).
 """
 
 from __future__ import annotations

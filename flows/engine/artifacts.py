@@ -14,10 +14,10 @@ from flows.engine.api import Json, PrefectApi
 from tasks.shared.errors import NetworkError
 
 JOB = "**The page of the job**"
-"""What the title of the job's page begins with."""
+"""Beginning of the title of the job's page."""
 
 REPORT = "**The release report**"
-"""What the title of the release report's short form begins with."""
+"""Beginning of the title of the release report's short form."""
 
 AGAIN = 3
 """Times that an artifact is made anew whose making was not answered."""

@@ -49,7 +49,7 @@ def set_parameters(api: PrefectApi, run_id: str, parameters: Mapping[str, Any]) 
 
 
 def set_labels(api: PrefectApi, run_id: str, labels: Mapping[str, Label]) -> bool:
-    """Merge ``labels`` into the run's; durable when this is true, and ``False`` when there is no such run.
+    """Merge ``labels`` into the run's; ``True`` once they are durable, ``False`` without such a run.
 
     An empty string clears one.
     """
@@ -57,7 +57,7 @@ def set_labels(api: PrefectApi, run_id: str, labels: Mapping[str, Label]) -> boo
 
 
 def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
-    """Delete at most ``BULK`` runs and their artifacts. The runs go last: what is left is found by them."""
+    """Delete at most ``BULK`` runs and their artifacts. The runs go last: remaining artifacts are found by them."""
     for artifact in artifacts_of(api, *run_ids):
         delete_artifact(api, str(artifact["id"]))
     api.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})

@@ -18,10 +18,10 @@ BRIDGE = 900.0
 """Seconds that a running job does without the API; after that it stops between two files (exit code 3)."""
 
 TELL_AFTER = 2.0
-"""Seconds of an outage that nobody is told of: a server that is busy, a lock on its database."""
+"""Seconds of an outage before it is reported: a server may be busy, or its database locked."""
 
 ANSWERED = 3
-"""So many answers to others, and ``REFUSED`` seconds: the API is there, and it is this one call that fails."""
+"""After 3 answers to other calls and ``REFUSED`` seconds, the API is up and only this one call fails."""
 REFUSED = 20.0
 
 
@@ -33,7 +33,7 @@ class Outage:
         self._since: float | None = None
         self._told = False
         self.happened = False
-        """Whether there was one that somebody was told of."""
+        """True after a reported outage."""
         self._answers = 0
         self._lock = threading.Lock()
 

@@ -145,7 +145,7 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
                     self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
 
         async def _cancel_run(self, flow_run_id: UUID) -> None:
-            # The run looks for its cancel, too, and the sweep ends what nobody runs.
+            # The run checks for a cancel, too, and the sweep ends dead runs.
             try:
                 await super()._cancel_run(flow_run_id)
             except httpx.HTTPError as error:

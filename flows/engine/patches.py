@@ -36,7 +36,7 @@ class UnfitPrefectError(TerminalError):
 class Row:
     """One private part. ``attribute`` is a dotted path inside ``module``, or a file of the package, with wildcards.
 
-    ``takes`` are the names of its parameters, ``None`` for what is not called. ``ours`` is ``module:name``.
+    ``takes`` are the names of its parameters, ``None`` if it is not called. ``ours`` is ``module:name``.
     """
 
     process: Process
@@ -143,7 +143,7 @@ ROWS: Final = (
 )  # fmt: skip
 
 _of_prefect: dict[tuple[str, str], Any] = {}
-"""What the replacements replaced."""
+"""The replaced originals."""
 
 
 def require(*processes: Process) -> None:
@@ -169,7 +169,7 @@ def apply(*processes: Process) -> None:
 
 
 def of_prefect(module: str, attribute: str) -> Any:
-    """Return what a replacement replaced."""
+    """Return a replaced original."""
     return _of_prefect[module, attribute]
 
 

@@ -29,7 +29,7 @@ def keep_reserve(home: Path) -> None:
             os.posix_fallocate(handle, 0, SIZE)
         finally:
             os.close(handle)
-    except OSError:  # a job has its own look at the disk, and says itself what it cannot write
+    except OSError:  # a job checks the disk and reports failed writes itself
         path.unlink(missing_ok=True)
 
 

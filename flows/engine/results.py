@@ -52,7 +52,7 @@ def read_result(path: Path) -> bytes | None:
     """Return the record of a finished step, as Prefect may read it; ``None`` without a file.
 
     Raises:
-        DamagedResultError: it is no regular file of this user's directory, or something else than a step's result.
+        DamagedResultError: it is not a regular file of this user's directory, or not a step's result.
     """
     found = _checked(path)
     if found is None:

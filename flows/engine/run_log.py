@@ -1,7 +1,7 @@
 """Send our log lines to the Logs tab of a run, however it was started, and end its log with our last line.
 
 Prefect sends the lines of our logger only if a setting named it before Prefect was imported, which is not the case in a
-worker's run, and only from threads that know their run. This handler holds the run's id.
+worker's run, and only from threads with a run context. This handler holds the run's id.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _SaidByUs(logging.Filter):
 
 
 def unread(self: Console) -> None:
-    """Ignore that nobody reads the output. Rich would end the process, but a run outlives its killed worker."""
+    """Ignore a closed output. Rich would end the process, but a run outlives its killed worker."""
     self.quiet = True
 
 

@@ -18,7 +18,7 @@ _OF_THE_UI = re.compile(rf"(?:{_GREEK})\d*-(?P<star>[a-z-]+)")
 def is_made_up(name: str) -> bool:
     """Return whether Prefect generated the name: an adjective and an animal, or a star.
 
-    The words of the UI are in its own files; without those, a name that looks like a star counts as typed.
+    The words of the UI are in its files; without those, a name that looks like a star counts as typed.
     """
     first, _, last = name.rpartition("-")
     if first in _words("adj_any") and last in _words("subj"):

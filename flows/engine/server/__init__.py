@@ -1,4 +1,4 @@
-"""The embedded Prefect server of a jobs directory: its start, its proof, the time that it lingers, its end.
+"""The embedded Prefect server of a jobs directory: start, proof, lingering, end.
 
 ``4-product.md`` §6. One process serves a jobs directory. All that it keeps is in ``HOME``, which is
 ``jobs_dir/.prefect`` (0700, files 0600). The rules, and the modules that carry them out:
@@ -7,10 +7,10 @@
   a free port of 127.0.0.1. It passes on a socket that listens already and ``server.lock``, locked: the server is alive
   from its first moment on, and requests wait in the queue of the socket. A new database is a copy of one that is
   migrated already; one that is damaged or of a newer Prefect is refused before the server touches it.
-- **Proof** (``proof.py``, ``watch.py``, ``auth.py``). ``server.json`` names the address, but no file is believed: the
-  kernel knows by ``server.lock`` whether the server lives, and a keyed hash over a random challenge shows that it knows
-  ``api-secret``. The secret is sent to nobody before. The server answers only to those who send the secret, to its own
-  name as ``Host``, and to no ``Origin`` but its own.
+- **Proof** (``proof.py``, ``watch.py``, ``auth.py``). ``server.json`` names the address, but is not trusted: the lock
+  on ``server.lock`` shows that the server lives, and a keyed hash over a random challenge proves that it has
+  ``api-secret``, which is never sent before. The server answers only requests with the secret, with its name as
+  ``Host``, and with no other ``Origin`` than its own.
 - **Release reports** (``report_pages.py``). Beside the UI it shows the release reports of its jobs directory, to those
   who send the secret.
 - **Lingering** (``child.py``). Each user holds a shared lock on ``clients.lock``, which the kernel releases however the

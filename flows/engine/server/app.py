@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from flows.engine import patches
 
 NO_UI = Path(os.devnull) / "ui"
-"""A directory that nobody can make."""
+"""A directory that cannot be made."""
 
 PASSED = "this_state_has_passed"
 """The function without a definition that ends a notification about a passed state (``deployments/notify.py``)."""
@@ -34,7 +34,7 @@ NO_ADDRESSES = dict.fromkeys(collections.KNOWN_VIEWS, "none:")
 
 
 def application(place: Path) -> Any:
-    """Return Prefect's server; ``place`` is a directory of its own.
+    """Return Prefect's server; ``place`` is a directory only for it.
 
     Raises:
         UnfitPrefectError: private parts of Prefect have changed in the installed version.

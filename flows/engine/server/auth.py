@@ -38,7 +38,7 @@ else fetch("/api/admin/version", {headers: {Authorization: "Basic " + key}}).the
 """
 
 _EVERYWHERE = {
-    # No page of somebody else may show the UI inside itself and let a person click there.
+    # No foreign page may embed the UI and let a person click there.
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -46,7 +46,7 @@ _EVERYWHERE = {
 PRIVATE = _EVERYWHERE | {"cache-control": "no-store"}
 """Headers of an answer that no cache keeps."""
 ALONE = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-"""What the policy of each page of ours ends with."""
+"""End of the content security policy of all our pages."""
 
 
 def script_page(title: str, body: str, script: str, *, status: int = 200, also: str = "") -> Response:
@@ -127,7 +127,7 @@ class RequestGuard:
             return refused(403, "pages of other origins have no access")
         if scope["type"] == "websocket" or not f"{scope['path']}/".startswith("/api/"):
             return None
-        # Prefect's own check, behind this one, lets anybody ask for /api/health and /api/ready.
+        # Prefect's check, after this one, allows /api/health and /api/ready without a login.
         if not is_signed_in(headers, self._secret):
             return refused(401, "Unauthorized: this needs the secret of the jobs directory; see server status")
         has_body = "transfer-encoding" in headers or any(value != "0" for value in headers.getlist("content-length"))

@@ -71,7 +71,7 @@ def stop(home: Path) -> int:
 
 
 def _alone(clients: IO[bytes]) -> bool:
-    """Take the lock of the server's users if there are none. A lingering server holds it for moments."""
+    """Take the lock of the server's users if there are none. A lingering server holds it briefly."""
     for _ in range(5):
         try:
             fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The embedded Prefect server: a process that ends when nobody uses it any more.
+"""The embedded Prefect server: a process that ends after its last user.
 
 Run as ``python -m flows.engine.server.child HOME --listener FD --lock FD`` with a listening socket: the process that
 starts it has the address at once, and imports Prefect while the server does. The users of the server hold a shared
@@ -40,15 +40,15 @@ from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 
 LOOK_EVERY = 0.2
-"""Seconds before the watch begins, and between two looks of a server that nobody uses."""
+"""Seconds before the watch begins, and between two checks of a server without users."""
 
 COLLECT_EVERY = 1.0
 """Seconds between two collections of young garbage."""
 _WHOLE_EACH = 60
-"""Of so many one is of all: it holds up everybody for a fifth of a second."""
+"""Every 60th collection is a full one, which blocks all requests for a fifth of a second."""
 
 GRACE_SECONDS = 8.0
-"""How long the server may take to write down what it still holds before it is ended."""
+"""Seconds that the server may take to write pending data before it is ended."""
 
 
 class Watch:
@@ -72,7 +72,7 @@ class Watch:
             if self._is_removed():
                 os._exit(0)
             if not self._goes_on():
-                # Locked still: a newcomer waits until this process is gone, then starts a server of its own.
+                # Locked still: a newcomer waits until this process has ended, then starts a server.
                 end(self.home)
             fcntl.flock(self._clients, fcntl.LOCK_UN)
 
@@ -83,7 +83,7 @@ class Watch:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # nobody knows
+            return False  # unknown
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def _goes_on(self) -> bool:
@@ -119,7 +119,7 @@ def end(home: Path) -> None:
 
 
 def collect_apart(every: float = COLLECT_EVERY) -> None:
-    """Collect garbage only in a thread of its own.
+    """Collect garbage only in a separate thread.
 
     A request that is cut off leaves a cursor of SQLite in a cycle. Finalizing it takes the lock of its connection,
     which another thread holds while it waits up to a minute for the database. In the thread of the event loop, this

@@ -1,4 +1,4 @@
-"""The database of a local Prefect server: a migrated one if there is none, else one that this Prefect can open.
+"""The database of a local Prefect server: an existing one that this Prefect can open, or a new migrated one.
 
 On an empty file Prefect's server runs sixty migrations, more than half of the time of a first start. So the first
 server that runs them keeps the resulting database, with no row but its version, in the user's cache directory
@@ -34,7 +34,7 @@ DATABASE = "prefect.db"
 ELSEWHERE = tuple(
     f"PREFECT_{part}_DATABASE_{name}" for part in ("API", "SERVER") for name in ("CONNECTION_URL", "DRIVER")
 )
-"""Settings that name another database: then nobody uses the one in ``HOME``."""
+"""Settings that name another database; the one in ``HOME`` is then unused."""
 MIGRATE = "PREFECT_SERVER_DATABASE_MIGRATE_ON_START"
 SMALL = 16_000_000
 """Bytes of a database of which every page is looked at before a server starts: some milliseconds."""
@@ -93,7 +93,7 @@ def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:
         return []
     except sqlite3.OperationalError as error:
         if "malformed" not in str(error) and "not a database" not in str(error):
-            return []  # busy, or no permission: the server says what it is
+            return []  # busy, or no permission: the server reports it
         raise _damaged(path, str(error)) from None
     except sqlite3.DatabaseError as error:
         raise _damaged(path, str(error)) from None
@@ -156,7 +156,7 @@ def is_known(version: str) -> bool:
     package = find_spec("prefect")
     places = package.submodule_search_locations if package is not None else None
     scripts = [path for place in places or () for path in sorted(Path(place, MIGRATIONS).glob("*.py"), reverse=True)]
-    # Most carry their version in their name, the latest ones nearly always; the others say it inside.
+    # Most have their version in their name, the latest ones nearly always; the others inside the file.
     said = re.compile(rf"^revision(: str)? = [\"']{re.escape(version)}[\"']", re.MULTILINE)
     return (
         not scripts
@@ -183,7 +183,7 @@ class ReadyDatabase:
 
 
 def cached_at() -> Path | None:
-    """Return where the database for the installed Prefect is kept; ``None`` where there is no place for it."""
+    """Return the path of the cached database for the installed Prefect; ``None`` without a usable directory."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         installed = version("prefect")
@@ -193,7 +193,7 @@ def cached_at() -> Path | None:
 
 
 def ready() -> ReadyDatabase | None:
-    """Return the database in the cache directory; ``None`` where there is none that can be believed."""
+    """Return the database in the cache directory; ``None`` without a trustworthy one."""
     path = cached_at()
     if path is None or not _is_ours(path.parent):
         return None
@@ -256,7 +256,7 @@ def make(path: Path) -> None:
     """Migrate the database at ``path``, which is the configured one, and cache a copy for other jobs directories.
 
     For the process of a server, before anything else uses the database. After a ``kill -9``, the next server continues:
-    each migration is a transaction of its own.
+    each migration is a separate transaction.
     """
     from prefect.server.database import provide_database_interface
 

@@ -87,7 +87,7 @@ class NotProvedError(Exception):
 
 
 def read_secret(home: Path) -> str | None:
-    """Return the secret of the jobs directory; ``None`` if there is none, or if others could read it."""
+    """Return the secret of the jobs directory; ``None`` if it is missing, or if others could read it."""
     try:
         handle = os.open(home / SECRET_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -101,7 +101,7 @@ def read_secret(home: Path) -> str | None:
 
 
 def make_secret(home: Path) -> str:
-    """Write and return a new secret for the jobs directory. The old one is no longer valid."""
+    """Write and return a new secret for the jobs directory. The old one becomes invalid."""
     secret = f"sluice:{secrets.token_urlsafe(32)}"
     write_file(home / SECRET_FILE, secret.encode())
     return secret
@@ -118,15 +118,15 @@ def sign_in_link(ui: str, secret: str) -> str:
 
 
 def proof_of(secret: str, port: int, nonce: str) -> str:
-    """Return in hex what only a server that knows the secret and listens on ``port`` can answer to ``nonce``."""
+    """Return in hex the answer to ``nonce`` that only a server with the secret on ``port`` can give."""
     text = f"sluice prefect server\n127.0.0.1:{port}\n{nonce}\nready"
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def answer(secret: str, port: int, query: str) -> bytes | None:
-    """Return the server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge.
+    """Return the server's answer to ``GET /sluice/proof?<query>``; ``None`` if the query is not a challenge.
 
-    ``state`` is there for commands of an earlier version, which expect it.
+    ``state`` is included for commands of an earlier version, which expect it.
     """
     challenge = _CHALLENGE.fullmatch(query)
     if challenge is None:
@@ -138,7 +138,7 @@ def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:
     """Challenge the server that listens on ``port`` of 127.0.0.1. A starting server answers when it has started.
 
     Raises:
-        NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
+        NotProvedError: no server listens, the answer is not a proof, or is missing after ``seconds``.
     """
     nonce = secrets.token_hex(32)
     body = _http_get(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)

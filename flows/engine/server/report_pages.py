@@ -1,9 +1,9 @@
-"""Serve the pages of release reports beside the Prefect UI, to whoever is signed in there (document 5 §3).
+"""Serve the pages of release reports next to the Prefect UI, to users signed in there (document 5 §3).
 
 The UI keeps the login in its local storage and sends it with each call of the API. A link does not send it, and a
 cookie would go to every port of the host. So a request without the login is answered 401 with a page whose script takes
-the login from there, asks for the same address with it, and shows the answer. That page allows no script but this one:
-the report that it shows runs none. No request that does not carry the login itself gets a report, whoever caused it.
+the login from there, asks for the same address with it, and shows the answer. That page allows no other script,
+so the report in it runs none. Only requests that carry the login get a report.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReportPages:
         return HTMLResponse(page, headers=PRIVATE | {"content-security-policy": _REPORT_POLICY})
 
     def _page(self, path: str) -> bytes | None:
-        """Return the page with this path; ``None`` if there is none that only the owner of the directory can write."""
+        """Return the page with this path; ``None`` if it is missing or not private to the directory's owner."""
         from tasks.release_report.page import files  # the server starts without the templates of the page
 
         found = _PAGE.fullmatch(path)

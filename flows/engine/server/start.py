@@ -61,7 +61,7 @@ SERVER = QUIET | {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     # A job that waits for a person, or whose machine died, is ours to judge (4-product.md §4).
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
-    # Late is a run that nobody took up an hour after its time: a notification tells of it, and it may still begin.
+    # A run not started an hour after its time is late: this triggers a notification, and the run may still begin.
     "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "3600",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
     # In a file below PREFECT_HOME: in its memory, after a kill -9 the slots of lost runs would be taken for ever.
@@ -75,7 +75,7 @@ SERVER = QUIET | {
 
 NO_BLOCKS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
-    # What was not done must not be noted as done.
+    # Prefect must not cache the registration disabled above as done.
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
 }
 """Without the catalogue of the UI's page Blocks, a quarter of a first start; no job needs it."""
@@ -96,15 +96,15 @@ class EmbeddedServer:
     """This process's share in the server of one jobs directory.
 
     ``begin()`` starts the server if none runs and returns at once; ``address()`` waits until it answers;
-    ``release()`` gives the share back and, if it was the last one and nobody wants the server to ``linger``, waits
-    until the server is gone.
+    ``release()`` gives the share back and, if it was the last one and no user requested ``linger``, waits until
+    the server has ended.
     """
 
     def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0), stay_at: int | None = None) -> None:
         """Prepare a share; ``stay_at`` is the port of a server that stays until ``server stop`` (0: a free one).
 
         Raises:
-            InputError: somebody else can change the jobs directory (``jobs-dir-unsafe``).
+            InputError: another user can change the jobs directory (``jobs-dir-unsafe``).
         """
         check_jobs_dir(jobs_dir)
         self.home = jobs_dir.absolute() / ".prefect"
@@ -138,7 +138,7 @@ class EmbeddedServer:
                 self._begin()
                 unless_begun.pop_all()
             if not self.starts:
-                self._telling.close()  # it runs already: what the command does until it asks is no waiting
+                self._telling.close()  # it runs already: the time until the first request is not a wait
         except OSError as error:
             raise StorageError(
                 "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
@@ -182,7 +182,7 @@ class EmbeddedServer:
         return self.announced()
 
     def release(self) -> None:
-        """Give the share back; when nobody else has one, and the server does not linger, wait for its end."""
+        """Give the share back; if it was the last one and the server does not linger, wait for its end."""
         self._telling.close()
         if self._share is not None:
             self._share.close()
@@ -193,7 +193,7 @@ class EmbeddedServer:
         with patience("waiting for the local Prefect server to end, for 10 s at most"):
             while time.monotonic() < deadline and self._child.poll() is None:
                 if time.monotonic() > deadline - 8 and (self.home / NAME).exists():
-                    return  # somebody else still uses it
+                    return  # another process still uses it
                 time.sleep(0.02)
 
     def __enter__(self) -> Self:
@@ -219,10 +219,10 @@ def report_wait() -> AbstractContextManager[None]:
 
 
 def locked(handle: IO[bytes], how: int, holder: str) -> None:
-    """Take a lock that others hold only for moments; ``holder`` says who, and gives the path of the lock.
+    """Take a lock that others hold only briefly; ``holder`` names them and the path of the lock.
 
     Raises:
-        NetworkError: somebody holds it for longer than ``START_TIMEOUT``.
+        NetworkError: it is held for longer than ``START_TIMEOUT``.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while True:
@@ -241,7 +241,7 @@ def locked(handle: IO[bytes], how: int, holder: str) -> None:
 def spawn(
     home: Path, *, stay: bool = False, linger: float = 0.0, port: int = 0
 ) -> tuple[subprocess.Popen[bytes], ApiAddress]:
-    """Start a server process in a session of its own, so that a terminal's Ctrl-C does not reach it.
+    """Start a server process in a new session, so that a terminal's Ctrl-C does not reach it.
 
     It holds neither the terminal nor the pipes of this process. The caller holds ``start.lock`` and has checked that no
     server lives. If a server died without removing its address, another program may listen there and have received the
@@ -284,7 +284,7 @@ def spawn(
     with ExitStack() as stack:
         stack.enter_context(listener)
         log = stack.enter_context(stack.enter_context(OutFile(home / "server.log")).opened())
-        # Locked before the server is born: there is no moment in which it lives and looks dead.
+        # Locked before the server starts, so that a live server never appears dead.
         lock = stack.enter_context(open_private(home / "server.lock", "r+b"))
         locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
         if os.fstat(lock.fileno()).st_size:  # not shortened: on a full disk the server could not write it again

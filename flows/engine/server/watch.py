@@ -44,13 +44,13 @@ def is_alive(home: Path) -> bool:
     """Return whether a server process of this jobs directory lives, as the kernel shows by its lock.
 
     Raises:
-        StorageError: the lock cannot be checked, for example for want of file descriptors.
+        StorageError: the lock cannot be checked, for example without free file descriptors.
     """
     return _state(home) is not None
 
 
 def _state(home: Path) -> bytes | None:
-    """Return what the live server has written into its lock file, ``STARTED`` or blanks; ``None`` without a server.
+    """Return the live server's content of its lock file, ``STARTED`` or blanks; ``None`` without a server.
 
     Raises the errors of ``is_alive``.
     """
@@ -143,7 +143,7 @@ def watched(address: ApiAddress) -> Iterator[None]:
 
 def _watch(address: ApiAddress, home: Path, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
-        # Without file descriptors, say, nobody knows; that is no death.
+        # An error (no file descriptors) does not prove a dead server.
         with suppress(StorageError):
             if not is_alive(home) or _replaced(address, home):
                 end(home)
