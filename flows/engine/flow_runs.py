@@ -49,7 +49,7 @@ def set_parameters(api: PrefectApi, run_id: str, parameters: Mapping[str, Any]) 
 
 
 def set_labels(api: PrefectApi, run_id: str, labels: Mapping[str, Label]) -> bool:
-    """Merge ``labels`` into the run's; ``True`` once they are durable, ``False`` without such a run.
+    """Merge ``labels`` into the run's; ``True`` once durable, ``False`` without such a run.
 
     An empty string clears one.
     """

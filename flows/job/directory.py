@@ -29,7 +29,7 @@ class JobDirectory:
         """Return the directory of a job; ``job_id`` must be a UUID, so it cannot lead elsewhere.
 
         Raises:
-            InputError: it is no UUID.
+            InputError: not a UUID.
         """
         try:
             canonical = str(UUID(job_id))
@@ -105,7 +105,7 @@ class JobDirectory:
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
 
-        What a kept step names, such as an earlier wait's corrected files, stays.
+        Directories named by a kept step, such as an earlier wait's corrected files, stay.
         """
         from tasks.release_report.page import files  # a status needs no page
 
@@ -128,7 +128,7 @@ class JobDirectory:
         """Remove everything but the lock file, which may still be in use.
 
         NFS keeps a file that is open under another name, in the same directory, which then cannot be removed. Raises
-        ``StorageError`` (``job-delete``) for what cannot be removed.
+        ``StorageError`` (``job-delete``) if a removal fails.
         """
         with self._removing():
             for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
@@ -140,7 +140,7 @@ class JobDirectory:
                     entry.unlink()
 
     def delete(self) -> None:
-        """Remove the directory, once it is cleared and nobody has its lock. Raises what ``clear`` does."""
+        """Remove the directory, once it is cleared and its lock is free. Raises as ``clear``."""
         with self._removing(), suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 

@@ -138,8 +138,8 @@ def config_command(inputs: JobInputs, verb: str, *rest: str) -> str:
 
 
 def job_name(loaded: LoadedConfig, job_id: str, planned: str | None = None) -> str:
-    """Return the name of a run: project or configuration, and date (``4-product.md`` §5); the id tells those of one
-    minute. ``planned`` is the time (ISO 8601) of a run that had to wait for another one, which may last a day.
+    """Return the name of a run: project or configuration, and date (``4-product.md`` §5); the id distinguishes runs
+    of one minute. ``planned`` is the time (ISO 8601) of a run that had to wait for another, perhaps for a day.
     """
     when = datetime.now(UTC) if planned is None else datetime.fromisoformat(planned)
     project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
@@ -205,7 +205,7 @@ def classify(argument: str) -> tuple[str, str]:
     """Return ``("crtdl", path)`` or ``("input", directory or URL)``.
 
     Raises:
-        InputError: says what was expected and what was found.
+        InputError: names the expected and the found kind.
     """
     if is_url(argument):
         try:
@@ -263,7 +263,7 @@ def _why_no_crtdl(path: Path) -> str | None:
         try:
             document = parse_document(content, path)
         except InputError:
-            document = json.loads(content)  # a CRTDL all the same; what is wrong with it is found before the job
+            document = json.loads(content)  # still a CRTDL; its errors are found before the job
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     except (ValueError, RecursionError):

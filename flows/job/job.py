@@ -96,7 +96,7 @@ class RunningJob:
         Raises:
             ConfigError: the configuration is not valid now.
             JobBusyError: another process runs the job, or of one that is ``deployed`` has ended it meanwhile.
-            InputError: ``enabled_steps`` are not what the job was started with.
+            InputError: ``enabled_steps`` changed since the start of the job.
         """
         loaded = inputs.load()
         config = loaded.config
@@ -193,7 +193,7 @@ class RunningJob:
         return self.command("job run", "--step", str(position), "--force")
 
     def record(self) -> JobRecord:
-        """Return the record as last read, with everything this process knows about the steps."""
+        """Return the record as last read, with this process's current state of the steps."""
         steps = tuple(self.steps[position] for position in sorted(self.steps))
         return self.writer.cached().model_copy(update={"steps": steps})
 
@@ -214,7 +214,7 @@ def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:
     """Take the lock of a worker's run; wait for another process that is ending (*Suspend*, then *Resume* at once).
 
     Raises:
-        JobBusyError: it goes on, or the run has come to another end meanwhile.
+        JobBusyError: it continues, or the run has ended in another way meanwhile.
     """
     try:
         lock.acquire()

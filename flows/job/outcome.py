@@ -69,7 +69,7 @@ def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
     except Pause:
         if job.journal.over:
             raise  # the job parked itself, or was suspended while a step ran
-        # Prefect's engine noticed first, between two steps, that somebody suspended the run.
+        # Prefect's engine noticed the suspend first, between two steps.
         at = next((n for n, step in sorted(job.steps.items()) if step.state != "completed"), len(job.steps))
         return stopped(job, at, Stopped(SUSPEND))
     except SluiceError as error:
@@ -150,7 +150,7 @@ def stopped(job: RunningJob, position: int, reason: Stopped) -> Outcome:
 
     Raises:
         prefect.exceptions.TerminationSignal: a runner asked this process to end.
-        prefect.exceptions.Pause: somebody suspended the run, which stays so.
+        prefect.exceptions.Pause: the run was suspended, and stays so.
     """
     if str(reason) == AWAY:
         return failed(job, position, away())
@@ -222,12 +222,12 @@ def refuse_scratch(inputs: JobInputs) -> None:
 
 
 def name_and_check(job: RunningJob) -> None:
-    """Name the run of a new job of a deployment, and check what a command checks before it makes a job.
+    """Name the run of a new job of a deployment, and run a command's checks before a job.
 
     Raises:
         Ended: the checks found something.
     """
-    if is_made_up(job.record().name):  # a name that somebody typed in the form stays
+    if is_made_up(job.record().name):  # a name typed in the form stays
         rename_run(job.api, job.id, job_name(job.loaded, job.id, job.record().created))
         job.writer.read()
     findings = preflight(job.loaded, job.inputs, tell=logger.warning)

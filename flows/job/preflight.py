@@ -41,8 +41,8 @@ def preflight(
 ) -> list[SluiceError]:
     """Return all findings; steps at the positions ``done`` are complete and are not checked.
 
-    Doubts about a service are passed to ``tell``. ``job_dir`` is the directory of a job to be continued: data in it
-    needs no further space, and a file of which the job has its own copy is checked there (``JobInputs.own_crtdl``).
+    ``tell`` gets warnings about a service. ``job_dir`` is the directory of a job to be continued: data in it
+    needs no further space, and a file that the job has copied is checked in the copy (``JobInputs.own_crtdl``).
     """
     config = loaded.config
     complete = set(done)

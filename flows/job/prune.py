@@ -43,14 +43,14 @@ SAY_EVERY = 5.0
 """Seconds between two words on how far it is."""
 
 PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED})
-"""States in which a job may be old. Waiting, running and pending jobs are somebody's work in progress."""
+"""States in which a job may be old. Waiting, running and pending jobs are work in progress."""
 
 
 def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
     """Remove a job's directory and record; also a directory that lost its record. Refused while the job runs.
 
     Raises:
-        InputError: there is no such job.
+        InputError: the job does not exist.
         JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
@@ -195,13 +195,13 @@ def _remove_batch(
             except StorageError as error:
                 unlocked.append(error)
 
-        # Each of a dead machine takes a minute: all of them together first, while nobody else is kept from the others.
+        # Each lock of a dead machine takes a minute: take all of these at once first, before locking the other jobs.
         dead = {one.id for one in batch if named_elsewhere(JobDirectory.of(session.jobs_dir, one.id).path)}
         for_each([record for record in batch if record.id in dead], lock, threads=len(dead), stop=Stop())
         for_each([record for record in batch if record.id not in dead], lock, threads=1, stop=Stop())
         for error in unlocked:
             tell(error)
-        # As they are now that nobody else can change them; the locks this process holds do not make them running.
+        # Read them again now that they are locked; the locks of this process do not make them running.
         for run in session.api.runs(list(mine)) if mine else ():
             record = JobRecord.of(run)
             if not _old(record, before):
@@ -229,7 +229,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
     """Hold a job's lock, or only the lease if the job has no directory.
 
     Raises:
-        JobBusyError: somebody else has it.
+        JobBusyError: another process has it.
     """
     job = directory.path.name
     with ExitStack() as stack:
@@ -255,7 +255,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:
-    """Remove the files in the directory, then the record, then the lock file once nobody holds the lock."""
+    """Remove the files in the directory, then the record, then the lock file once the lock is free."""
     directory.clear()
     delete_runs(session.api, [directory.path.name])
 
@@ -263,7 +263,7 @@ def _remove(session: Session, directory: JobDirectory) -> None:
 def _tell_of_unrecorded(
     session: Session, known: Iterable[str], before: datetime, problems: list[StorageError], *, dry_run: bool
 ) -> None:
-    """Report directories of jobs that this Prefect API does not know: they hold data that no list shows.
+    """Report directories of jobs without a record at this Prefect API: no list shows their data.
 
     A directory with nothing but a lock is left from an interrupted removal and is removed; errors are added to
     ``problems``.
@@ -283,7 +283,7 @@ def _tell_of_unrecorded(
                 print_line(f"warning: {path} has no record at this Prefect API and is left alone, {size}", err=True)
                 print_line(f"hint: {about('job delete', path.name)}", err=True)
         except (FileNotFoundError, JobBusyError):
-            continue  # somebody else is at it
+            continue  # another process removes it
         except StorageError as error:
             _report_problem(error, problems)
         except PermissionError:

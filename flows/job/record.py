@@ -1,8 +1,8 @@
-"""The job record: what the program writes into the labels of the flow run and reads back.
+"""The job record: labels of the flow run that the program writes and reads back.
 
-``4-product.md`` §4: a flow run is a job; labels ``job.*`` are what the program reads back, artifacts are what a person
-reads. A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
-are JSON text in one label, so that they change together. Nothing here is a payload, a secret or a person's identifier.
+``4-product.md`` §4: a flow run is a job; labels ``job.*`` are for the program, artifacts are for people.
+A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
+are JSON text in one label, so that they change together. The record has no payload, secret or identifier of a person.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredMode
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 AT_THE_END = "end"
-"""In place of a position: what the release report at the end of the job showed."""
+"""Replaces the position for the release report at the end of the job."""
 
 
 class ProgressRecord(StoredModel):
@@ -72,7 +72,7 @@ class JobRecord(StoredModel):
     shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
     seen: dict[int, str] = Field(default_factory=dict)
-    """The digest of what was there when a wait was parked."""
+    """Digest of the files present when a wait was parked."""
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
@@ -117,8 +117,8 @@ class JobRecord(StoredModel):
         at = waiting.position if waiting is not None else 0
         waits = at in places and at not in approvals and steps[at - 1].state == "waiting"
         if state is JobState.INTERRUPTED and waits:
-            # Not parked, or not any more: killed before it was, or resumed with or without an answer while no worker
-            # would go on. ``continue`` does.
+            # Not parked, or no longer: killed before parking, or resumed with or without an answer without a worker to
+            # run it. ``continue`` runs it.
             state = JobState.WAITING
         return cls(
             id=run["id"],
@@ -337,7 +337,7 @@ class RecordWriter:
         return JobRecord.of(self._run) if self._run is not None else self.read()
 
     def set(self, **labels: Label | BaseModel | None) -> bool:
-        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
+        """Set labels ``job.<name>``; ``__`` in a name means a dot; ``None`` clears. ``False``: the run is gone."""
         written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
         with self._lock:
             there = set_labels(self.api, self.job_id, written)
@@ -364,7 +364,7 @@ class RecordedHandle(HandleStore):
     def __init__(
         self, writer: RecordWriter, tell: Collector, command: Callable[..., str] = about_the_configuration
     ) -> None:
-        """Set the receiver of events (``tell``) and of commands about the configuration (``command``)."""
+        """Set the receiver of events, and the maker of commands about the configuration."""
         super().__init__()
         self._writer = writer
         self._tell = tell
@@ -380,7 +380,7 @@ class RecordedHandle(HandleStore):
 
         The event comes first: a later run does not announce a handle that is in the record.
 
-        Raises ``TerminalError`` (``job-unknown``) when somebody has removed the run.
+        Raises ``TerminalError`` (``job-unknown``) if the run was deleted.
         """
         gone = Status(message="the extraction job is gone")
         self._tell(KickOff(extraction=handle.job_id) if handle is not None else gone)

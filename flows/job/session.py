@@ -46,7 +46,7 @@ class Session:
         """Return the id of the job given by an id, the beginning of one, or ``latest``.
 
         Raises:
-            InputError: there is none, or more than one.
+            InputError: no job, or more than one.
             StorageError: the jobs directory cannot be read.
         """
         return which.in_record(
@@ -77,7 +77,7 @@ class Session:
         """Return the record of one job of this jobs directory.
 
         Raises:
-            InputError: there is none.
+            InputError: it does not exist.
         """
         directory = JobDirectory.of(self.jobs_dir, job_id)
         run = self.api.read_run(directory.path.name)

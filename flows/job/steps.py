@@ -68,7 +68,7 @@ def finish_step(job: RunningJob, context: StepContext, report: StepReport, *, ex
         of_this_instance["inventory"] = known.inventory  # that of the record, not of a file
     step = job.steps[position] = report.model_copy(update=of_this_instance)
     if not before:
-        # Before the record: once that says complete, no later run announces it.
+        # Before the record: later runs do not announce a recorded step.
         mode = str(job.config.services.send.send_as) if declared(name).delivers else None
         job.journal.completed(step, mode=mode)
         job.writer.step(step, progress=None)

@@ -37,7 +37,7 @@ AWAY = "prefect-away"
 """Why a step stops when the Prefect API has been away for longer than a running job bridges."""
 
 HURRY = 10.0
-"""Seconds for which a call of the watcher may last: what it could not write it writes the next time."""
+"""Seconds that a call of the watcher may last; after a failure, the next call writes current data."""
 
 CANCEL = "cancel"
 SUSPEND = "suspend"
@@ -56,7 +56,7 @@ class Watcher:
     @contextmanager
     def watching(self, step: str, position: int, progress: Meter) -> Iterator[None]:
         """Watch while the step runs."""
-        # One for each step: a thread that still waits for an answer must not go on when the next step begins.
+        # One for each step: a thread still waiting for an answer must not continue into the next step.
         end = threading.Event()
         thread = threading.Thread(target=self._watch, args=(step, position, progress, end), daemon=True)
         thread.start()
@@ -96,7 +96,7 @@ class Watcher:
                 outage = self._writer.api.outage
                 if outage is not None and outage.over:
                     self._stop.request(AWAY)
-                if not complained and outage is None:  # else it is told for all calls together
+                if not complained and outage is None:  # else the outage is logged once for all calls
                     complained = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
         return recorded
@@ -105,7 +105,7 @@ class Watcher:
         try:
             self._show(step, snapshot)
         except (OSError, ValueError) as error:
-            # Nobody looks any more. The watch goes on: it is how a cancel reaches the run.
+            # The output is closed. Keep watching, because a cancel reaches the run this way.
             self._show = _nobody
             logger.warning("progress is not shown any more: %s", type(error).__name__)
 
@@ -114,7 +114,7 @@ class Watcher:
         self._writer.set(
             progress=ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
         )
-        # What is read is not yet done: the last answers of a service are still to come.
+        # All input read is not the end: the last answers of a service are still to come.
         percent = min(round(100 * (snapshot.fraction or 0.0)), 100 if over else 99)
         self._page.entitle(running_title(position, step, None if snapshot.fraction is None else percent, text))
 

@@ -31,7 +31,7 @@ def begun(text: str, reference: str, hint: str) -> str:
     """Return ``text`` as the normalised beginning of an id.
 
     Raises:
-        InputError: it is none, or too short to name anything; with this ``reference``.
+        InputError: it cannot begin an id, or is too short; with this ``reference``.
     """
     start = text.lower()
     if len(start) < SHORTEST or not is_beginning(start):
@@ -90,7 +90,7 @@ def by_directory(jobs_dir: Path, text: str) -> str | None:
     """Return the id of a job found by its directory; ``None`` for ``latest``, and for a job without a directory.
 
     Raises:
-        InputError: ``job-id``: it is no beginning of an id; ``id-ambiguous``: of several.
+        InputError: ``job-id``: no id can begin with it; ``id-ambiguous``: several do.
         StorageError: the jobs directory cannot be read.
     """
     if text == LATEST:
@@ -111,7 +111,7 @@ def in_record(
     ``ids`` are all jobs, ``to_begin`` those that have no directory yet, ``latest`` is the newest that was asked for.
 
     Raises:
-        InputError: as ``by_directory``; ``job-unknown``: there is no such job.
+        InputError: as ``by_directory``; ``job-unknown``: the job does not exist.
         StorageError: the jobs directory cannot be read.
     """
     if text == LATEST:

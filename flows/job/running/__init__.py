@@ -1,4 +1,4 @@
-"""Answer the question whether a job is running, and by whom.
+"""Detect whether a job is running, and which process runs it.
 
 Rules (``4-product.md`` §4 and §6, ``docs/decisions/0032-two-signs-of-life.md``):
 
@@ -8,7 +8,7 @@ Rules (``4-product.md`` §4 and §6, ``docs/decisions/0032-two-signs-of-life.md`
    heartbeat file (``proof.py``). It ends itself when it could give neither sign of life for a while.
 3. Another machine takes over only after it has watched both signs, without a gap, for a whole lease (``proof.py``).
    Clocks of two machines are never compared.
-4. Prefect's own state of a run decides nothing. ``state.py`` combines it with the lock into the state that a person
-   sees; a run that is recorded as running while nobody holds the lock is ``interrupted``.
+4. Prefect's state of a run decides nothing alone. ``state.py`` combines it with the lock into the displayed state; a
+   run that is recorded as running while its lock is free is ``interrupted``.
 5. ``sweep.py`` corrects Prefect's state of such runs. It takes the lock first, so no run that begins is hit.
 """

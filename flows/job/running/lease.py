@@ -1,17 +1,16 @@
 """The lock of a job across machines: a Prefect global concurrency limit ``job-<id>`` with a lease, and a heartbeat.
 
-``4-product.md`` §6. ``flock`` (``lock.py``) holds between the processes of one machine; between machines only
-what all of them see holds, and that is the Prefect API and the job's directory. The limit has one slot, and it is taken
-as long as the limit exists: creating it takes the lock (names are unique), removing it by its own id gives it back. Its
-``updated`` time is the lease, which the holder renews. All of it is in Prefect's database, so it survives a restart of
-the server.
+``4-product.md`` §6. ``flock`` (``lock.py``) holds between the processes of one machine; machines share
+only the Prefect API and the job's directory. The limit has one slot, which is taken as long as the limit exists:
+creating the limit takes the lock (names are unique), removing it by its id releases the lock. Its
+``updated`` time is the lease, which the holder renews. Prefect's database keeps it over a restart of the server.
 
-A server may be away for longer than any lease while its jobs go on, so the holder gives two signs of life: it renews
-the lease, and it writes the heartbeat file (``proof.py``). It goes on as long as one of both was written
-in the last ``LeaseTimes.give_up`` seconds, and before it ends it makes sure once more, because a machine that only
-slept is late with both. Who takes over has watched both for a whole lease (``proof.py``), removes the limit
-by id, makes its own and writes its name into ``.lock``. A holder that was away finds another's name there, before each
-request to a service and before each heartbeat, or its limit gone and another in its place, and ends at once.
+A server may be away for longer than any lease while its jobs continue, so the holder gives two signs of life: it renews
+the lease, and it writes the heartbeat file (``proof.py``). It continues as long as one of both was written in the last
+``LeaseTimes.give_up`` seconds, and tries both once more before it ends, because a machine that only slept is late with
+both. A successor watches both for a whole lease (``proof.py``), removes the limit by id, makes a new one and writes its
+name into ``.lock``. A holder that was away finds that name, before each request to a service and before each heartbeat,
+or finds its limit replaced, and ends at once.
 ``docs/decisions/0032-two-signs-of-life.md`` has the proof.
 """
 
@@ -112,7 +111,7 @@ class Limits(PrefectApi):
         """Return the time on the server's clock, which sets ``updated``: clocks of two machines differ.
 
         Raises:
-            NetworkError: the server does not answer, or does not say.
+            NetworkError: the server does not answer, or without a time.
         """
         try:
             return parsedate_to_datetime(self._client.get("/health").headers["date"])
@@ -167,8 +166,8 @@ def end_process(error: SluiceError) -> None:
 
 
 class Lease:
-    """The lease of one job and its heartbeat, each renewed by its own thread until the release, so that a server or
-    directory that hangs delays no other.
+    """The lease of one job and its heartbeat, each renewed in a separate thread until the release, so that a hanging
+    server or directory does not delay the other one.
 
     ``lost`` is called in one of these threads when another machine may have the job. It must not let the process
     continue.
@@ -242,12 +241,12 @@ class Lease:
         if before is None:
             try:
                 if (limit := self._limits.create(self.name)) is not None:
-                    return limit  # as nearly always: nobody has it
+                    return limit  # as nearly always: it was free
             except NotTakenError:
                 raise
             except NetworkError as error:
-                # One that was created without an answer is renewed by nobody: it is replaced as a dead holder's is,
-                # also when the server carries the call out only after it was asked for the limit.
+                # A limit created without an answer has no holder: it is replaced like a dead holder's, even if the
+                # server creates it only after the search for it.
                 logger.warning("the lease of the job is asked for again: %s", error.message)
                 attempts = 2
         for _ in range(attempts):
@@ -294,7 +293,7 @@ class Lease:
             self._sign, wait = max(self._sign, begun), self._times.renew
 
     def _made_again(self) -> bool:
-        """Create the limit again if it is gone although nobody took the job, for example after a database restore."""
+        """Create the limit again if it is gone but the job was not taken, for example after a database restore."""
         if self._heartbeat is None or not self._still_ours():
             return False
         try:
@@ -324,7 +323,7 @@ class Lease:
                     return
                 heartbeat.beat(str(self.limit))
             except OSError as error:
-                # A directory that is gone was removed by who has the right to: a prune says what it did.
+                # A missing directory was removed deliberately: a prune reports it.
                 if not said and not isinstance(error, FileNotFoundError):
                     logger.warning("the heartbeat of the job is not written: %s", _failure_text(error))
                 said = True

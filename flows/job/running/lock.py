@@ -2,8 +2,8 @@
 
 On one machine ``flock``, which the kernel releases (``4-product.md`` §4). With a Prefect API that other machines may
 share, also a lease (``lease.py``): ``flock`` does not reach across machines on every file system. ``.lock`` names the
-holder: its own machine need not wait for the lease of a killed process, and a holder that was taken for dead finds
-another name there.
+holder: its machine need not wait for the lease of a killed process, and a holder that was taken for dead finds another
+name there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATIENCE = 1.0
 
 
 HANDED_OVER = 15.0
-"""Seconds that who watched another machine for a whole lease may need besides, to say what it found."""
+"""Extra seconds for an observer of another machine, after a whole lease, to act on its result."""
 
 
 class JobBusyError(TerminalError):
@@ -73,8 +73,8 @@ class JobLock:
     held: ClassVar[dict[Path, JobLock]] = {}
 
     def __init__(self, directory: Path, *, bridges: bool = False, judges: bool = False) -> None:
-        """``bridges``: wait for a Prefect API that is away as long as a running job does. ``judges``: whoever takes it
-        does not run the job, and leaves the time of the last sign of life as it was.
+        """``bridges``: wait for a Prefect API that is away as long as a running job does. ``judges``: the holder
+        does not run the job, and leaves the time of the last sign of life unchanged.
         """
         self.path = directory.absolute() / LOCK
         self._bridges = bridges
@@ -134,7 +134,7 @@ class JobLock:
         """Return whether the lock file names this process as the holder.
 
         Raises ``OSError`` if the file cannot be read. A new holder writes its name and never removes the file: if it is
-        gone, somebody removed the job's directory.
+        gone, the job's directory was removed.
         """
         if read_file(self.path) == self._content:
             return True
@@ -166,8 +166,8 @@ class JobLock:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # While the file names another machine, who has the lock here watches whether that one lives: it ends
-                # with what it found, and a command that was told to continue the job is not refused for it.
+                # While the file names another machine, the local holder of the lock watches that machine and then
+                # ends, so a command that continues the job waits for it instead of being refused.
                 holder = _holder(handle)
                 if holder != before:
                     begun, before = time.monotonic(), holder
@@ -215,7 +215,7 @@ class JobLock:
             try:
                 self._give_back(lease is not None)
             except OSError as error:
-                # What the job did is safe, and the kernel lets go; who comes next waits for a whole lease.
+                # The job's results are safe, and the kernel releases the lock; the next holder waits for a whole lease.
                 logger.warning("the lock of the job is not written: %s", error.strerror or type(error).__name__)
 
     def _give_back(self, leased: bool) -> None:
@@ -253,7 +253,7 @@ def is_held(directory: Path) -> bool:
             holder = _holder(handle)
     except BlockingIOError:
         if not named_elsewhere(directory):
-            return True  # else somebody here watches whether the one it names lives
+            return True  # else a local process watches the named machine
     except OSError:
         return False
     else:

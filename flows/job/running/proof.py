@@ -45,10 +45,10 @@ class LeaseTimes:
 HEARTBEAT = ".heartbeat"
 
 _LENGTH = 64
-"""Bytes of it, always: a full disk has room for what replaces it."""
+"""Constant size in bytes, so that it can be rewritten on a full disk."""
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
-"""No link is followed, and no pipe is waited for: what stands there then is no sign of life."""
+"""No link is followed, and no pipe is waited for: neither is a sign of life."""
 
 
 class Heartbeat:
@@ -129,7 +129,7 @@ def watch_for_silence(
     seconds, after which the watch begins anew. ``clock`` and ``sleep`` are seams for tests.
 
     Raises:
-        LeaseTakenError: somebody gave a sign of life.
+        LeaseTakenError: the holder gave a sign of life.
         NetworkError: the server did not answer for ``patience``.
         OSError: the job's directory cannot be read.
     """

@@ -49,10 +49,10 @@ def job_state(run: Json, directory: str | None) -> JobState:
             labels: Json = run.get("labels") or {}
             if labels.get("job.waiting") or not labels.get("job.run"):
                 return JobState.WAITING
-            return JobState.RUNNING if held else JobState.STOPPED  # it did not park itself: somebody suspended it
+            return JobState.RUNNING if held else JobState.STOPPED  # not parked, but suspended by a person
         case "CRASHED" if name == "Stopped":
             return JobState.STOPPED
-        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
+        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine continues
             return JobState.RUNNING if held or _handing_over(run, directory) else JobState.INTERRUPTED
         case "CANCELLING":
             return JobState.RUNNING if held else JobState.CANCELLED

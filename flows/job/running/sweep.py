@@ -2,7 +2,7 @@
 
 ``4-product.md`` §4: an interrupted job is recorded as running, but its lock is free. Prefect would show such a run as
 Running for ever. It becomes Crashed, with the name ``Interrupted`` and the command that continues it, or Cancelled if
-somebody cancelled it. A worker sweeps at its start and every minute, a command when it lists jobs.
+it was cancelled. A worker sweeps at its start and every minute, a command when it lists jobs.
 
 Only a process that sees the job's directory judges its run. ``how_long_watched`` alone decides whether the process is
 gone; the sweep takes the job's lock first and checks again, so no run that begins is hit.
@@ -37,19 +37,19 @@ EVERY = 60.0
 """Seconds between two looks of a worker."""
 
 WATCHED = 60.0
-"""Seconds, by the clock of who looks, in which a run gave no sign whose lock tells nothing: one whole lease."""
+"""Seconds without a sign of life, by the observer's clock, if the lock proves nothing: one whole lease."""
 
 AT_ONCE = 8
 """Locks of dead machines that are waited for together."""
 
 FRESH = timedelta(days=3)
-"""For how long after its time a job of a schedule is continued without a person; later it is only told."""
+"""Time after its start at which a scheduled job is still continued without a person; later only reported."""
 
 AT_MOST = 3
 """How often one job is continued without a person: what ended a process may end the next one, too."""
 
 LATE = timedelta(hours=1)
-"""How long after its time a run that nobody took up is told, as the servers of ``deployments/`` do."""
+"""Delay after which a run that has not started is reported, as by the servers of ``deployments/``."""
 
 Unfinished = Literal["continue", "tell"]
 
@@ -97,7 +97,7 @@ class Sweep:
         self._looked: float | None = None
 
     def run_once(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
-        """Correct the runs proved dead by now; then ``continue`` or ``tell`` of the scheduled jobs that were cut off.
+        """Correct the runs proved dead by now; then ``continue`` or report the scheduled jobs that were cut off.
 
         Raises ``SluiceError`` when the API does not answer.
         """
@@ -123,7 +123,7 @@ class Sweep:
         needed = how_long_watched(run, record)
         if needed is None or (not self._waits and record.directory and lock.named_elsewhere(Path(record.directory))):
             return False
-        # Whoever runs it writes into its record: that changes the run, and the watch begins anew.
+        # A live process writes into the record: that changes the run, and the watch begins anew.
         sign = f"{state_id(run)} {run.get('updated')}"
         seen, since = watched.get(record.id, (sign, now))
         if seen != sign:
@@ -211,7 +211,7 @@ def how_long_watched(run: Json, record: JobRecord) -> float | None:
     proves nothing: a worker's run may still be starting.
     """
     if record.directory is None:
-        return TAKEN_UP.total_seconds()  # it ended before it had one: there is no lock to look at
+        return TAKEN_UP.total_seconds()  # it ended before it had one: no lock to check
     last = lock.last_holder(Path(record.directory))
     if last is None:
         return None
@@ -222,12 +222,12 @@ def how_long_watched(run: Json, record: JobRecord) -> float | None:
 
 
 def _nobody_else(record: JobRecord) -> JobLock | nullcontext[None]:
-    """Return the job's lock, which every new run needs; without a directory there is none."""
+    """Return the job's lock, which every new run needs; nothing without a directory."""
     return nullcontext() if record.directory is None else JobLock(Path(record.directory), judges=True)
 
 
 def was_cut_off(run: Json, record: JobRecord) -> bool:
-    """Return whether a scheduled job ended without anybody stopping it: its process died, or its worker was ended."""
+    """Return whether a scheduled job ended but was not stopped: its process died, or its worker was ended."""
     if not run.get("auto_scheduled"):
         return False
     return record.state is JobState.INTERRUPTED or (record.state is JobState.STOPPED and record.stopped_by == "SIGTERM")
@@ -273,7 +273,7 @@ def state_id(run: Json) -> str:
 
 
 def notice(api: PrefectApi, hint: Callable[[JobRecord], str]) -> None:
-    """Sweep once for a command, correcting only what is proved at once. A failure does not fail the command."""
+    """Sweep once for a command, correcting only runs proved dead at once. A failure does not fail the command."""
     try:
         for _ in Sweep(api, hint=hint, waits=False).run_once():
             pass
