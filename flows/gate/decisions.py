@@ -63,7 +63,7 @@ def answered_at(
 
 
 QUESTION = "question of "
-"""How the line of a question begins: the job goes on waiting with it."""
+"""Beginning of the line of a question, with which the job continues to wait."""
 
 
 def question(by: str, text: str) -> str:
@@ -72,7 +72,7 @@ def question(by: str, text: str) -> str:
 
 
 def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None:
-    """Add a reviewer's question to the record of a job, which goes on waiting."""
+    """Add a reviewer's question to the record of a job, which continues to wait."""
     waiting = record.undecided
     if waiting is not None:
         asked = waiting.model_copy(update={"questions": (*waiting.questions, question(by, text))})
@@ -91,7 +91,7 @@ def record_decision(
 
 
 def with_refusal(record: JobRecord, why: str) -> JobRecord:
-    """Return the record of a job that goes on waiting because the answer in its form was refused."""
+    """Return the record of a job that still waits because the answer in its form was refused."""
     waiting = record.waiting
     return record.model_copy(update={"waiting": waiting.model_copy(update={"refused": (why,)})}) if waiting else record
 
@@ -104,7 +104,7 @@ def to_be_parked(record: JobRecord, waiting: Waiting) -> bool:
 def settle(session: Session, job_id: str) -> JobRecord:
     """Make an answer given in the UI the decision of the job, and return the job's record.
 
-    A rejection ends the job as cancelled, and so does a cancel of a job that nobody runs.
+    A rejection ends the job as cancelled, and so does a cancel of a job without a process.
     """
     record = session.job(job_id)
     waiting = record.waiting
@@ -174,7 +174,7 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
 
 
 def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
-    """Raise ``InputError`` if a decision cannot be accepted, and the job goes on waiting."""
+    """Raise ``InputError`` if a decision cannot be accepted and the job still waits."""
     if decision.approved and shown is not None and decision.report != shown.sha256:
         raise InputError(
             "report-changed", "nothing is decided: the release report was made again in the meantime",
@@ -231,7 +231,7 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
 
 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
-    """Record the end of a cancelled job that nobody runs, by a reviewer's ``rejection`` or in the Prefect UI.
+    """Record the end of a job cancelled while parked, by a reviewer's ``rejection`` or in the Prefect UI.
 
     Logs, summary and pages show it as part of the run that parked the job. The caller holds the job's lock. A file that
     cannot be written is logged only, because the record is what counts.

@@ -1,6 +1,6 @@
 """Make the release report of a job: before the job parks, before data are sent without a reviewer, and at the end.
 
-Document 5, §3. The report is a Prefect task of its own. If it fails, the job goes on, but the record has the error and
+Document 5, §3. The report is a separate Prefect task. If it fails, the job continues, but the record has the error and
 a release needs a reason.
 """
 
@@ -230,7 +230,7 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
         measures = _measured(job, what.found, delivery)
     finally:
         with suppress(OSError):
-            (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
+            (job.directory.path / SPOOL).rmdir()  # spooled files have no names
     made = make(facts, measures, job.directory.path, job.stop)
     if made.in_house.files != what.found.digest:
         raise DataError(

@@ -37,7 +37,7 @@ RELEASED: Final = ".released"
 """The directory, below ``jobs_dir``."""
 
 _AHEAD: Final = timedelta(hours=14)
-"""How far the most eastern clock is ahead: what it calls today is not in the future."""
+"""Offset of the most eastern clock from UTC; its date of today is not in the future."""
 
 
 def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -> ReportFacts:
@@ -76,7 +76,7 @@ def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -
 
 
 def delivery_of(job: RunningJob, place: Path, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
-    """Return what is measured for a report: the files ``there`` below ``place``, and those of the import."""
+    """Return the files measured for a report: those ``there`` below ``place``, and those of the import."""
     first = min(job.steps.values(), key=lambda step: step.position, default=None)
     folder = first.output if first is not None else None
     return Delivery(
@@ -144,7 +144,7 @@ def _asked_patients(inputs: JobInputs) -> int | None:
         return None
 
 
-# --- what was released before ---------------------------------------------------------------------------------
+# --- earlier releases -----------------------------------------------------------------------------------------
 
 
 def record_release(job: RunningJob) -> None:

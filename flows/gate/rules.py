@@ -167,7 +167,7 @@ def other_report(
 
 
 def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineConfig) -> str | None:
-    """Return the error if the report in the directory of the ``job`` is not the recorded one: nobody can decide then.
+    """Return the error if the report in the directory of the ``job`` is not the recorded one. This blocks a decision.
 
     Its contents are never trusted: the stops are in the record.
     """

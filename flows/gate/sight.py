@@ -1,8 +1,8 @@
 """The files that a reviewer sees at a ``wait``, and whether they are still the ones of the decision.
 
 ``4-product.md`` §2: "An approval is for what was seen: it names the hashes of the files." The label ``job.seen.<n>``
-has the digest of the files at the time the job was parked, which the form in the Prefect UI is about; an approval has
-the digest at the time of the approval. The run that continues compares both: a changed, new or missing file makes the
+has the digest of the files of the form in the Prefect UI, from the time the job was parked; an approval has the digest
+from the time of the approval. The run that continues compares both: a changed, new or missing file makes the
 job wait again.
 """
 

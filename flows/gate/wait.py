@@ -226,7 +226,7 @@ class CurrentWait:
     def _reopen(self, why: tuple[str, ...]) -> None:
         """Void the approval of a complete wait, which then asks again. Corrected files stay in place."""
         job, step = self.job, self.job.steps[self.position]
-        # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
+        # The result first: with it the wait would pass every run; without it, the wait is not complete.
         (job.directory.path.parent / job.directory.result_key(self.position, step.name)).unlink(missing_ok=True)
         job.steps[self.position] = StepReport(position=self.position, name=step.name, directory=step.directory)
         self._void(why, **{f"step__{self.position}": job.steps[self.position]})
@@ -234,7 +234,7 @@ class CurrentWait:
     def _void(self, why: tuple[str, ...], **labels: StepReport) -> None:
         position = self.position
         logger.warning("step %d wait: the approval is void, and the job waits again: %s", position, "; ".join(why))
-        # The answer of the form with it: it was for what that form was about.
+        # The answer of the form, too: it was for the files of that form.
         self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "review", "form")), **labels)
         self.again = without_file_names(why)
 
@@ -299,14 +299,14 @@ class CurrentWait:
     def record(self, waiting: Waiting, form: str) -> None:
         """Record where the job waits, before it is parked: from here on it can be decided.
 
-        The directory for corrected files appears after that, so that whoever sees it finds a job that waits.
+        The directory for corrected files is made after that, so that it exists only while the job waits.
 
         Raises:
             StorageError: the directory cannot be made.
         """
         job, position, directory = self.job, self.position, Path(waiting.directory)
         job.steps[position] = job.steps[position].model_copy(update={"directory": directory.name})
-        # The key of the form is kept for each position: the answer is looked for there when the run goes on.
+        # The key of the form is kept for each position: the continued run looks there for the answer.
         labels: dict[str, Any] = {f"form__{position}": form}
         labels[f"seen__{position}"] = self.sight.save_seen(self.there) if self.sight else None
         leave_step(job, position, "waiting", waiting=waiting, **labels)
