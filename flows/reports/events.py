@@ -155,11 +155,6 @@ _ALWAYS: Final[tuple[tuple[type[Event], str, str], ...]] = (
 """Which field an event always has in a state."""
 
 
-def kind_of(event: Event) -> str:
-    """Return the kind of an event, as the field ``event`` names it."""
-    return str(type(event).__struct_config__.tag)
-
-
 def _title(name: str) -> str:
     """Return the name of a class in the schema, which stays when the class is renamed."""
     return name.replace("Event", "")

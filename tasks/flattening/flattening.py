@@ -7,7 +7,6 @@ their names when all of them are complete.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +38,6 @@ from tasks.shared.work import Workers
 
 STATE: Final = "flattening"
 """Directory of the step's own files, below the job directory: ledger, index, answers that were no rows."""
-
-log = logging.getLogger("sluice.flattening")
 
 
 @dataclass(frozen=True)

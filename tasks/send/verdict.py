@@ -69,10 +69,6 @@ class Verdict:
     body: bytes = field(default=b"", repr=False)
 
 
-class _Text(msgspec.Struct):
-    text: Any = None
-
-
 class _ResponseIssue(msgspec.Struct):
     diagnostics: Any = None
     details: Any = None

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox import data as demo
 from tasks.flattening.probe import service as declared_service
 from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.errors import ServiceError
@@ -18,8 +17,6 @@ from tests.peers.flattening import PROFILE, FlatteningJob, bundle, demo_job, of_
 from tests.real.conftest import Measure
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
-
-DATA = Path(demo.__file__).parent
 
 
 def view(group: str, kind: str, *select: dict[str, Any], **more: Any) -> GroupView:

@@ -15,8 +15,6 @@ from fhirpathpy.engine.nodes import FP_DateTime, FP_Time
 
 from deployments.sandbox.flattening.problem import ViewError
 
-RESOURCE_TYPE = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
-
 
 class ViewColumnDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One column: ``path`` is evaluated on the element of its clause."""

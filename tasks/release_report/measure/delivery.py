@@ -55,7 +55,6 @@ class Measurer:
     """Measures the files that leave, as often as is asked for, after those of ``import/``."""
 
     def __init__(self, delivery: Delivery, originals: Originals | None) -> None:
-        self._originals = originals
         self._measure = partial(
             measure, base=delivery.base, spool=delivery.base / SPOOL, stop=delivery.stop, k=delivery.k,
             today=delivery.today, read=delivery.read, region_prefix=delivery.region_prefix, largest=delivery.largest,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import zstandard
 
 from tasks.shared.errors import DataError, InternalError
-
-Level = Literal["fastest", "default", "better", "best"]
 
 _MIB: Final = 1 << 20
 

@@ -60,10 +60,6 @@ _LARGEST_OUTCOME = 8 * 1024 * 1024
 _CODES_SHOWN = 5
 
 
-class _AnswerIssue(msgspec.Struct):
-    code: Any = None
-
-
 class _AnswerOutcome(msgspec.Struct):
     resource_type: Any = msgspec.field(default=None, name="resourceType")
     issue: Any = None

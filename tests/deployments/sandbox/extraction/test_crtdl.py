@@ -82,7 +82,6 @@ def test_what_is_no_json_object_is_a_finding(content: bytes) -> None:
 
 
 G = "dataExtraction.attributeGroups"
-STAY = criterion("Fall", code("s", "1"))
 C = "cohortDefinition.inclusionCriteria.0.0"
 CASES: list[tuple[str, Any, str]] = [
     ("version", "del", "version: is missing"),

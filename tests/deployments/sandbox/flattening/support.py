@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.problem import ViewError
 from deployments.sandbox.flattening.run import read_request, run
 from deployments.sandbox.flattening.view import CompiledView
 
 Json = dict[str, Any]
+
+RESOURCE_TYPE = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 
 
 def column(name: str, path: str | None = None, **more: Any) -> Json:

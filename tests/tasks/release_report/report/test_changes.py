@@ -42,7 +42,6 @@ DATED = [
     "Condition.onsetDateTime", f"Condition.extension({SINCE}).valueDate", "Procedure.performedPeriod.start",
     "MedicationRequest.dosageInstruction.timing.event",
 ]  # fmt: skip
-_MOVED = {path.rpartition(".")[2] for path in DATED}
 
 
 def people(size: int = SIZE, *, born: str = "") -> People:

@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,6 @@ from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
 LINES = b"".join(b'{"resourceType":"Patient","id":"p%d"}\n' % number for number in range(5000))
 ETAG = {"ETag": '"v1"', "Content-Type": "application/fhir+ndjson"}
 Answer = Reply | Raw
-Answerer = Callable[[SeenRequest], Answer] | list[Answer]
 
 
 class DownloadSetting:
