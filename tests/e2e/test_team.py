@@ -89,22 +89,14 @@ def forget(team: TeamSite) -> None:
         team.service(name).forget()
 
 
-def lived_through(
-    team: TeamSite,
-    name: str,
-    happens: Callable[[TeamSite], None],
-    *,
-    killed: int = 0,
-    seconds: float = 2.0,
-    within: float = 1800,
-) -> None:
+def lived_through(team: TeamSite, name: str, happens: Callable[[TeamSite], None], *, killed: int = 0) -> None:
     """Run twenty jobs, four of them during the failure; assert that all complete and no request is repeated.
 
     Of each job that is ``killed`` one transaction may be asked twice, the one that was under way: the receiver has it,
     and nobody is left who saw its answer.
     """
     one = undisturbed(team)
-    team.configure(seconds)
+    team.configure(2.0)
     forget(team)
     jobs = team.start(JOBS)
     wait_until(lambda: team.states(jobs)["Running"] == AT_ONCE, 180)
@@ -113,7 +105,7 @@ def lived_through(
     happens(team)
     over, begun = time.monotonic(), began(team, jobs)
     next_job = None
-    while team.states(jobs) != {"Completed": JOBS} and time.monotonic() - over < within:
+    while team.states(jobs) != {"Completed": JOBS} and time.monotonic() - over < 1800:
         if next_job is None and began(team, jobs) > begun:
             next_job = time.monotonic() - over
             team.slow(0.0)

@@ -63,13 +63,13 @@ def _module(name: str) -> Callable[[Path], str]:
     return version
 
 
-def _printed_version(*options: str, pattern: str = r"(\d+(?:\.\d+)+)") -> Callable[[Path], str]:
+def _printed_version(*options: str) -> Callable[[Path], str]:
     """Return the version that a command prints of itself."""
 
     def version(command: Path) -> str:
         words = [str(command), *options]
         said = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-        found = re.search(pattern, said.stdout)
+        found = re.search(r"(\d+(?:\.\d+)+)", said.stdout)
         return found[1] if found else "unknown"
 
     return version

@@ -72,16 +72,16 @@ class S3Store:
                 body.close()
         return found
 
-    def add_user(self, key_id: str, secret: str, bucket: str, *actions: str) -> None:
-        """A user of versitygw who may do nothing but these actions, in one bucket."""
+    def add_user(self, key_id: str, secret: str, *actions: str) -> None:
+        """A user of versitygw who may do nothing but these actions, in ``BUCKET``."""
         command = (str(self.program), "admin", "create-user", "--role", "user", "--access", key_id, "--secret", secret)
         root = {"ADMIN_ACCESS_KEY": KEY_ID, "ADMIN_SECRET_KEY": SECRET, "ADMIN_REGION": REGION}
         environ = root | {"ADMIN_ENDPOINT_URL": self.admin}
         subprocess.run(command, check=True, capture_output=True, timeout=20, env=environ)
-        arn = f"arn:aws:s3:::{bucket}"
+        arn = f"arn:aws:s3:::{BUCKET}"
         allow = {"Effect": "Allow", "Principal": {"AWS": [key_id]}, "Action": list(actions), "Resource": [f"{arn}/*"]}
         policy = {"Version": "2012-10-17", "Statement": [allow]}
-        self.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+        self.s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy))
 
 
 @contextmanager

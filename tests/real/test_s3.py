@@ -298,7 +298,7 @@ def test_a_clock_that_is_wrong_is_a_terminal_error_that_says_by_how_much(store: 
 
 @only(["versitygw"])  # users of MinIO are made with a client of its own
 def test_keys_that_may_only_write_are_enough(store: S3Store, job: S3Job) -> None:
-    store.add_user("WRITEONLY", "write-only-secret", BUCKET, "s3:PutObject")
+    store.add_user("WRITEONLY", "write-only-secret", "s3:PutObject")
     filled(job)
     config = settings(store, access_key_id="WRITEONLY", secret_access_key="write-only-secret")
     (found,) = findings(config, environ={})
@@ -310,7 +310,7 @@ def test_keys_that_may_only_write_are_enough(store: S3Store, job: S3Job) -> None
 
 @only(["versitygw"])
 def test_keys_that_may_only_read_are_a_terminal_error(store: S3Store, job: S3Job) -> None:
-    store.add_user("READONLY", "read-only-secret", BUCKET, "s3:GetObject")
+    store.add_user("READONLY", "read-only-secret", "s3:GetObject")
     job.write("a.csv", b"x")
     with pytest.raises(ServiceError) as caught:
         job.send(settings(store, access_key_id="READONLY", secret_access_key="read-only-secret"))

@@ -191,7 +191,7 @@ class Bucket:
         return value
 
 
-def warnings_about(head: Mapping[str, Any], now: datetime | None = None) -> Iterator[str]:
+def warnings_about(head: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning for each problem of an object; ``head`` is the answer to HEAD as boto3 reads it.
 
     No warning contains a value of the object, so the same problem of many objects gives one warning.
@@ -202,7 +202,7 @@ def warnings_about(head: Mapping[str, Any], now: datetime | None = None) -> Iter
         yield "the store reports a Content-Encoding that was not sent: readers may try to decompress the objects"
     if head.get("StorageClass") in _ARCHIVES:
         yield "the store puts objects into an archive storage class: they must be restored before they can be read"
-    if _expires(str(head.get("Expiration") or ""), (now or datetime.now(UTC)) + _SOON):
+    if _expires(str(head.get("Expiration") or ""), datetime.now(UTC) + _SOON):
         yield "the store deletes objects within 30 days: see the lifecycle rules of the bucket"
 
 

@@ -200,21 +200,13 @@ class ServiceClient:
         finally:
             response.close()
 
-    def peek(
-        self,
-        method: str,
-        url: str,
-        *,
-        operation: str = "reach",
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
+    def peek(self, method: str, url: str, *, headers: Mapping[str, str] | None = None) -> Answer:
         """Return the head of the answer to one request without credentials, whatever its status. No body is read.
 
-        One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
-        ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way.
+        One attempt, no redirect is followed, at most 10 seconds long. Raises ``NetworkError`` without an answer,
+        ``ServiceError`` when a certificate or the proxy is in the way.
         """
-        call = self._call(method, url, operation, min(self._timeout, 10.0) if timeout is None else timeout, headers)
+        call = self._call(method, url, "reach", min(self._timeout, 10.0), headers)
         hop, response = self._open(call, call.target, [])
         response.close()
         status = response.status_code

@@ -96,8 +96,8 @@ def referring(number: int, **elements: Callable[[HonestAnswer], Any] | str) -> C
     return lie
 
 
-def performed(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[HonestAnswer], Any]:
-    return entry(1, lambda one: one.update({name: change(one[name])}))
+def performed(change: Callable[[list[Any]], list[Any]]) -> Callable[[HonestAnswer], Any]:
+    return entry(1, lambda one: one.update({"performer": change(one["performer"])}))
 
 
 def all_of_one_patient(asked: HonestAnswer) -> Any:
@@ -232,16 +232,16 @@ LIES: dict[str, Lie] = {
     ),
     "a reference that a service resolved, to another patient": Lie(referring(3, subject=patient_before), FOREIGN),
     "a performer is another one": Lie(
-        performed("performer", lambda old: [{"reference": "Practitioner/0123456789"}, *old[1:]]), DIFFER
+        performed(lambda old: [{"reference": "Practitioner/0123456789"}, *old[1:]]), DIFFER
     ),
-    "two performers changed places": Lie(performed("performer", lambda old: old[::-1]), DIFFER),
+    "two performers changed places": Lie(performed(lambda old: old[::-1]), DIFFER),
     "a performer stays as it was sent": Lie(
-        performed("performer", lambda old: [{"reference": "Practitioner/dr"}, *old[1:]]),
+        performed(lambda old: [{"reference": "Practitioner/dr"}, *old[1:]]),
         None,
         "references to other resources may be kept on purpose; a warning gives their number",
     ),
     "a performer is another one, and one is gone": Lie(
-        performed("performer", lambda old: [{"reference": old[1]["reference"]}]),
+        performed(lambda old: [{"reference": old[1]["reference"]}]),
         None,
         "a rule may redact a reference; that both are pseudonyms of this request is compared",
     ),

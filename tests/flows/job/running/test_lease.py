@@ -114,15 +114,10 @@ def try_lease(api: ApiAddress, job: str) -> Lease | None:
 
 
 @contextmanager
-def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> Iterator[ApiAddress]:
-    """Yield a Prefect API that gives one answer to each method, ``None`` being 404, until it goes away.
-
-    The methods of the requests it answered are in ``asked``.
-    """
+def fake_api(answers: Mapping[str, object]) -> Iterator[ApiAddress]:
+    """Yield a Prefect API that gives one answer to each method, ``None`` being 404, until it goes away."""
 
     def answer(seen: SeenRequest) -> Reply:
-        if asked is not None:
-            asked.append(seen.method)
         body = answers.get(seen.method)
         return Reply(404 if body is None else 200, json.dumps(body).encode())
 
