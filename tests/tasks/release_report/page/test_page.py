@@ -342,7 +342,7 @@ class TestWords:
         assert ("Die Warnungen sind auf Englisch verfasst" in text) == (language == "de")
 
     @pytest.mark.parametrize(
-        ("language", "said"), [("en", "only numbers the files"), ("de", "nummeriert nur die Dateien")]
+        ("language", "said"), [("en", "only distinguish the files"), ("de", "nummeriert nur die Dateien")]
     )
     @pytest.mark.parametrize("sent", [None, "decided"])
     def test_the_page_explains_the_files_and_their_numbers(self, language: str, said: str, sent: str | None) -> None:

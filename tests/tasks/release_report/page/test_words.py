@@ -88,7 +88,8 @@ def kebab() -> frozenset[str]:
 
 
 @pytest.mark.parametrize(("k", "some", "many"), [
-    (5, "with 5 to 10", "with more than 10"), (11, "with 11 to 22", "with more than 22"),
+    (5, "in groups of 5 to 10", "in groups of more than 10"),
+    (11, "in groups of 11 to 22", "in groups of more than 22"),
 ])  # fmt: skip
 def test_the_sizes_of_classes_are_said_as_they_were_counted(k: int, some: str, many: str) -> None:
     words, sizes = Words("en", k), {most_of_some(k): 1, most_of_some(k) + 1: 2}
