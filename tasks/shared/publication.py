@@ -33,7 +33,7 @@ RECIPIENT_K: Final = 11
 """R2: ``k`` of the recipient's copy, which is made for people outside the hospital."""
 
 QUARTILES_FROM: Final = 4
-"""R8 and R11: patients needed, in multiples of ``k``, for quartiles and for "all" beside a code."""
+"""R8 and R11: patients needed, in multiples of ``k``, for quartiles and for "all" next to a code."""
 
 LEFT_OUT: Final = "…"
 """Replaces a withheld name or number in a sentence."""
@@ -150,8 +150,8 @@ def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
 
 
 def enough(patients: int, k: int, *, rounded: bool = False) -> bool:
-    """Return whether more than the alarms may be printed of this many patients in all (R6). Where their number is
-    ``rounded`` it is two more: of ``k`` and ``k`` + 1, which look the same, other words are used."""
+    """Return whether this many patients in all are enough to print more than the alarms (R6). If their number is
+    ``rounded``, ``k`` + 2 are needed: ``k`` and ``k`` + 1 look the same but use other words."""
     return patients >= k and (not rounded or possible_range(patients, k)[0] >= k + 2)
 
 
@@ -234,7 +234,7 @@ def share(said: Count, of: int) -> int | None:
 def flow(
     patients: int, figures: Iterable[tuple[str, int]], k: int, *, rounded: bool = False
 ) -> dict[str, Count | None]:
-    """R6: figures on the way of the patients, such as a cohort, beside the exact number that arrived.
+    """R6: figures on the way of the patients, such as a cohort, next to the exact final number.
 
     A figure is returned, rounded, if it differs from ``patients`` and from each figure before it by 0 or by at least
     ``k``, otherwise ``None``. A figure equal to ``patients`` is "all". If the reader has ``patients`` only ``rounded``,

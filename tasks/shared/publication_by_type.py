@@ -1,4 +1,4 @@
-"""Resources and lines, as they may be printed beside patients (document 5, R1 and R6).
+"""Resources and lines, as they may be printed next to patients (document 5, R1 and R6).
 
 If each patient has one resource of a type, both numbers are the same, so rounding each figure is not enough. No printed
 figure is less than the patients next to it may be, and each total is the sum of its printed parts.
@@ -118,7 +118,7 @@ def _figures(
 def count_before(
     patients: int, k: int, *, of: int | None, now: Count, of_now: int, rounded: bool = False
 ) -> tuple[Count, int]:
-    """Return the patients at a step before, of whom ``now`` are left, and the least that is printed beside them.
+    """Return the patients at an earlier step, of whom ``now`` are left, and the least to print next to them.
 
     They are not printed as fewer than ``now`` may mean, unless there are more patients now.
     """

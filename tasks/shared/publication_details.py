@@ -60,7 +60,7 @@ def details(of_step: Mapping[str, Any], k: int, types: Collection[str] = ()) -> 
 
 
 def _without_types(name: str, value: Any, types: Collection[str]) -> Any:
-    """Counts by type, with those that are not among ``types`` added up; by reason, where there are reasons."""
+    """Return counts by type, with those not among ``types`` added up; by reason if there are reasons."""
     if name == "groups" and isinstance(value, list):
         return [_group(row, types) if isinstance(row, Mapping) else row for row in value]
     if name not in _BY_TYPE or not isinstance(value, Mapping):
@@ -86,7 +86,7 @@ def _added(numbers: Sequence[Any]) -> Any:
 
 
 def _said_of(one: Count, total: int, k: int) -> str:
-    """Return a cell of a total that is not shown beside it: "all" is how many they are."""
+    """Return a cell of a total that is not shown; "all" becomes the total."""
     return people(total, k) if one.word == "all" else words(one)
 
 

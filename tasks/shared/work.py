@@ -24,11 +24,11 @@ BUDGET: Final = 64 << 20
 """Default limit of a window, in bytes of its items."""
 
 _SLICE: Final = 0.25
-"""Seconds between two looks at the run's stop while waiting."""
+"""Seconds between two checks of the run's stop while waiting."""
 
 
 class WorkItem(Generic[T, R]):
-    """An item on its way; ``number`` counts those that were handed out."""
+    """A submitted item; ``number`` counts them from 0."""
 
     __slots__ = ("blocked", "done", "error", "item", "keys", "number", "told", "weight")
 
@@ -38,9 +38,9 @@ class WorkItem(Generic[T, R]):
         self.weight = weight
         self.number = number
         self.blocked = 0
-        """How many of its keys an earlier one holds."""
+        """Number of its keys that earlier items hold."""
         self.told: list[R] = []
-        """The last result for the item, if there is one."""
+        """The last result for the item, if any."""
         self.error: BaseException | None = None
         self.done = False
 
@@ -193,7 +193,7 @@ class Workers(Generic[T, R]):
         told = job.told
 
         def pass_result(result: R) -> None:
-            # Mostly there is one result, which travels with the end of the item: waking the other thread costs more.
+            # Most items have one result, which is sent with the end of the item to wake the other thread only once.
             if told:
                 self._said.put((None, told.pop()))
             told.append(result)
@@ -205,7 +205,7 @@ class Workers(Generic[T, R]):
         except BaseException as error:  # noqa: BLE001 - raised again where items are submitted
             job.error = error
             with self._lock:
-                # A Stopped only follows from what happened elsewhere.
+                # A Stopped only follows from an earlier error.
                 if self._failed is None or (isinstance(self._failed[1], Stopped) and not isinstance(error, Stopped)):
                     self._failed = job.number, error
             self._stop.request("another item failed")

@@ -37,7 +37,7 @@ _VALUE_STARTS = b'{"-0123456789tfn'
 def check_file(path: Path, stop: Stop, *, source: bool = False, largest: int = LARGEST_RESOURCE) -> LineCheck:
     """Check an existing data file, and count its contents; ``source`` and ``largest`` are those of ``LineCheck``.
 
-    Raises what ``LineCheck`` raises, ``DataError`` (``zst-truncated``, ``zst-corrupt``), ``StorageError``, ``Stopped``.
+    Raises as ``LineCheck``, ``DataError`` (``zst-truncated``, ``zst-corrupt``), ``StorageError``, ``Stopped``.
     """
     check = LineCheck(path.name, source=source, largest=largest)
     for piece in pieces_of(path):
@@ -101,7 +101,7 @@ class LineCheck:
             )
         bad_at = self._bad_utf8(data)
         if bad_at is not None:
-            # What comes before the bad byte may hold an earlier error; report the first one in the file.
+            # Lines before the bad byte may have an earlier error; report the first one in the file.
             self._lines_of(data[: max(bad_at, 0)])
             raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8")
         self._lines_of(data)
@@ -176,7 +176,7 @@ class LineCheck:
             self._line(rest)
 
     def _begin(self, data: bytes, *, last: bool = False) -> bytes:
-        """Look at the first bytes: drop a byte order mark, refuse at once what cannot be a JSON object.
+        """Check the first bytes: drop a byte order mark, refuse data that cannot be a JSON object.
 
         A login page or an archive is found here, before more of it is read.
         """

@@ -17,7 +17,7 @@ from tasks.shared.files.names import is_ndjson_name
 from tasks.shared.files.out_file import PART
 
 _UNFINISHED: Final = (PART, ".partial", ".tmp")
-_FILE_MANAGERS: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # beside hidden files
+_FILE_MANAGERS: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # plus hidden files
 _BACKUPS: Final = frozenset({".bak", ".swp", ".swo"})
 _NOTES: Final = frozenset({".txt", ".md", ".rst", ".rtf", ".doc", ".docx", ".odt", ".pdf"})
 _NOTES_WITHOUT_SUFFIX: Final = frozenset({"readme", "notes"})

@@ -83,8 +83,8 @@ class Intake:
     ``largest`` are those of ``LineCheck``, ``lines`` is how many a server counts in the file. ``run`` may be called
     again with a source that continues where the one before broke off, as long as ``resumable``.
 
-    Raises what ``LineCheck`` does, ``DataError`` ``source-incomplete``, ``zst-truncated`` and ``zst-corrupt``,
-    ``StorageError``, and whatever the source raises.
+    Raises the errors of ``LineCheck``, ``DataError`` ``source-incomplete``, ``zst-truncated`` and ``zst-corrupt``,
+    ``StorageError``, and the errors of the source.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Intake:
         return self._check.bytes
 
     def run(self, source: ByteReader) -> None:
-        """Take in everything the source gives."""
+        """Read the source to its end."""
         head = self._begin(source) if self._part is None else b""
         if self.plain:
             self._take_plain(source)
@@ -213,7 +213,7 @@ class Intake:
         except DataError as error:
             if error.reference not in {"not-json", "not-utf8"}:
                 raise
-            # A changed byte seldom breaks the decompression at once; the checksum, if there is one, comes last.
+            # A changed byte seldom breaks the decompression at once; the optional checksum comes last.
             hint = "the compressed file may be damaged (check with zstd -t); if not, correct this line"
             raise DataError(error.reference, error.message, context=error.context, hint=hint) from None
 

@@ -51,8 +51,8 @@ class FailedAnswers:
     def save_answer_of(
         self, error: SluiceError, *, answer: Answer | None = None, request: tuple[str, bytes] | None = None
     ) -> None:
-        """Save the answer behind ``error``, if there is one, and name the file in its hint. ``answer`` is that of an
-        error that has none itself, ``request``: see ``save_answer``.
+        """Save the answer that caused ``error``, if any, and name the file in its hint. ``answer`` is for an error that
+        has none, ``request``: see ``save_answer``.
 
         A failure to save it is only logged, because ``error`` happened first.
         """
@@ -69,7 +69,7 @@ class FailedAnswers:
 
     @contextmanager
     def saving_answers(self) -> Iterator[None]:
-        """Save the answer behind an error raised in the block, as ``save_answer_of`` does."""
+        """Save the answer of an error raised in the block, as ``save_answer_of`` does."""
         try:
             yield
         except SluiceError as error:

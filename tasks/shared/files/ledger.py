@@ -2,16 +2,16 @@
 
 A ledger is append-only NDJSON (mode 0600). It contains only positions and counts, no data::
 
-    {"file":"core.ndjson.zst","identity":"…"}            what follows is about this content
+    {"file":"core.ndjson.zst","identity":"…"}            the next lines are for this content
     {"file":"core.ndjson.zst","done":[[0,100]],"counts":{"sent":100}}
     {"file":"core.ndjson.zst","complete":{"resources":100}}
 
 Positions are ordinals, counted from 0 in the order of the file, so a resumed step may cut its work
 differently: the batch size may have changed. They belong to an ``identity`` of the file and of where its
-content goes; with another identity the file is begun anew.
+content goes; with another identity the file starts over.
 
 The recorded work must be idempotent: after a crash the last entries may be missing, and their work is done
-again. A killed process loses nothing (every entry is one write), a power cut at most what came in the last
+again. A killed process loses nothing (every entry is one write), a power cut at most the entries of the last
 ``SYNC_SECONDS``. A torn or unreadable entry ends the ledger: later entries are ignored, not guessed.
 """
 
@@ -47,7 +47,7 @@ class Ranges:
         if start >= stop:
             return
         low = bisect_left(self._stops, start)  # the first range that touches or follows
-        high = bisect_right(self._starts, stop)  # behind the last one that touches
+        high = bisect_right(self._starts, stop)  # after the last one that touches
         if low < high:
             start = min(start, self._starts[low])
             stop = max(stop, self._stops[high - 1])
@@ -101,7 +101,7 @@ class _LedgerLine(msgspec.Struct, omit_defaults=True):
 
 
 class Ledger:
-    """The ledger of one step instance, open for appending. For one thread: the one that takes in results.
+    """The ledger of one step instance, open for appending. For one thread: the one that receives results.
 
     Raises ``StorageError`` when the file cannot be read or written.
     """

@@ -69,7 +69,7 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
 
 
 def pieces_of(path: Path) -> Iterator[memoryview]:
-    """Yield the content of a data file in pieces, each valid until the next. Raises what ``open_content`` raises."""
+    """Yield the content of a data file in pieces, each valid until the next. Raises as ``open_content``."""
     buffer = bytearray(_PIECE)
     view = memoryview(buffer)
     with open_content(path) as content:
@@ -78,7 +78,7 @@ def pieces_of(path: Path) -> Iterator[memoryview]:
 
 
 def head_of(path: Path, size: int) -> bytes:
-    """Return the first bytes of the content of a data file, at most ``size``. Raises what ``open_content`` raises."""
+    """Return the first bytes of the content of a data file, at most ``size``. Raises as ``open_content``."""
     head = bytearray()
     for piece in pieces_of(path):
         head += piece[: size - len(head)]
@@ -135,7 +135,7 @@ class _Rest:
         if self._spool is not None:
             spool, self._spool = self._spool, None
             return spool
-        # getvalue() hands over the memory itself: a line is there once, not twice.
+        # getvalue() returns the memory without a copy of the line.
         text, self._text = self._text.getvalue(), io.BytesIO()
         return text
 

@@ -40,7 +40,7 @@ def data_file_name(base: str, *, compressed: bool) -> str:
 
 
 def existing_file(directory: Path, base: str) -> Path | None:
-    """Return the complete data file of that base name in either form, if there is one."""
+    """Return the complete data file of that base name in either form, if it exists."""
     for compressed in (True, False):
         path = directory / data_file_name(base, compressed=compressed)
         if path.is_file():

@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 _FLAGS: Final = {"rb": os.O_RDONLY, "r+b": os.O_RDWR | os.O_CREAT, "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 _EDITING: Final = ".#"
-"""How the name of the link begins that Emacs puts beside a file while it is edited."""
+"""Prefix of the link that Emacs makes next to a file while it is edited."""
 
 
 def open_private(path: Path, mode: Literal["rb", "r+b", "ab"] = "rb") -> io.FileIO:
-    """Open a file below ``jobs_dir``, unbuffered; one that is written to is made if it is missing (0600).
+    """Open a file below ``jobs_dir``, unbuffered; for writing, it is made if it is missing (0600).
 
     Raises ``OSError``, with ``ELOOP`` for a symbolic link.
     """

@@ -1,9 +1,9 @@
 """A data file that a new process continues after a kill, with the same bytes as without the kill.
 
 The file is ``<base>.ndjson[.zst].part`` until it is complete. At the first line end after every ``every`` bytes of
-content comes a *cut*: the zstd frame ends, the bytes are forced to the disk, and ``end_line`` hands out the
-``Position``, which the caller remembers (in a ledger). A new writer that is given the position truncates the part to it
-and appends. Where the cuts are depends on the content only, so interrupted or not, the file comes out the same.
+content comes a *cut*: the zstd frame ends, the bytes are forced to the disk, and ``end_line`` returns the
+``Position``, which the caller stores (in a ledger). A new writer with this position truncates the part to it and
+appends. The cuts depend on the content only, so an interruption does not change the file.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ResumableWriter:
         try:
             if self._zst is not None:
                 zst, self._zst = self._zst, None
-                zst.close()  # ends the frame behind the last cut, where another run truncates
+                zst.close()  # ends the frame after the last cut, where another run truncates
         finally:
             self._file.close()
 

@@ -108,7 +108,7 @@ class BusyError(_AnsweredError, ServiceBusyError):
 
 
 def answer_of(error: BaseException) -> Answer | None:
-    """Return the answer behind an error of ``ServiceClient``; ``None`` when there was none."""
+    """Return the answer that caused an error of ``ServiceClient``; ``None`` without one."""
     answer = getattr(error, "answer", None)
     return answer if isinstance(answer, Answer) else None
 
@@ -359,7 +359,7 @@ def _later(where: RequestContext) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """``error`` and what led to it, innermost last."""
+    """Yield ``error`` and its causes, innermost last."""
     for _ in range(10):
         if error is None:
             return

@@ -21,7 +21,7 @@ from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.files.private_file import open_private
 
 SLICE: Final = 1024 * 1024
-"""Bytes of a body between two looks at the deadline and at the stop."""
+"""Bytes of a body between two checks of the deadline and the stop."""
 
 SILENCE: Final = 120.0
 """Seconds in which a service must take some byte of a ``Body``. The timeout of a whole large upload is hours: a service
@@ -119,7 +119,7 @@ def unpacked(parts: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Yield the content of a body packed with ``encoding``, in pieces of at most 256 KiB.
 
     A gzip body may have several members (RFC 1952 §2.2), deflate comes with and without a zlib header, and a body
-    without any byte is empty. Raises ``BrokenBodyError``, and ``httpx.DecodingError`` for one that is not packed so.
+    without any byte is empty. Raises ``BrokenBodyError``, and ``httpx.DecodingError`` for another packing.
     """
     coming = iter(parts)
     head = b""

@@ -62,7 +62,7 @@ class Call:
     wants_body: bool = True
     silence: float = SILENCE
     whole: bool = True
-    """Whether ``timeout`` is that of the whole answer, or of each part of its body."""
+    """``timeout`` is for the whole answer; if false, for each part of its body."""
     credentials: bool | None = None
     allow_cross_origin: bool = False
     attempt: int = 0
@@ -125,7 +125,7 @@ class Hop:
     """Raises when a body on its way must end; sees every piece as it comes: of a packed body many may come before there
     is anything to unpack. It gets the hop and does not hold it: in a cycle both bodies would stay in memory."""
     in_body: bool = False
-    """Whether the answer has begun, as a stream: then a silence is a ``StalledError``."""
+    """True once the answer has begun, as a stream: then a silence is a ``StalledError``."""
     logged: LoggedRequest | None = None
 
     @property
@@ -134,7 +134,7 @@ class Hop:
         return RequestContext(self.call.service, self.call.operation, self.call.method, self.target.text)
 
     def broken(self, error: Exception) -> SluiceError | Stopped:
-        """Return our error for one that occurred before the answer was whole."""
+        """Return our error for an exception before the end of the answer."""
         return error_without_answer(error, self.where, proxy=self.proxy, in_body=self.in_body)
 
     def unwelcome(self, answer: Answer) -> SluiceError:

@@ -144,7 +144,7 @@ class ServiceClient:
 
         Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
         came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
-        ``answer_of(error)`` is the answer behind an error.
+        ``answer_of(error)`` is the answer of an error.
         """
         call = self._call(
             method, url, operation, timeout, headers, content=content, accept=accept, transient=transient,
@@ -183,8 +183,8 @@ class ServiceClient:
         (document 2, requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout``, in seconds, is
         the longest silence between two pieces of the body; with ``whole`` that of the whole answer.
 
-        Raises what ``send`` raises, while it opens and while the body is read, and ``StalledError`` when the
-        body stops coming.
+        Raises the errors of ``send``, on opening and while the body is read, and ``StalledError`` when the
+        body stops.
         """
         call = self._call(
             method, url, operation, timeout, {"Accept-Encoding": "identity"} | dict(headers or {}), content=content,
@@ -301,7 +301,7 @@ class ServiceClient:
             self._stop.before_request()
         proxy, transport = self._connections.route(target.origin)
         hop = Hop(call, target, proxy, self._clock())
-        # What goes out again, or is an error, is nothing done (``Snapshot.still``).
+        # Repeated requests and errors do not count as progress (``Snapshot.still``).
         hop.check = functools.partial(self._check, call.attempt <= 1)
         try:
             return hop, hop.send(transport, secrets)

@@ -39,7 +39,7 @@ _FORM = {"Accept": "application/json", "Content-Type": "application/x-www-form-u
 
 Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
 """Makes one request, of method, URL, headers and body, without credentials, repeated by the retry rules while the
-failure is transient. Any status below 500 except 408 and 429 is handed back; other failures raise."""
+failure is transient. Any status below 500 except 408 and 429 is returned; other failures raise."""
 
 E = TypeVar("E", bound=SluiceError)
 
@@ -107,7 +107,7 @@ class ClientCredentials:
     def token(self) -> str:
         """Return a valid access token.
 
-        Raises ``ServiceError`` when the issuer refuses, and what ``fetch`` raises when it does not answer.
+        Raises ``ServiceError`` when the issuer refuses, and the errors of ``fetch`` when it does not answer.
         """
         entry = self._entry
         if not self._named:
@@ -209,7 +209,7 @@ class ClientCredentials:
         return endpoint
 
     def _name_endpoint(self) -> None:
-        """Warn, once, that the secret goes to another host than the issuer's."""
+        """Warn once that the secret is sent to another host than the issuer's."""
         if (known := self._entry.endpoint) is None:
             return
         self._named = True

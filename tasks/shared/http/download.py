@@ -5,13 +5,13 @@ The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and 
 * No deadline for the whole request; no byte for the stall timeout ends it with a ``StalledError``, not retried.
 * Only a ``TransientError`` is retried, ``retry.max_attempts`` attempts in all. The budget is full again whenever an
   attempt got further into the file than any before it.
-* A broken transfer goes on with ``Range`` and ``If-Range`` if the server sent a strong ETag or a Last-Modified and
+* A broken transfer resumes with ``Range`` and ``If-Range`` if the server sent a strong ETag or a Last-Modified and
   the file on disk is stored uncompressed as it arrives; otherwise it starts over.
-* What arrived is compared with ``Content-Length`` and ``Content-Range``; a part must be of the same file as the bytes
+* The size is compared with ``Content-Length`` and ``Content-Range``; a part must be of the same file as the bytes
   before it (``ETag``, ``Last-Modified``) and its end must be known.
 * Each line must be a FHIR resource.
 
-On an error or a stop the part is removed: another process begins the file anew, so that no validator is kept and
+On an error or a stop the part is removed: another process starts the file over, so that no validator is kept and
 trusted for days.
 """
 
@@ -45,7 +45,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z")
 _PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
 _STATE = ("ETag", "Last-Modified")
 _PAGES = frozenset({"text/html", "application/xhtml+xml", "text/xml", "application/xml", "application/fhir+xml"})
-"""What NDJSON is never called, however carelessly a server names it."""
+"""Types that even a careless server does not use for NDJSON."""
 
 
 class Downloader:
@@ -96,8 +96,8 @@ class Downloader:
         A zstd answer is recognised by its first bytes: stored as is with compression enabled, decompressed without.
         ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
         ``on_size`` gets the size in bytes if the server sends it; ``record`` gets the facts just before the file
-        gets its final name; ``kind`` is the type that all resources must have, ``lines`` how many a server counts.
-        Nothing is left behind after an error.
+        gets its final name; ``kind`` is the type that all resources must have, ``lines`` the server's number of lines.
+        No file remains after an error.
 
         Raises ``DataError`` when the body is not NDJSON of FHIR resources, found on the first line (``not-json``,
         ``not-object``, ``not-utf8``, ``not-a-resource``, ``resource-type-differs``, ``resource-too-large``,
@@ -251,7 +251,7 @@ class _Transfer:
         self._state: dict[str, str] = {}
 
     def restart(self) -> None:
-        """Forget what arrived."""
+        """Discard the received data."""
         self.intake.abort()
         self.intake = self._new_intake()
         self.offset = 0

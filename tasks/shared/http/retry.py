@@ -2,7 +2,7 @@
 
 Document 3 §1: the type of the error decides, never its text; the number of attempts is
 ``retry.max_attempts``, the first one included; the wait is ``min(initial * 2^attempt, max)`` with the attempt
-counted from 0, raised to what ``Retry-After`` asks for.
+counted from 0, raised to the value of ``Retry-After``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tasks.shared.meter import Meter
 log = logging.getLogger("sluice.http")
 
 MAX_RETRY_AFTER = 3600.0
-"""Seconds. A service that asks for more is asked again after an hour: one that announces a day would
-otherwise hold a run in silence, and asking a resting service once an hour does it no harm."""
+"""Seconds. A longer ``Retry-After`` is cut to an hour: a service that announces a day would otherwise hold
+a run in silence, and one request an hour does not harm a resting service."""
 
 _SECONDS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?\Z")
 

@@ -2,7 +2,7 @@
 
 httpx's own transport blocks in ``recv`` for as long as the request's timeout, half an hour for a
 flattening request, while a run has to end within ten seconds of a signal (``4-product.md`` §4). These
-sockets wait in short slices and look at the ``Stop`` in between, which costs nothing while bytes arrive.
+sockets wait in short slices and check the ``Stop`` in between, which costs nothing while bytes arrive.
 httpcore's own stream cannot be called in slices: after a timeout, the number of bytes it sent is unknown.
 These sockets also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
 (``performance.md``).
@@ -31,7 +31,7 @@ Errors = tuple[type[httpcore.TimeoutException], type[httpcore.NetworkError]]
 """The error raised for a timeout, and the one for an error of the socket."""
 
 SLICE = 0.25
-"""Seconds between two looks at the stop."""
+"""Seconds between two checks of the stop."""
 _SMALL, _LARGE = 128 * 1024, 256 * 1024
 _MANY = 64 * 1024  # the size httpcore requests; a read of this size means that more follows
 _HELD = 16 * 1024  # bytes that wait for the next write

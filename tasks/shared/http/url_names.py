@@ -34,7 +34,7 @@ class NamedUrl:
 
 
 def file_name(url: str) -> str:
-    """Return the name of the file behind a URL; empty when nothing is left of it."""
+    """Return the file name at the end of a URL; empty without a usable one."""
     return _safe(_segment(url))
 
 

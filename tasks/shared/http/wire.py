@@ -115,7 +115,7 @@ class PoolTransport(httpx.BaseTransport):
         self._patience = patience
         self._proxy = proxy
         self._closed = False
-        # The last one used is the first one used again; ``None`` is one that is not made yet.
+        # The last one used is the first one used again; ``None`` is not made yet.
         self._idle: LifoQueue[Connection | None] = LifoQueue()
         for _ in range(max_connections):
             self._idle.put(None)
@@ -155,7 +155,7 @@ class PoolTransport(httpx.BaseTransport):
         return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
 
     def close(self) -> None:
-        """Close every idle connection; one that is in use closes when it is given back."""
+        """Close every idle connection; one in use closes when it is returned."""
         self._closed = True
         idle = []
         with contextlib.suppress(Empty):
@@ -223,7 +223,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def route(self, origin: tuple[str, str, int]) -> Route:
-        """Return the transport for an origin (scheme, host, port), and the proxy it goes through."""
+        """Return the transport for an origin (scheme, host, port), and its proxy."""
         return self._routes.get(origin) or self._new_route(origin)
 
     def _new_route(self, origin: tuple[str, str, int]) -> Route:

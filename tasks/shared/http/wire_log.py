@@ -1,8 +1,8 @@
 """Lines that ``-v`` prints for each request: method, address and result (``4-product.md`` §2).
 
 A line has the method, the address, the status or the error, the sizes of the bodies and the time; never a body, a
-header, a user or a password. Of a query it has the names, as a value may be a permission or an identifier of a person;
-of a path no id behind a type of resource (``…/Patient/…``).
+header, a user or a password. It has the names of a query, not the values (permissions, identifiers of persons),
+and no id after a type of resource in a path (``…/Patient/…``).
 """
 
 from __future__ import annotations
