@@ -158,7 +158,7 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
     decision is stored apart, and the job waits for the second.
 
     Raises:
-        InputError: the job does not wait any more; the release report has stops, and no reason is given; the second
+        InputError: the job no longer waits; the release report has stops, and no reason is given; the second
             person is the first; the report was made again.
         TerminalError: the job was cancelled or rejected.
     """
@@ -234,7 +234,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     """Record the end of a job cancelled while parked, by a reviewer's ``rejection`` or in the Prefect UI.
 
     Logs, summary and pages show it as part of the run that parked the job. The caller holds the job's lock. A file that
-    cannot be written is logged only, because the record is what counts.
+    cannot be written is logged only, because the record decides.
     """
     from flows.reports import pages, short_form  # a status needs no page
 

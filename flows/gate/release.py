@@ -47,7 +47,7 @@ NAME = "release report"
 """Of the task in the Prefect UI."""
 
 MOST = 50
-"""Stops, and looks, that the record names; the report has all."""
+"""Maximum stops and looks in the record; the report has all."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _link(job: RunningJob, name: str, copied: Path | None) -> str | None:
 
 
 def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measures:
-    """Return and store the measurements of these files: stored, by the process beside the steps, or new ones.
+    """Return and store the measurements of these files: stored, by the parallel process, or new ones.
 
     Raises:
         StorageError: a directory for spilled data cannot be written.
@@ -299,7 +299,7 @@ def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measur
 
 
 def begin_measuring(job: RunningJob, position: int, sources: Sources) -> None:
-    """Start to measure beside the step at ``position`` and later ones, if a report on their output follows."""
+    """Start to measure in parallel to the step at ``position`` and later ones, if a report on their output follows."""
     if not job.config.report.enabled or job.beside is not None or sources.newest is None:
         return
     behind = [declared(name) for name in job.step_names[position - 1 :]]

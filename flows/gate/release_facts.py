@@ -108,7 +108,7 @@ def _changed_since(job: RunningJob, place: Path, there: Inventory) -> tuple[str,
 
 
 def _copies_in(job: RunningJob, place: Path, there: Inventory) -> frozenset[Path]:
-    """Return the Parquet files that a step made from the CSV files beside them, if both are unchanged."""
+    """Return the Parquet files that a step made from the CSV files next to them if both are unchanged."""
     steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
     before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
     if before is None:

@@ -47,7 +47,7 @@ class ReviewedFiles:
     """Files of the wait at ``position``.
 
     ``looked_at`` has the files to review, ``directory`` the corrected ones. ``leaves`` has the files to be sent, if
-    others than those (a direct load behind flattening). ``reader`` is the step that reads released files.
+    they differ (a direct load behind flattening). ``reader`` is the step that reads released files.
     """
 
     job_dir: Path

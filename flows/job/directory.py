@@ -81,7 +81,7 @@ class JobDirectory:
         return step if there else StepReport(position=step.position, name=step.name, directory=step.directory)
 
     def whole(self, step: StepReport) -> StepReport:
-        """Return a complete step of the record with what its result file adds, any other as it is."""
+        """Return a complete step of the record completed from its result file, any other unchanged."""
         kept = self._reported(step) if step.state == "completed" else None
         if kept is None:
             return step
@@ -89,8 +89,8 @@ class JobDirectory:
         return step.model_copy(update=beyond)
 
     def done(self, step: StepReport) -> StepReport:
-        """Return a step of an interrupted job as a person should see it: complete if it stored its result, although the
-        record, which could not be written any more, still has it as running.
+        """Return a step of an interrupted job as a person should see it: complete if it stored its result, even if the
+        record could not be written and still has it as running.
         """
         kept = self._reported(step) if step.state == "running" else None
         as_recorded = {"position": step.position, "name": step.name, "state": "completed", "started": step.started}

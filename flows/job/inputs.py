@@ -98,7 +98,7 @@ class JobInputs(BaseModel):
     def effective_crtdl(
         self, config: PipelineConfig, job_dir: Path, *, attached: bool
     ) -> tuple[Path | None, tuple[str, ...]]:
-        """Return the CRTDL that every step reads, and warnings; written anew until the copy counts (``own_crtdl``).
+        """Return the CRTDL that every step reads, and warnings; rewritten until the copy counts (``own_crtdl``).
 
         Raises ``InputError`` when it or the enrichment rules cannot be used, and ``StorageError``.
         """
@@ -169,7 +169,7 @@ def gather(
     """
     crtdl: str | None = None
     if "" in (directory, *positional):
-        # What an unset variable of a shell leaves. As a path it would be the working directory, whatever that holds.
+        # From an unset shell variable. As a path it would be the working directory, whatever its content.
         raise InputError(
             "argument-empty", "an empty text is given where a path or a URL is expected",
             context="--dir" if directory == "" else "INPUT", hint="is a variable of the shell not set?",

@@ -52,7 +52,7 @@ class RunningJob:
     stop: Stop = field(default_factory=Stop)
     crtdl: Path | None = None
     deployed: bool = False
-    """Whether a worker runs it."""
+    """True if a worker runs it."""
     steps: dict[int, StepReport] = field(default_factory=dict)
     until: int | None = None
     beside: BesideProcess | None = None
@@ -66,7 +66,7 @@ class RunningJob:
         self.short = Page(self.api, self.id, REPORT)
 
     def end_measuring(self) -> None:
-        """End the process that measures beside the steps, if there is one."""
+        """End the process that measures in parallel to the steps, if any."""
         if self.beside is not None:
             self.beside.close()
             self.beside = None
@@ -95,7 +95,7 @@ class RunningJob:
 
         Raises:
             ConfigError: the configuration is not valid now.
-            JobBusyError: another process runs the job, or of one that is ``deployed`` has ended it meanwhile.
+            JobBusyError: another process runs the job, or, with ``deployed``, has ended it meanwhile.
             InputError: ``enabled_steps`` changed since the start of the job.
         """
         loaded = inputs.load()
@@ -141,7 +141,7 @@ class RunningJob:
                 job.end_measuring()
 
     def prepare(self) -> None:
-        """Write what every step may rely on: the record's head and the effective CRTDL."""
+        """Write the requirements of all steps: the record's head and the effective CRTDL."""
         attached = self.writer.cached().extraction.job_id is not None
         self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path, attached=attached)
         for position, name in enumerate(self.step_names, start=1):

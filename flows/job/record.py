@@ -85,7 +85,7 @@ class JobRecord(StoredModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
     parked: bool = False
-    """Whether the run is paused in Prefect."""
+    """True if the run is paused in Prefect."""
 
     @classmethod
     def of(cls, run: Json) -> JobRecord:

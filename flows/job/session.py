@@ -100,7 +100,7 @@ class Session:
 
     def jobs(self, since: datetime | None = None) -> list[JobRecord]:
         """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
-        # What Prefect compares is never earlier: a job that went on is asked for again.
+        # Prefect's time of a continued job is later than its request, so filter again.
         found = [run for run in self.api.runs(after=since) if self._ours(run)]
         ours = [run for run in found if since is None or datetime.fromisoformat(str(asked_for(run))) >= since]
         return [JobRecord.of(run) for run in sorted(ours, key=lambda run: asked_for(run) or "", reverse=True)]

@@ -99,7 +99,7 @@ def _announce_unfinished(job: RunningJob, position: int, state: StepEnd, error: 
 
 
 def record_failure(job: RunningJob, position: int | None, error: SluiceError) -> Problem:
-    """Record the error that ends this run of the job, at a step or beside all of them, and return its record."""
+    """Record the error that ends this run of the job, at a step or outside of them, and return its record."""
     name = job.step_names[position - 1] if position else None
     logger.error("%s", error.render())
     job.presenter.failed(error)
@@ -117,7 +117,7 @@ def record_failure(job: RunningJob, position: int | None, error: SluiceError) ->
 
 
 def pass_gate(job: RunningJob, position: int, error: GateError | None) -> None:
-    """Announce the result of the gate behind a validation step. Closed, it ends a job whose step is complete."""
+    """Announce the result of the gate after a validation step. A closed gate ends the job; the step is complete."""
     details = job.steps[position].details
     findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
     job.journal.record_event(Gate(state="closed" if error else "open", findings=findings, resources=resources))

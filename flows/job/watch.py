@@ -31,21 +31,21 @@ LAST_WORDS = 2.0
 """Seconds to record a stop when the process ends without waiting for its threads."""
 
 LOOK_EVERY = 3.0
-"""Seconds between two looks for a cancel in the UI."""
+"""Seconds between two checks for a cancel in the UI."""
 
 AWAY = "prefect-away"
-"""Why a step stops when the Prefect API has been away for longer than a running job bridges."""
+"""Reason for a stop after the Prefect API was away longer than a running job bridges."""
 
 HURRY = 10.0
 """Seconds that a call of the watcher may last; after a failure, the next call writes current data."""
 
 CANCEL = "cancel"
 SUSPEND = "suspend"
-"""Why a step stops after a cancel or suspend in the UI; else it is the name of a signal."""
+"""Reason for a stop after a cancel or suspend in the UI; else it is the name of a signal."""
 
 
 class Watcher:
-    """A thread beside a step. It writes on a best-effort basis: a failed write is repeated next time."""
+    """A thread parallel to a step. It writes on a best-effort basis: a failed write is repeated next time."""
 
     def __init__(self, writer: RecordWriter, page: Page, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer

@@ -108,7 +108,7 @@ def in_record(
 ) -> str:  # fmt: skip
     """Return the id of the selected job; the record is read only if the directories do not decide.
 
-    ``ids`` are all jobs, ``to_begin`` those that have no directory yet, ``latest`` is the newest that was asked for.
+    ``ids`` are all jobs, ``to_begin`` those that have no directory yet, ``latest`` is the newest requested one.
 
     Raises:
         InputError: as ``by_directory``; ``job-unknown``: the job does not exist.

@@ -210,7 +210,7 @@ class Lease:
 
     def acquire(self, known: str | None = None, *, before: str | None = None) -> Self:
         """Take the lease; ``known`` is the limit of a holder on this machine that is certainly gone. ``before`` is one
-        on another machine that has not given the job back: a limit that is not there proves nothing then.
+        on another machine that has not released the job: then a missing limit proves nothing.
 
         Raises:
             LeaseTakenError: another machine has it.
@@ -228,7 +228,7 @@ class Lease:
     def hold(self, still_ours: Callable[[], bool] | None = None, rename: Callable[[str], None] | None = None) -> None:
         """Renew the lease from now on.
 
-        For the file that names the holder, if there is one: ``still_ours`` returns whether it names this process,
+        For the file that names the holder, if any: ``still_ours`` returns whether it names this process,
         ``rename`` writes another limit into it. Both raise ``OSError`` if the file cannot be read or written.
         """
         self._still_ours = still_ours or self._still_ours

@@ -99,7 +99,7 @@ class JobLock:
         lease: Lease | None = None
         self._last_sign = last_sign(self.path.parent) if self._judges else None
         with storage_errors(self.path), ExitStack() as unless_held:
-            # Unbuffered: what could not be written is not tried again when it is closed.
+            # Unbuffered: a failed write is not repeated on closing.
             refuse_link(self.path.parent)
             handle = unless_held.enter_context(open_private(self.path, "r+b"))
             self._flock(handle)

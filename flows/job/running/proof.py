@@ -1,9 +1,9 @@
 """The heartbeat of a job, and the proof that the machine which had a job is dead: no sign of life for a whole lease.
 
 A holder that lives gives a sign (the lease renewed, or the heartbeat written) within ``LeaseTimes.give_up``, or ends;
-``give_up`` is shorter than ``lease``. So when the server answered every look, and in one whole lease by this machine's
-own monotonic clock neither sign came, the holder has ended, or it does not run (a machine that sleeps): then it finds
-out when it wakes, before its next request. Clocks of two machines are never compared.
+``give_up`` is shorter than ``lease``. So if the server answered every check, and neither sign came in one whole lease
+by this machine's monotonic clock, the holder has ended, or its machine sleeps: then it notices on waking, before its
+next request. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class LeaseTimes:
     """The times of a lease, in seconds.
 
     A holder renews the lease every ``renew``, after a failure every ``retry``, and writes its heartbeat every ``beat``.
-    Without a sign of life for ``give_up`` it ends, the last ``sure`` of them making sure once more; the calls under way
-    then, of ``call`` a phase, are over before ``lease`` is. Who would take over watches both for one whole ``lease``,
-    the server every ``look``; when it answers ``gap`` after the look before, the watch begins anew.
+    Without a sign of life for ``give_up`` it ends, trying again in the last ``sure``; calls then in progress, of
+    ``call`` a phase, end before ``lease`` does. A successor watches both for one whole ``lease``, the server every
+    ``look``; if an answer comes ``gap`` after the check before, the watch starts over.
     """
 
     lease: float = 60.0
@@ -125,8 +125,8 @@ def watch_for_silence(
 ) -> Json | None:
     """Return a job's limit as it was read last, when its holder gave no sign of life for a whole lease.
 
-    ``found`` is the limit as it is now; ``look`` asks the server for it, once. The server may be away for ``patience``
-    seconds, after which the watch begins anew. ``clock`` and ``sleep`` are seams for tests.
+    ``found`` is the limit as it is now; ``look`` gets it from the server, once. The server may be away for ``patience``
+    seconds, after which the watch starts over. ``clock`` and ``sleep`` are seams for tests.
 
     Raises:
         LeaseTakenError: the holder gave a sign of life.

@@ -14,11 +14,11 @@ from flows.engine.api import Json
 from flows.job.running.lock import is_held, last_holder
 
 TAKEN_UP = timedelta(minutes=10)
-"""How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
+"""Limit for a run to be Pending in Prefect while a worker starts it. After that, its machine is gone."""
 
 
 HANDOVER = timedelta(seconds=10)
-"""How long a worker's run may be Running without the lock: until it takes it, and from giving it back to its end."""
+"""Limit for a worker's run to be Running without the lock: before taking it and after releasing it."""
 
 
 class JobState(StrEnum):

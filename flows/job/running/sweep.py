@@ -34,7 +34,7 @@ from tasks.shared.stop import Stop
 from tasks.shared.work import in_order
 
 EVERY = 60.0
-"""Seconds between two looks of a worker."""
+"""Seconds between two sweeps of a worker."""
 
 WATCHED = 60.0
 """Seconds without a sign of life, by the observer's clock, if the lock proves nothing: one whole lease."""
@@ -46,7 +46,7 @@ FRESH = timedelta(days=3)
 """Time after its start at which a scheduled job is still continued without a person; later only reported."""
 
 AT_MOST = 3
-"""How often one job is continued without a person: what ended a process may end the next one, too."""
+"""Times one job is continued without a person: the cause of its end may recur."""
 
 LATE = timedelta(hours=1)
 """Delay after which a run that has not started is reported, as by the servers of ``deployments/``."""
@@ -103,7 +103,7 @@ class Sweep:
         """
         now = self._clock()
         if self._looked is not None and now - self._looked > 3 * EVERY:
-            self._watched.clear()  # who was not looking has seen no silence
+            self._watched.clear()  # a gap between sweeps does not prove silence
         watched, self._watched = self._watched, {}
         dead = [run for run in self._api.runs(states=OPEN) if self._proved(run, watched, now)]
         for noticed in in_order(dead, self._put_right, threads=AT_ONCE, stop=Stop()):
@@ -123,7 +123,7 @@ class Sweep:
         needed = how_long_watched(run, record)
         if needed is None or (not self._waits and record.directory and lock.named_elsewhere(Path(record.directory))):
             return False
-        # A live process writes into the record: that changes the run, and the watch begins anew.
+        # A live process writes into the record: that changes the run, and the watch starts over.
         sign = f"{state_id(run)} {run.get('updated')}"
         seen, since = watched.get(record.id, (sign, now))
         if seen != sign:
