@@ -20,7 +20,7 @@ REPORT = "**The release report**"
 """Beginning of the title of the release report's short form."""
 
 AGAIN = 3
-"""Times that an artifact is made anew whose making was not answered."""
+"""Times that an artifact is created again after no answer."""
 
 
 class Page:
@@ -56,7 +56,7 @@ class Page:
                     break
 
     def _replace(self, title: str, text: str | None) -> None:
-        known, self._id = self._id, None  # asked for anew when the answer to this is lost
+        known, self._id = self._id, None  # searched again if the answer to this is lost
         known = known or self._find_artifact()
         if known is None or not update_artifact(self._api, known, title=title, text=text):
             known = create_artifact(self._api, self._run_id, title=title, text=text or "")

@@ -1,6 +1,6 @@
 """Change flow runs: start through a deployment, label, log, emit events, complete task runs, delete.
 
-Each is one function over the requests of ``PrefectApi``, which reads runs and sets their states itself.
+Each is one function over the requests of ``PrefectApi``, which also reads runs and sets their states.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEHIND = "AwaitingConcurrencySlot"
 """Prefect's name for a run that waits until another one of its deployment is over."""
 
 BULK = 50
-"""How many runs Prefect removes with one request, at most."""
+"""Maximum runs that Prefect deletes with one request."""
 
 
 def find_deployments(api: PrefectApi) -> list[Json]:

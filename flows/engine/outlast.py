@@ -39,7 +39,7 @@ from tasks.shared.errors import TerminalError
 logger = logging.getLogger("sluice.worker")
 
 AGAIN = timedelta(seconds=30)
-"""When a run that waits for another one is looked at again; Prefect's server lets it wait as long."""
+"""Time between two checks of a run that waits for another; Prefect's server uses the same."""
 
 Workload = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -101,8 +101,8 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
         _sync_and_initialize = outlasting(ProcessWorker._sync_and_initialize)  # noqa: SLF001 - as above
 
         async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
-            # One that was resumed, or continued, while its last process here still ends waits for the next look:
-            # Prefect's worker would not find its place free, and end.
+            # A run resumed or continued while its last process here still ends waits for the next check:
+            # Prefect's worker would not find its place free, and would end.
             ending = self._limiter.statistics().borrowers if self._limiter is not None else ()
             behind = await self._behind([entry.flow_run for entry in flow_run_response])
             free = [entry for entry in flow_run_response if entry.flow_run.id not in {*ending, *behind}]
@@ -160,7 +160,7 @@ def main() -> None:
     """Run Prefect's command line for a process worker in this process, if the private parts of Prefect fit."""
     end_with_supervisor()
     try:
-        patches.require("run", "loops", "worker")  # also what its runs need
+        patches.require("run", "loops", "worker")  # includes the needs of its runs
         patches.apply("loops", "worker")
     except TerminalError as unfit:
         sys.stderr.write(unfit.render() + "\n")

@@ -191,7 +191,7 @@ def _refuse(misfits: Iterator[tuple[Row, str]]) -> None:
 
 
 def _misfit(row: Row) -> str | None:
-    """Return what has changed; ``None`` when nothing has."""
+    """Return the change of a row; ``None`` without one."""
     if "/" in row.attribute:
         package = find_spec(row.module)
         places = package.submodule_search_locations if package is not None else None

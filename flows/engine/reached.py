@@ -58,7 +58,7 @@ def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:
     """
     outcome: list[NetworkError | None] = []
     deadline = time.monotonic() + seconds
-    # A thread, which is left behind at the limit: the time limits of a client are for single reads.
+    # A thread, abandoned at the limit, because the time limits of a client are for single reads.
     asking = threading.Thread(target=lambda: outcome.append(_probe_api(address, deadline)), daemon=True)
     with patience(f"waiting for the Prefect API at {address.shown}, {seconds:.0f} s at most"):
         asking.start()

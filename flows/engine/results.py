@@ -26,7 +26,7 @@ _SERIALIZER: Final = {
     "type": "json", "jsonlib": "json", "object_encoder": f"{_JSON}encoder", "object_decoder": f"{_JSON}decoder",
     "dumps_kwargs": {}, "loads_kwargs": {},
 }  # fmt: skip
-"""What ``result_serializer="json"`` writes about itself. Another library or decoder named here would be imported."""
+"""Data of ``result_serializer="json"`` about itself. Another library or decoder named here would be imported."""
 
 _LIVE: Final = ("__class__", "__exc_type__")
 """Keys from which that decoder makes objects of any class. A result of ours has none."""

@@ -84,7 +84,7 @@ def shown_in_ui(run_id: str) -> Iterator[None]:
         logger.removeHandler(one)
     logger.addHandler(handler)
     for name in ("prefect.flow_runs", "prefect.task_runs", "prefect.engine"):
-        logging.getLogger(name).addFilter(_said)  # which is there once, however often
+        logging.getLogger(name).addFilter(_said)  # added once, even if repeated
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Renew the slot that a run has of a deployment's ``concurrency_limit``, without ever ending the run.
 
 Prefect's own renewal ends a run if the server was away at the wrong moment or has lost the slots. The limit only makes
-runs wait for each other; a running one is not ended for it. A slot that was not renewed for ``lease_duration`` goes to
-the next run, as it must for the runs of a dead machine.
+runs wait for each other; a running one is not ended for it. A slot not renewed for ``lease_duration`` is given to the
+next run, as it must for the runs of a dead machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 
 RENEWALS = 5
-"""How often a slot is renewed while its lease lasts."""
+"""Number of renewals of a slot within its lease."""
 
 AGAIN = 10.0
 """Seconds to the next try while the server is away."""

@@ -41,7 +41,7 @@ def application(place: Path) -> Any:
     """
     patches.apply("server")
     logging.getLogger("prefect.server.utilities.user_templates").addFilter(is_worth_logging)
-    # Prefect copies its UI before it serves it: beside the original, unless nothing may be written there.
+    # Prefect copies its UI before it serves it: next to the original, unless that is not writable.
     beside = os.access(prefect.__ui_static_subpath__.parent, os.W_OK)
     with nullcontext() if beside else temporary_settings({PREFECT_UI_STATIC_DIRECTORY: str(place / "ui")}):
         return create_app()

@@ -118,7 +118,7 @@ class RequestGuard:
         return None
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request; ``None`` for one that may pass."""
+        """Return the refusal of a request; ``None`` if it may pass."""
         headers = Headers(scope=scope)
         host = [value.lower() for value in headers.getlist("host")]
         if len(host) != 1 or host[0] not in self._hosts:

@@ -7,7 +7,7 @@ starts it has the address at once, and imports Prefect while the server does. Th
 is gone. If a user requested it (``Announced.linger``), the server then lingers for the next commands.
 
 ``HOME/server.json`` (0600) gives users the address and is removed when the server ends. The server holds
-``HOME/server.lock`` while it lives: so others can distinguish a dead server from one that does not answer. It writes to
+``HOME/server.lock`` while it lives, so that others can distinguish a dead server from a silent one. It writes to
 that file when it has started; earlier requests wait in the queue of its socket. When its directory is removed, the
 server ends at once and writes nothing more.
 """
@@ -77,7 +77,7 @@ class Watch:
             fcntl.flock(self._clients, fcntl.LOCK_UN)
 
     def _is_removed(self) -> bool:
-        """Return whether the directory is gone or replaced: nothing may be written there any more."""
+        """Return whether the directory is gone or replaced; then it must not be written."""
         try:
             there, ours = (self.home / "server.lock").stat(), os.fstat(self._lock)
         except FileNotFoundError:
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if secret is None:
         sys.stderr.write(f"{home} has no secret that only this user can read\n")
         return 1
-    # Here, not in the environment that the process was started with: Prefect's own check, behind ours.
+    # For Prefect's check, after ours. Set here, so that it is not in the environment of the process.
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
 
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()

@@ -44,7 +44,7 @@ MIGRATIONS = "server/database/_migrations/versions/sqlite"
 _HEADER = b"SQLite format 3\x00"
 
 BESIDE = ("", "-wal", "-shm", "-journal")
-"""A database and what SQLite keeps beside one: a log that was left behind would be taken for the new one's."""
+"""A database and SQLite's files next to it: a remaining log would be applied to the new database."""
 
 LARGEST = 64_000_000
 """Bytes of a migrated database at most; it has about 2 MB."""
@@ -54,7 +54,7 @@ def prepare_database(home: Path) -> bool:
     """Provide a database in ``home``. Return whether it needs no migration for the installed Prefect.
 
     Raises:
-        StorageError: there is one that cannot be used (``check_database``), or none can be written.
+        StorageError: the existing one cannot be used (``check_database``), or none can be written.
     """
     if any(name in os.environ for name in ELSEWHERE):
         return False
@@ -77,7 +77,7 @@ def _has_profiles(home: Path) -> bool:
 
 
 def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:
-    """Check the database in ``home``, if there is one. ``thoroughly``, or if it is ``SMALL``, every page is read.
+    """Check the database in ``home``, if it exists. ``thoroughly``, or if it is ``SMALL``, every page is read.
 
     Return the versions it contains: one, or none if unknown.
 
@@ -240,7 +240,7 @@ def is_new(path: Path) -> bool:
 def provide(path: Path) -> bool:
     """Copy the database of the cache directory to ``path``, 0600, whole or not at all; return whether it is there now.
 
-    Nothing is done where a database is or was: Prefect's migrations are for those.
+    An existing or earlier database is left to Prefect's migrations.
 
     Raises:
         StorageError: it cannot be written at ``path``.

@@ -1,7 +1,7 @@
-"""The address of a jobs directory's local Prefect server, and how it and its users recognise each other.
+"""The address of a jobs directory's local Prefect server, and the proofs between the server and its users.
 
 ``4-product.md`` §6. ``HOME/server.json`` (0600) holds the address of the server for later commands. A killed server
-leaves it behind, so the file proves nothing. The secret is in ``HOME/api-secret`` (0600), in the form ``user:password``
+leaves the file, so it proves nothing. The secret is in ``HOME/api-secret`` (0600), in the form ``user:password``
 of Prefect's ``PREFECT_API_AUTH_STRING``. A user of the address first sends a random challenge; the server must answer
 with a keyed hash over it. The secret itself is never sent before. The address is part of the hashed text, so that
 another listener cannot pass the challenge on to the real server.
@@ -32,7 +32,7 @@ SIGN_IN_PATH = "/sluice/sign-in"
 REPORTS_PATH = "/sluice/report/"
 """Below it, by the ids of their jobs, the pages of release reports; named as they are below ``report/`` of a job."""
 PROOF_SECONDS = 5.0
-"""How long a server may take to prove itself, from connecting to the last byte of its answer."""
+"""Limit for a proof, in seconds, from connecting to the last byte of the answer."""
 
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""

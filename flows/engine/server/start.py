@@ -44,7 +44,7 @@ from tasks.shared.files.out_file import OutFile
 from tasks.shared.files.private_file import open_private, refuse_links
 
 LINGER = timedelta(minutes=1)
-"""How long a server stays after the last command on a terminal (``4-product.md`` §6)."""
+"""Time that a server stays after the last command on a terminal (``4-product.md`` §6)."""
 
 LEASES = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
 LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
@@ -64,14 +64,14 @@ SERVER = QUIET | {
     # A run not started an hour after its time is late: this triggers a notification, and the run may still begin.
     "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "3600",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
-    # In a file below PREFECT_HOME: in its memory, after a kill -9 the slots of lost runs would be taken for ever.
+    # Files below PREFECT_HOME: in memory, a kill -9 would leave the slots of lost runs taken for ever.
     LEASES: LEASES_IN_FILES,
     # Web pages of other origins have no business with this API.
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
 }
-"""What every server of ours is set to, that of ``deployments/`` too."""
+"""Settings of all our servers, including that of ``deployments/``."""
 
 NO_BLOCKS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
@@ -307,8 +307,8 @@ _OURS_ALONE = frozenset(
     {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"}
     | {"PREFECT_SERVER_API_BASE_PATH", "PREFECT_UI_SERVE_BASE", "PREFECT_SERVER_UI_SERVE_BASE"}
 )
-"""Environment variables that a server must not get: those that choose an API and its credentials for clients, and those
-that move its API to a path that ``RequestGuard`` does not check."""
+"""Environment variables that a server must not get: those that select an API and its credentials, and those that
+move its API to a path that ``RequestGuard`` does not check."""
 
 
 def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:

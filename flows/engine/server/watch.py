@@ -30,9 +30,9 @@ from tasks.shared.errors import NetworkError, SluiceError, StorageError, storage
 from tasks.shared.files.private_file import open_private
 
 LOOK_EVERY = 0.1
-"""Seconds between two looks at the lock of the server, which the kernel releases when it ends (some microseconds each).
+"""Seconds between two checks of the server's lock, which the kernel releases when it ends (some microseconds each).
 
-So long another listener at the dead server's port could be sent the secret by clients that connect anew.
+For this time, reconnecting clients could send the secret to another listener at the dead server's port.
 """
 
 Farewell = Callable[[SluiceError], None]
@@ -70,7 +70,7 @@ def _state(home: Path) -> bytes | None:
 def find(home: Path, *, wait: bool = True) -> ApiAddress | None:
     """Return the address of this jobs directory's server when it has proved itself; ``None`` when none lives.
 
-    One that still starts is waited for; without ``wait`` its address is returned at once, and not proved.
+    Wait for a starting server; without ``wait``, return its address at once, without proof.
 
     Raises:
         NetworkError: one lives and has not proved itself, ``PROOF_SECONDS`` long or, while it starts,
