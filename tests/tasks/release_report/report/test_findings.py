@@ -286,7 +286,7 @@ def test_who_can_be_told_apart_is_said_with_what_is_compared(compared: tuple[str
     given = replace(given, settings=ReportConfig(quasi_identifiers=compared))
     (one,) = (one for one in found(given) if one.code == "told-apart")
     sentence = "".join(piece.text for piece in Words("en", 5).finding(one))
-    assert f"share {said} in groups" in sentence
+    assert f"with the same {said} have fewer" in sentence
 
 
 @pytest.mark.parametrize(("before", "after", "told"), [
