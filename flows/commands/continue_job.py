@@ -186,7 +186,7 @@ def run_one(asked: ContinueRequest, *, step: str, force: bool) -> int:
         set_parameters(session.api, record.id, inputs.parameters())
         # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
         later = range(position, len(record.steps) + 1)
-        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown")]
+        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown", "questions")]
         cleared = dict.fromkeys((*gone, f"shown__{AT_THE_END}")) if complete else {}
         RecordWriter(session.api, record.id).set(
             **cleared, waiting=None, until=position, reset=position if complete else None

@@ -55,7 +55,7 @@ def answered_at(
         accepted = refused = {}  # a no is always taken, and its words are kept
         words = filter(str.strip, (answer.comment, answer.accepted, answer.refused))
         given = given.model_copy(update={"comment": "\n".join(words)})
-    asked = record.waiting.questions if record.waiting else ()
+    asked = record.questions.get(position, ())
     given = given.model_copy(update={"accepted": accepted, "refused": refused, "questions": asked})
     given = rules.stamped(given, shown)
     why = rules.objection(given, record.reviews.get(position), config)
@@ -75,8 +75,8 @@ def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None
     """Add a reviewer's question to the record of a job, which continues to wait."""
     waiting = record.undecided
     if waiting is not None:
-        asked = waiting.model_copy(update={"questions": (*waiting.questions, question(by, text))})
-        RecordWriter(session.api, record.id).set(waiting=asked)
+        asked = "\n".join((*waiting.questions, question(by, text)))
+        RecordWriter(session.api, record.id).set(**{f"questions__{waiting.position}": asked})
 
 
 def record_decision(
@@ -104,7 +104,7 @@ def to_be_parked(record: JobRecord, waiting: Waiting) -> bool:
 def settle(session: Session, job_id: str) -> JobRecord:
     """Make an answer given in the UI the decision of the job, and return the job's record.
 
-    A rejection ends the job as cancelled, and so does a cancel of a job without a process.
+    A rejection ends the job as cancelled, and so does a cancel of a job without a process. A question is recorded.
     """
     record = session.job(job_id)
     waiting = record.waiting
@@ -119,6 +119,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
         decision, refusal = answered_at(session.api, record, waiting.position, session.loaded.config)
         if decision is not None and refusal is None:
             record_decision(writer, record, waiting.position, decision, session.loaded.config)
+        elif refusal is not None and refusal.startswith(QUESTION):
+            writer.ask(waiting.position, (*waiting.questions, refusal))
+            decision = refusal = None
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision, waiting.step)
     now_there = session.job(job_id)

@@ -33,8 +33,8 @@ from tasks.shared.step import Parked, StepContext
 class CurrentWait:
     """The wait at ``position`` of a job that this process runs.
 
-    ``sight`` has the directories of the wait and ``there`` the current files. ``again``, ``refused`` and ``asked`` are
-    the reasons why the job waits again.
+    ``sight`` has the directories of the wait and ``there`` the current files. ``again`` and ``refused`` are the
+    reasons why the job waits again, and ``asked`` is whether the form asked the project.
     """
 
     def __init__(self, job: RunningJob, position: int, sources: Sources) -> None:
@@ -45,7 +45,7 @@ class CurrentWait:
         self.there = Inventory(())
         self.again: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
-        self.asked: tuple[str, ...] = ()
+        self.asked = False
 
     @property
     def approval(self) -> Approval | None:
@@ -137,7 +137,8 @@ class CurrentWait:
         if known is not None and answer.approved:
             return
         if refusal is not None and refusal.startswith(QUESTION):
-            self.asked = (refusal,)
+            self.asked = True
+            self.job.writer.ask(position, (*record.questions.get(position, ()), refusal))
             logger.info("step %d wait: a reviewer asks the project, and the job waits again", position)
         elif refusal is not None:
             self.refused = (refusal,)
@@ -277,8 +278,7 @@ class CurrentWait:
     def waiting(self, directory: Path, looked_at: Path) -> Waiting:
         """Return the wait as the form, the page and the record show it."""
         position, record = self.position, self.job.record()
-        shown, before = record.shown.get(position), record.waiting
-        asked = before.questions if before is not None and before.position == position else ()
+        shown = record.shown.get(position)
         found = Waiting(
             position=position,
             step=self.job.step_names[position - 1],
@@ -287,7 +287,7 @@ class CurrentWait:
             since=now(),
             again=self.again,
             refused=self.refused,
-            questions=(*asked, *self.asked),
+            questions=record.questions.get(position, ()),
             first=record.reviews.get(position),
             report=shown,
         )

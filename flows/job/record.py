@@ -73,6 +73,8 @@ class JobRecord(StoredModel):
     forms: dict[int, str] = Field(default_factory=dict)
     seen: dict[int, str] = Field(default_factory=dict)
     """Digest of the files present when a wait was parked."""
+    questions: dict[int, tuple[str, ...]] = Field(default_factory=dict)
+    """Questions of reviewers at a wait, a line each; with a label of their own, because a run clears the wait's."""
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
@@ -109,9 +111,11 @@ class JobRecord(StoredModel):
         approvals, reviews = each(Approval, "approval"), each(Approval, "review")
         shown = each(Shown, "shown")
         directory = label("directory")
+        questions = {p: tuple(str(asked).split("\n")) for p in places if (asked := label(f"questions.{p}"))}
         waiting = _parse(Waiting, label("waiting"))
         if waiting is not None:
-            told = {"report": shown.get(waiting.position), "first": reviews.get(waiting.position)}
+            at = waiting.position
+            told = {"report": shown.get(at), "first": reviews.get(at), "questions": questions.get(at, ())}
             waiting = waiting.model_copy(update=told)
         state = job_state(run, directory)
         at = waiting.position if waiting is not None else 0
@@ -137,6 +141,7 @@ class JobRecord(StoredModel):
             shown_at_the_end=_parse(Shown, label(f"shown.{AT_THE_END}")),
             forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
             seen={p: str(digest) for p in places if (digest := label(f"seen.{p}"))},
+            questions=questions,
             waiting=waiting,
             error=_parse(Problem, label("error")) or _never_began(run),
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
@@ -356,6 +361,10 @@ class RecordWriter:
     def review(self, position: int, first: Approval) -> None:
         """Record the first of two decisions. Its form is used up and cannot serve for the second."""
         self.set(**{f"review__{position}": first, f"form__{position}": None})
+
+    def ask(self, position: int, questions: tuple[str, ...]) -> None:
+        """Record the questions of reviewers. A form that asked one is used up."""
+        self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
 
 
 class RecordedHandle(HandleStore):

@@ -256,6 +256,27 @@ def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decisi
     assert gate.fhir.total() == 19
 
 
+@pytest.mark.parametrize("next_", ["--approve", "--reject", "--question"])
+def test_a_question_in_the_form_is_kept_when_a_command_comes_next(gate: ReleaseGate, next_: str) -> None:
+    gate.maker.findings = [LOOK]
+    gate.start()
+    gate.answer(decision="question", by="Anna", comment="Which ward?")
+    assert "question of Anna: Which ward?" in gate.text()
+    gate.go_on(next_, *(["And when?"] if next_ == "--question" else []), "--by", "Berta")
+    asked = ["question of Anna: Which ward?"]
+    status = gate.status()
+    if next_ == "--question":
+        assert status["waiting"]["questions"] == [*asked, "question of Berta: And when?"]
+        gate.correct()
+        gate.go_on()  # a run of its own: the job waits again
+        assert gate.status()["waiting"]["questions"] == [*asked, "question of Berta: And when?"]
+        assert "Which ward?" in gate.form()
+        assert "And when?" in gate.form()
+        return
+    (approval,) = status["approvals"]
+    assert approval["questions"] == asked
+
+
 def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start()
