@@ -142,7 +142,9 @@ def test_the_page_that_opens_a_report_runs_its_own_script_only(url: str) -> None
     )
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1", "http://127.0.0.1:1", "http://["]
+)
 @pytest.mark.parametrize("headers", [KEY, {}], ids=["signed in", "not"])
 def test_a_page_of_another_origin_gets_nothing(url: str, origin: str, headers: dict[str, str]) -> None:
     for method in ("GET", "HEAD", "POST", "OPTIONS"):
