@@ -103,6 +103,7 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
         return click.prompt(question, default=default, value_proc=read)
     try:
         text = click.prompt(question, default=default, value_proc=str)
+        text.encode()  # where the locale is C, Python decodes every byte
         print_line(text)  # a terminal shows what somebody types
         return read(text)
     except click.UsageError as error:
@@ -110,7 +111,7 @@ def answer(question: str, *, key: str, default: str, read: Callable[[str], Any])
     except click.Abort:
         print_line("")
         problem = "the piped answers ended before this question"
-    except UnicodeDecodeError:
+    except UnicodeError:
         print_line("")
         problem = "the piped answer cannot be decoded"
     raise InputError(

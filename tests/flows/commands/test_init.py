@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -132,6 +133,7 @@ def test_a_pipe_answers_the_same_questions_in_the_same_order(
     assert "    url: https://fhir.example\n" in from_pipe
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"], ids=["UTF-8", "locale C"])
 @pytest.mark.parametrize(
     ("answers", "problem", "key"),
     [
@@ -144,10 +146,11 @@ def test_a_pipe_answers_the_same_questions_in_the_same_order(
     ids=["too few", "none", "no step", "no choice", "no text"],
 )
 def test_unusable_piped_answers_write_no_file_and_the_error_names_the_question(
-    capsys: pytest.CaptureFixture[str], piped: Callable[[str], None], answers: str, problem: str, key: str
+    capsys: pytest.CaptureFixture[str], piped: Callable[[str], None], answers: str, problem: str, key: str, errors: str
 ) -> None:
     """A terminal is asked again. From a pipe, the next line would answer the wrong question."""
     piped(answers)
+    cast("io.TextIOWrapper", sys.stdin).reconfigure(errors=errors)
     assert run(["config", "init"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error[no-answer]: ")
