@@ -31,13 +31,13 @@ FLOW_NAME = "pipeline"
 TAG = "sluice"
 
 _PAGE = 200
-"""Rows of one answer: more Prefect does not give."""
+"""Maximum rows of one answer from Prefect."""
 
 PATIENCE = 20.0
 """Default seconds for which a call is repeated while the API is away or busy."""
 
 _LOOK = 20.0
-"""Seconds for an answer without which nothing is missing but a link."""
+"""Seconds for an answer that is needed only for a link."""
 
 REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
 """Ends of paths whose POST may be repeated: reading, and setting the same value again."""

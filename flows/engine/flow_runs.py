@@ -39,7 +39,7 @@ def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str,
 
 
 def rename_run(api: PrefectApi, run_id: str, name: str) -> None:
-    """Give the run the name that a person sees."""
+    """Set the displayed name of the run."""
     api.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
 
 

@@ -21,7 +21,7 @@ TELL_AFTER = 2.0
 """Seconds of an outage before it is reported: a server may be busy, or its database locked."""
 
 ANSWERED = 3
-"""After 3 answers to other calls and ``REFUSED`` seconds, the API is up and only this one call fails."""
+"""After this many other answers and ``REFUSED`` seconds, the API is up and only this one call fails."""
 REFUSED = 20.0
 
 

@@ -111,8 +111,8 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
         async def _behind(self, due: list[FlowRun]) -> set[UUID]:
             """Return the runs that are not taken up now, because an earlier one of their deployment is due or waits.
 
-            Where a deployment has a ``concurrency_limit``, Prefect's server gives a free slot to whichever run asks
-            first, and lets each ask every 30 seconds. They get the state that Prefect's server gives them.
+            Where a deployment has a ``concurrency_limit``, Prefect's server gives a free slot to the first run that
+            asks, and each asks every 30 seconds. They get the state that Prefect's server sets.
             """
             ids = {run.deployment_id for run in due if run.deployment_id is not None}
             if not ids:

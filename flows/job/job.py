@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tasks.release_report.measure.beside import BesideProcess
 
 ENDS_WITHIN = 20.0
-"""Seconds after which a process that was asked in the UI to stop has given its job back."""
+"""Seconds after which a process that was asked in the UI to stop has released its job."""
 
 
 @dataclass

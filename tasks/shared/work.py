@@ -115,7 +115,7 @@ class Workers(Generic[T, R]):
         return job
 
     def wait_for_capacity(self, weight: int = 1) -> None:
-        """Wait until ``weight`` more is within the budget, or nothing is under way."""
+        """Wait until ``weight`` more is within the budget, or no item is in progress."""
         while self._held and self._held + weight > self._budget:
             self._receive_results()
             self._check()

@@ -371,7 +371,7 @@ class Lease:
             self._heartbeat.remove()
 
     def release(self) -> None:
-        """Give the lease back. If that fails, it expires."""
+        """Release the lease. If that fails, it expires."""
         self.end()
         try:
             if self.limit is not None:

@@ -45,7 +45,7 @@ class JobBusyError(TerminalError):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The holder of a lock: the content of ``.lock``, empty once the lock is given back."""
+    """The holder of a lock: the content of ``.lock``, empty once the lock is released."""
 
     process: int
     host: str
@@ -90,7 +90,7 @@ class JobLock:
 
         Raises:
             JobBusyError: another process has it; names its process id and host.
-            StorageError: its file cannot be written; nothing is held then.
+            StorageError: its file cannot be written; the lock is not held then.
             SluiceError: the Prefect API, where the lock of other machines is, does not answer; or taking the lock took
                 so long that another machine may have taken the job meanwhile.
         """
@@ -120,7 +120,7 @@ class JobLock:
         return self
 
     def rename(self, limit: str | None) -> None:
-        """Write the holder and its limit into the lock file, unless the lock was given back. Raises ``OSError``."""
+        """Write the holder and its limit into the lock file, unless the lock was released. Raises ``OSError``."""
         with self._writing:
             if self._handle is None:
                 return
@@ -202,7 +202,7 @@ class JobLock:
         )  # fmt: skip
 
     def release(self) -> None:
-        """Give the lock back. The file stays: removing it would let two processes hold two locks."""
+        """Release the lock. The file stays: removing it would let two processes hold two locks."""
         if self._handle is None:
             return
         lease, self._lease = self._lease, None
@@ -296,7 +296,7 @@ def last_holder(directory: Path) -> LastHolder | None:
 
 
 def named_elsewhere(directory: Path) -> bool:
-    """Return whether the lock file names a process of another machine, which has not given the lock back."""
+    """Return whether the lock file names a process of another machine, which has not released the lock."""
     last = last_holder(directory)
     return last is not None and _elsewhere(last.holder)
 

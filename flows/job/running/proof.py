@@ -78,7 +78,7 @@ class Heartbeat:
             return file.read(_LENGTH)
 
     def remove(self) -> None:
-        """Remove the file: the job was given back."""
+        """Remove the file: the job was released."""
         with suppress(OSError):
             self.path.unlink()
 

@@ -58,16 +58,16 @@ def job_state(run: Json, directory: str | None) -> JobState:
             return JobState.RUNNING if held else JobState.CANCELLED
     if held:
         return JobState.RUNNING
-    # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
+    # Only a deployment's worker would start a run; a run created by a command that has ended is interrupted.
     if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
         return JobState.INTERRUPTED
     return JobState.PENDING
 
 
 def _handing_over(run: Json, directory: str | None) -> bool:
-    """Return whether a worker's run is about to take its job's lock, or has just given it back."""
+    """Return whether a worker's run is about to take its job's lock, or has just released it."""
     if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
-        return False  # a command takes the lock first, and gives it back last
+        return False  # a command takes the lock first, and releases it last
     for_so_long = _since(run)
     last = last_holder(Path(directory)) if directory is not None else None
     ago = for_so_long if last is None else datetime.now(UTC) - last.when

@@ -187,7 +187,7 @@ class LineCheck:
         data = data.removeprefix(_BOM)
         text = data.lstrip(_BLANK)
         if not text:
-            # Still nothing but blank lines: they only move the line number.
+            # Only blank lines so far: they only increase the line number.
             self._number += data.count(b"\n")
             return b""
         self._started = True

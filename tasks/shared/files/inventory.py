@@ -88,7 +88,7 @@ class Inventory:
         return Inventory(tuple(entry for entry in self.entries if entry.name.startswith(f"{folder}/")), self.taken)
 
     def save(self, path: Path) -> None:
-        """Keep it, in a file that appears by rename. Raises ``StorageError``."""
+        """Save it, in a file that appears by rename. Raises ``StorageError``."""
         with PartFile(path) as file:
             for entry in self.entries:
                 state = entry.state

@@ -43,7 +43,7 @@ class Ranges:
             self.add(start, stop)
 
     def add(self, start: int, stop: int) -> None:
-        """Put ``start`` … ``stop - 1`` in; an empty range changes nothing."""
+        """Add ``start`` … ``stop - 1``; an empty range changes nothing."""
         if start >= stop:
             return
         low = bisect_left(self._stops, start)  # the first range that touches or follows

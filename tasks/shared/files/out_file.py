@@ -49,7 +49,7 @@ def can_continue(path: Path, size: int) -> bool:
 
 
 def publish(*names: tuple[Path, Path]) -> None:
-    """Give finished files their final names, for good: each from its first name to its second."""
+    """Rename finished files durably, each from its first name to its second."""
     for part, final in names:
         with storage_errors(final):
             part.replace(final)
@@ -139,7 +139,7 @@ class OutFile:
         return os.fdopen(os.dup(self._handle), "r+b")
 
     def close(self) -> None:
-        """Close the file, and leave it there; a second call does nothing."""
+        """Close the file and keep it; a second call does nothing."""
         if self._handle >= 0:
             handle, self._handle = self._handle, -1
             with storage_errors(self._named):

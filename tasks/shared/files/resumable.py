@@ -98,7 +98,7 @@ class ResumableWriter:
         return self._file.publish()
 
     def close(self) -> None:
-        """Close the part and leave it there; a second call does nothing."""
+        """Close the part and keep it; a second call does nothing."""
         try:
             if self._zst is not None:
                 zst, self._zst = self._zst, None

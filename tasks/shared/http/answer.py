@@ -2,7 +2,7 @@
 
 An error names service, operation, host and status, and the issue codes when the body is an OperationOutcome.
 It never quotes the body: services put patient data and stack traces into ``diagnostics``. The whole answer
-hangs on the error, out of sight of ``str`` and ``repr``, for a caller that keeps it in the job directory.
+is an attribute of the error, not in ``str`` and ``repr``, for a caller that keeps it in the job directory.
 
 Where no usable answer arrived, exceptions of httpx and httpcore are translated: connect, read and write errors and
 timeouts are transient. Certificates and proxies that refuse are not: nothing changes until a person does something.

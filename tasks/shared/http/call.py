@@ -242,7 +242,7 @@ class _IncomingStream(httpx.SyncByteStream):
             raise self._hop.broken(error) from None
 
     def close(self) -> None:
-        """Close the connection, or give it back."""
+        """Close the connection, or release it."""
         logged, self._hop.logged = self._hop.logged, None
         try:
             self._parts.close()

@@ -171,7 +171,7 @@ class _TlsInTls:
     """A socket with TLS inside another one's, which ``ssl`` does not have: the way through a proxy that is itself
     reached by ``https``.
 
-    Like any socket of ours it raises ``TimeoutError``, and can be called again after it: no byte is lost.
+    Like all our sockets it raises ``TimeoutError``, and can be called again after it: no byte is lost.
     """
 
     def __init__(self, outer: Socket, ssl_context: ssl.SSLContext, server_hostname: str | None) -> None:
