@@ -221,7 +221,7 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
         page = Path(waiting.directory).parent / shown.page if shown.page else None
         lines += [f"  {place}" for place in (None if shown.in_ui else shown.link, page) if place]
     if shown is not None and shown.open and not despite:
-        lines += ["To release despite the stops, give a reason with --despite TEXT (in the UI: last field)."]
+        lines += ["To release despite the stops, give a reason with --despite TEXT (in the UI: field Reason)."]
     if shown is not None and shown.inside:
         lines += [INSIDE]
     if waiting.first is not None:

@@ -263,7 +263,7 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
     if shown is not None and shown.inside:
         lines += [words("form_inside"), ""]
     if shown is not None and shown.open:
-        lines += [words("form_reason"), ""]
+        lines += [words("form_reason", field=words("field_despite")), ""]
     if shown is not None and (keys := (*shown.stops, *shown.looks)):
         lines += [words("form_answers", keys=", ".join(map(code, keys[:_ANSWERS]))), ""]
     if waiting.first is not None:

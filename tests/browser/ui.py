@@ -18,7 +18,7 @@ JOB = "The page of the job"
 """What the title of the job's page begins with; the other artifact is the short form of the release report."""
 
 REASON = "Reason, if the release report has stops"
-"""The last field of the form of a wait."""
+"""The field of the form of a wait for the reason of a release."""
 
 PATIENCE = 90_000
 """Milliseconds for what another process does on a busy machine."""

@@ -86,6 +86,12 @@ def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(l
     assert f"  {JOB}/report/step-3/release-report.html" in sight.report_lines(found)
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_form_names_the_field_for_the_reason(language: str) -> None:
+    text = wait_description(waiting(language), STEPS, language=language)
+    assert f"*{field_words(language)['despite'][0]}*" in text
+
+
 def test_the_api_body_shown_on_the_ui_page_is_an_answer_with_a_reason() -> None:
     answer = FormAnswer.model_validate(json.loads(example("docs/prefect-ui.md", '{"run_input"').text)["run_input"])
     assert answer.decision == "release"
