@@ -52,7 +52,7 @@ def answered_at(
     except InputError as error:
         if given.approved:
             return given, f"not released: {error.message}"
-        accepted = refused = {}  # a no is always taken, and its words are kept
+        accepted = refused = {}  # a rejection is always accepted, and its words are kept
         words = filter(str.strip, (answer.comment, answer.accepted, answer.refused))
         given = given.model_copy(update={"comment": "\n".join(words)})
     asked = record.questions.get(position, ())
@@ -63,7 +63,7 @@ def answered_at(
 
 
 QUESTION = "question of "
-"""Beginning of the line of a question, with which the job continues to wait."""
+"""Beginning of the line that records a reviewer's question, after which the job goes on waiting."""
 
 
 def question(by: str, text: str) -> str:
@@ -97,14 +97,15 @@ def with_refusal(record: JobRecord, why: str) -> JobRecord:
 
 
 def to_be_parked(record: JobRecord, waiting: Waiting) -> bool:
-    """Return whether a job waits although its form was answered, so that it needs a form for the next answer."""
+    """Return whether a waiting job needs a form: the answer in its last form was refused, or it has none."""
     return not record.parked and (bool(waiting.refused) or waiting.position not in record.forms)
 
 
 def settle(session: Session, job_id: str) -> JobRecord:
-    """Make an answer given in the UI the decision of the job, and return the job's record.
+    """Record an answer given in the UI as the decision of the job, and return the job's record.
 
-    A rejection ends the job as cancelled, and so does a cancel of a job without a process. A question is recorded.
+    A job that was rejected ends as cancelled, and so does a job that was cancelled in the UI while no process ran it.
+    A question is recorded, and the job goes on waiting.
     """
     record = session.job(job_id)
     waiting = record.waiting
@@ -129,9 +130,10 @@ def settle(session: Session, job_id: str) -> JobRecord:
 
 
 def as_decided(session: Session, record: JobRecord) -> JobRecord:
-    """Return the record of a job started by a command with the decision made in the UI, which no worker acts on.
+    """Return the record of a command's job, updated with a decision made in the UI.
 
-    A released job is interrupted until a command continues it. A rejected job ends as cancelled here.
+    No worker runs such a job. After a release it is interrupted until a command continues it. After a rejection, this
+    function ends it as cancelled.
     """
     waiting = record.undecided
     if waiting is None or record.parked:
@@ -157,12 +159,12 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
 def save_decision(session: Session, record: JobRecord, decision: Approval) -> None:
     """Save a decision in the record, where the next run looks for it.
 
-    The first decision counts, also if it was made after the record was read. If two people must release, the first
-    decision is stored apart, and the job waits for the second.
+    If somebody else has decided since ``record`` was read, that decision stands. If two people must release, the first
+    release is stored as a review, and the job waits for the second person.
 
     Raises:
-        InputError: the job no longer waits; the release report has stops, and no reason is given; the second
-            person is the first; the report was made again.
+        InputError: the job no longer waits, the release report has stops and no reason is given, the same person
+            decides twice, or the report was made again.
         TerminalError: the job was cancelled or rejected.
     """
     if record.undecided is None:
@@ -177,7 +179,7 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
 
 
 def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
-    """Raise ``InputError`` if a decision cannot be accepted and the job still waits."""
+    """Raise ``InputError`` if a decision cannot be accepted. The job then goes on waiting."""
     if decision.approved and shown is not None and decision.report != shown.sha256:
         raise InputError(
             "report-changed", "nothing is decided: the release report was made again in the meantime",
@@ -216,13 +218,13 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
 
 
 def reject(session: Session, record: JobRecord, decision: Approval) -> None:
-    """Keep the rejection and end the job as cancelled."""
+    """Record the rejection, and end the job as cancelled."""
     save_decision(session, record, decision)
     end_rejected(session, record.id, decision, record.waiting.step if record.waiting else None)
 
 
 def end_rejected(session: Session, job_id: str, decision: Approval, step: str | None) -> None:
-    """End a job as cancelled after a no at ``step``."""
+    """End a job as cancelled after a rejection at ``step``."""
     error, writer, record = rejected(decision, step), RecordWriter(session.api, job_id), session.job(job_id)
     if record.waiting is not None:
         waited = record.step(record.waiting.position).model_copy(update={"state": "stopped"})
@@ -234,10 +236,10 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
 
 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
-    """Record the end of a job cancelled while parked, by a reviewer's ``rejection`` or in the Prefect UI.
+    """Write the end of a cancelled job to its logs, summary and pages, as part of the run that parked the job.
 
-    Logs, summary and pages show it as part of the run that parked the job. The caller holds the job's lock. A file that
-    cannot be written is logged only, because the record decides.
+    No process ran the job when a reviewer's ``rejection`` or the Prefect UI cancelled it. The caller holds the job's
+    lock. A file that cannot be written only causes a warning, because the record is already correct.
     """
     from flows.reports import pages, short_form  # a status needs no page
 

@@ -1,6 +1,6 @@
 """Process a chunk in a worker: send it, check the answer, and halve it if it is too large for the service.
 
-``agreement.py`` decides which answers are taken. Every error names file, line and type.
+``agreement.py`` decides which answers are accepted. Every error names file, line and resource type.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
 
 Counts = Counter[str]
-"""What is counted of a file; the names are those of the ledger and of the step's details."""
+"""Counters of a file. The ledger and the details of the step use the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deidentified:
-    """A chunk that is done: ``whole`` is the line when one request was all of it, else there are ``pieces``."""
+    """The result of a chunk: the line in ``whole`` if one request contained all of it, otherwise ``pieces``."""
 
     place: str
     line: int
@@ -43,9 +43,9 @@ class Deidentified:
 
 
 class Deidentification:
-    """Turns chunks into what the service makes of them. Thread-safe.
+    """Pseudonymize chunks with the service. Thread-safe.
 
-    ``agreement`` says which answers are taken, ``affected`` counts whose identifiers stay.
+    ``agreement`` checks the answers. ``affected`` counts the patients whose identifiers remain in them.
     """
 
     def __init__(
@@ -62,8 +62,13 @@ class Deidentification:
         self._refused_size = 0
 
     def __call__(self, chunk: RequestChunk) -> Deidentified:
-        """Raises ``DataError`` for a chunk that is no resource, ``ServiceError`` and ``TransientError`` for what the
-        service does, ``ReconciliationError`` for entries that are missing.
+        """Return the pseudonymized chunk.
+
+        Raises:
+            DataError: the chunk is not a FHIR resource.
+            ServiceError: the service refuses the request, or its answer cannot be used.
+            TransientError: the service is busy or cannot be reached.
+            ReconciliationError: entries are missing in the answer.
         """
         given = _sent_outline(chunk.text, chunk.place)
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
@@ -92,7 +97,7 @@ class Deidentification:
                     raise
                 if not divisible:
                     raise self._indivisible(error, place) from None
-                # What was too large once is too large the next time: it is not sent again to find out.
+                # Requests of this size or more are halved at once from now on, without being sent first.
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
                 return [self._check(given, answer, place, counts, numbers)]
@@ -143,7 +148,7 @@ class Deidentification:
     def _indivisible(self, error: SluiceError, place: str) -> SluiceError:
         return ServiceError(
             "pseudonymizer-too-large",
-            "pseudonymizer: the service does not take a request of this size, and it holds a single resource",
+            "pseudonymizer: the service refuses a single resource as too large",
             context=place,
             hint="raise the service's body limit (30,000,000 bytes by default), or leave this resource out of the data",
             operation=OPERATION,
@@ -151,10 +156,10 @@ class Deidentification:
         )
 
     def _locate(self, error: SluiceError, place: str, text: bytes) -> None:
-        """Let the error say about what it is, and where the answer behind it is kept."""
+        """Add the location of the resource to the error, and save the answer of the service in the job directory."""
         error.context = f"{place}\n  {error.context}" if error.context else place
         if error.answered == _REFUSED:
-            rules = "the service answers 400 for an anonymization file that it cannot use, too"
+            rules = "the service also answers 400 if it cannot use the anonymization file"
             error.hint = f"{error.hint}; {rules}" if error.hint else rules
         self._failed.save_answer_of(error, request=(place, text))
 
@@ -172,7 +177,7 @@ def _sent_outline(text: bytes, place: str) -> ResourceSummary:
 
 
 def _place(chunk: RequestChunk, given: ResourceSummary, first: int) -> str:
-    """``file:line``, which entry when it is a single one of many, and the type."""
+    """Return ``file:line`` and the type of a resource, and the number of its entry if it is an entry of a Bundle."""
     place = f"{chunk.file}:{chunk.line}"
     if given.is_bundle and given.entries == 1:
         return f"{place} entry {first} {given.single_type or 'Bundle'}"

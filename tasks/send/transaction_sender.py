@@ -1,9 +1,9 @@
-"""Gets one batch to the FHIR server, in as many transactions as that takes (document 3 §7).
+"""Send one batch to the FHIR server in as many transactions as necessary (document 3 §7).
 
-A transaction is all or nothing, so one that is refused is halved until what is refused is a single resource:
-the others get in, and the guilty one is named. 413 halves in the same way. Conflicts of versions and locks
-are repeated as the retry block says; network errors and busy services were repeated by ``ServiceClient``
-before they come here.
+A transaction succeeds or fails as a whole. A refused transaction is therefore halved until the server refuses a single
+resource: the other resources are stored, and the error names the refused one. A transaction that is too large (413) is
+halved in the same way. Conflicts of versions and locks are retried here, by the ``retry`` block of the configuration.
+Network errors and busy services were already retried by ``ServiceClient``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERATION = "send transaction"
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """These resources are on the server. ``body`` is the size of the transaction in bytes."""
+    """Resources that are on the server. ``body`` is the size of the transaction in bytes."""
 
     resources: Sequence[Resource]
     body: int
@@ -34,14 +34,14 @@ class SentTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """These wait, all of them or one of them for the target of a reference."""
+    """Resources to be sent later, because at least one of them refers to a resource that is not on the server yet."""
 
     resources: Sequence[Resource]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The server will not have this resource."""
+    """A resource that the server refused."""
 
     resource: Resource
     verdict: Verdict
@@ -49,7 +49,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """These were replaced by a later resource with the same ``Type/id`` in the same transaction."""
+    """Resources that a later one with the same ``Type/id`` in the same transaction replaces."""
 
     resources: Sequence[Resource] = field(default_factory=tuple)
 
@@ -59,12 +59,15 @@ Report = Callable[[Outcome], None]
 
 
 class ConflictError(BusyError):
-    """Another writer was faster, or holds a lock. Repeated here: ``ServiceClient`` sees only a 409 or 412."""
+    """Another writer was faster, or holds a lock. Retried here, as ``ServiceClient`` does not retry 409 and 412."""
 
 
 class TransactionSender:
-    """Delivers batches; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
-    counts repetitions."""
+    """Send batches. Thread-safe.
+
+    ``check`` raises an exception if the step must stop. ``sleep`` waits for a number of seconds. ``meter`` counts the
+    retries.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class TransactionSender:
         self._transactions = transactions
         self._limits = limits
         self._check = check
-        # ``ServiceClient`` sees only the first attempt of each transaction that meets a conflict.
+        # Counted here: for ``ServiceClient``, the request of each retry is a first attempt.
         self._retrying = retrying(
             retry,
             sleep=sleep,
@@ -92,10 +95,14 @@ class TransactionSender:
         )
 
     def deliver(self, batch: Batch, report: Report) -> None:
-        """Deliver all of ``batch``; every resource of it is reported once, as soon as its fate is known.
+        """Send all resources of ``batch``. Report each of them once, as soon as its outcome is known.
 
-        Raises ``ServiceError`` when the endpoint refuses (401, 404 …) or answers nonsense, ``TransientError``
-        when attempts are exhausted, and what ``check`` raises. What was reported before stays true.
+        Outcomes that were reported before an error stay valid.
+
+        Raises:
+            ServiceError: the endpoint refuses the request (401, 404 …) or gives an answer that cannot be used.
+            TransientError: all attempts failed.
+            Exception: whatever ``check`` raises.
         """
         if batch.collapsed:
             report(Collapsed(batch.collapsed))
@@ -118,7 +125,7 @@ class TransactionSender:
                     report(Failed(resource, refused))
 
     def _exceeds(self, resources: Sequence[Resource]) -> bool:
-        """Return whether the resources exceed the limits: by a cycle of references, or a limit that was lowered."""
+        """Return whether the resources exceed the limits, because of a cycle of references or a limit lowered since."""
         if len(resources) == 1:
             return False
         if len(resources) > self._limits.batch_size:
@@ -164,7 +171,7 @@ class TransactionSender:
             report(SentTransaction(tuple(pending), size))
             pending.clear()
             return
-        # Not what a transaction is, but servers do it: some entries are in, some are not.
+        # Some servers store a part of a transaction, although a transaction must succeed or fail as a whole.
         again: list[Resource] = []
         sent: list[Resource] = []
         busy: Verdict | None = None
@@ -185,7 +192,7 @@ class TransactionSender:
 
 
 def _span(first: Resource, last: Resource) -> str:
-    """From which line to which resources are, for an error."""
+    """Return the range of lines from ``first`` to ``last``, for an error message."""
     begin, end = f"{first.file}:{first.line}", f"{last.file}:{last.line}"
     if first.file == last.file:
         return begin if first.line == last.line else f"{begin}-{last.line}"
@@ -194,7 +201,7 @@ def _span(first: Resource, last: Resource) -> str:
 
 def _to_halve(refused: Verdict, part: UnitPart, resolve: Resolve) -> bool:
     if refused.fate is Fate.MISSING_TARGET:
-        # A circle of references is not cut: no part of it could get in alone.
+        # A cycle of references is not split: the server would refuse each part without the others.
         return resolve is not Resolve.LATER and part.divisible()
     return len(part.resources) > 1
 
@@ -205,7 +212,7 @@ def _conflict(verdict: Verdict, resources: Iterable[Resource], answer: Answer) -
         "send-conflict",
         f"send: a transaction was answered {verdict.status}: another writer holds or changes the same data",
         context=f"{first.file}:{first.line} {first.type}",
-        hint="is something else writing to this server? the same command goes on where this one stopped",
+        hint="check whether something else writes to this server, then continue the job",
         operation=OPERATION,
         status=verdict.status,
     )

@@ -227,7 +227,7 @@ def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continue
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 1, ran.err
     assert "error[service-refused]" in ran.err
-    assert "answers 400 for an anonymization file that it cannot use, too" in ran.err
+    assert "also answers 400 if it cannot use the anonymization file" in ran.err
     services["pseudonymizer"].faults()
     rules = project.directory / "rules.yaml"
     rules.write_text("services: {send: {auth: {password: Kanarienvogel}}}\n")

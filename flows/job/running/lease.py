@@ -1,16 +1,18 @@
 """The lock of a job across machines: a Prefect global concurrency limit ``job-<id>`` with a lease, and a heartbeat.
 
-``4-product.md`` §6. ``flock`` (``lock.py``) holds between the processes of one machine; machines share
-only the Prefect API and the job's directory. The limit has one slot, which is taken as long as the limit exists:
-creating the limit takes the lock (names are unique), removing it by its id releases the lock. Its
-``updated`` time is the lease, which the holder renews. Prefect's database keeps it over a restart of the server.
+``4-product.md`` §6. ``flock`` (``lock.py``) works only between the processes of one machine. Different machines share
+the Prefect API and the job's directory, so their lock uses these two. The limit has one slot, which is taken as long as
+the limit exists. Creating the limit takes the lock (names are unique), and removing the limit by its id releases it.
+The ``updated`` time of the limit is the lease, which the holder renews. The limit is in Prefect's database, so it
+survives a restart of the server.
 
-A server may be away for longer than any lease while its jobs continue, so the holder gives two signs of life: it renews
-the lease, and it writes the heartbeat file (``proof.py``). It continues as long as one of both was written in the last
-``LeaseTimes.give_up`` seconds, and tries both once more before it ends, because a machine that only slept is late with
-both. A successor watches both for a whole lease (``proof.py``), removes the limit by id, makes a new one and writes its
-name into ``.lock``. A holder that was away finds that name, before each request to a service and before each heartbeat,
-or finds its limit replaced, and ends at once.
+The server may be unavailable for longer than a lease while its jobs continue. The holder therefore gives two signs of
+life: it renews the lease, and it writes the heartbeat file (``proof.py``). It continues while at least one of them
+succeeded in the last ``LeaseTimes.give_up`` seconds. Before it ends, it tries both once more, because both are also
+late if the machine only slept. A process that takes over first watches both for a whole lease (``proof.py``). It then
+removes the limit by id, creates its own and writes its id into ``.lock``. The previous holder checks ``.lock`` before
+each request to a service and before each heartbeat. It ends at once if it finds another id there, or another limit in
+the place of its own.
 ``docs/decisions/0032-two-signs-of-life.md`` has the proof.
 """
 
@@ -43,19 +45,19 @@ from tasks.shared.log import logger
 TIMES = LeaseTimes()
 
 BUSY = 8
-"""Times that a limit is tried to be removed, half a second apart, while the database is busy."""
+"""Attempts to remove a limit, half a second apart, while the database is busy."""
 
 PATIENCE = 12.0
-"""Seconds for which a command that watches for a sign of life does without the server."""
+"""Seconds for which a command that watches for a sign of life tolerates an unavailable server."""
 
 
 def clock() -> float:
-    """Return seconds for a holder, including those in which its machine slept."""
+    """Return a monotonic time in seconds that includes the time in which the machine slept (on Linux)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class LeaseLostError(TransientError):
-    """The lease is lost: another machine may run the job by now (exit code 3)."""
+    """The lease is lost, and another machine may already run the job (exit code 3)."""
 
 
 def lease_api(jobs_dir: Path) -> ApiAddress | None:
@@ -88,11 +90,11 @@ class Limits(PrefectApi):
             raise
 
     def renew(self, limit: str) -> bool:
-        """Renew the lease; ``False`` when the limit is gone. ``PATCH`` sets ``updated`` though nothing changes."""
+        """Renew the lease. Return ``False`` if the limit is gone. ``PATCH`` sets ``updated`` even without a change."""
         return self.request("PATCH", f"/v2/concurrency_limits/{limit}", {"active_slots": 1}) is not None
 
     def remove(self, limit: str) -> bool:
-        """Remove the limit with that id; ``False`` when it is gone already."""
+        """Remove the limit with that id. Return ``False`` if it is already gone."""
         return self.request("DELETE", f"/v2/concurrency_limits/{limit}") is not None
 
     def remove_soon(self, limit: str) -> None:
@@ -111,18 +113,18 @@ class Limits(PrefectApi):
         """Return the time on the server's clock, which sets ``updated``: clocks of two machines differ.
 
         Raises:
-            NetworkError: the server does not answer, or without a time.
+            NetworkError: the server does not answer, or its answer contains no time.
         """
         try:
             return parsedate_to_datetime(self._client.get("/health").headers["date"])
         except (httpx.HTTPError, KeyError, ValueError) as error:
             raise NetworkError(
-                "prefect-unreachable", f"the Prefect API does not tell the time ({type(error).__name__})",
+                "prefect-unreachable", f"the time of the Prefect API could not be read ({type(error).__name__})",
                 context=self.address.shown, hint="check the Prefect server and any proxy in between",
             ) from None  # fmt: skip
 
     def holds(self, found: Json, times: LeaseTimes) -> bool:
-        """Return whether the lease was renewed in time by the server's clock. For display only."""
+        """Return whether the lease was renewed in time, measured by the server's clock. For display only."""
         age = self.now() - datetime.fromisoformat(str(found["updated"]))
         return age.total_seconds() < times.lease
 
@@ -151,10 +153,10 @@ WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
 
 
 def end_process(error: SluiceError) -> None:
-    """End this process like ``kill -9``: another machine may have the job, so nothing more may be written.
+    """End this process without any cleanup: another machine may have the job, so this one must not write any more.
 
-    A worker sets a run whose process ends with an exit code to Crashed, but not after a kill: the state of this run
-    belongs to the other machine.
+    Under a Prefect worker, the exit code is 0: after any other code the worker would set the run to Crashed, although
+    only the other machine may set its state now.
     """
     with suppress(OSError, ValueError):
         logger.error("%s", error.render())  # into job.log
@@ -166,11 +168,10 @@ def end_process(error: SluiceError) -> None:
 
 
 class Lease:
-    """The lease of one job and its heartbeat, each renewed in a separate thread until the release, so that a hanging
-    server or directory does not delay the other one.
+    """The lease and the heartbeat of one job.
 
-    ``lost`` is called in one of these threads when another machine may have the job. It must not let the process
-    continue.
+    Each is renewed by a thread of its own until the release, so that a server or a directory that hangs does not delay
+    the other. One of these threads calls ``lost`` if another machine may have the job; ``lost`` must end the process.
     """
 
     def __init__(
@@ -209,11 +210,13 @@ class Lease:
         self._maybe_made = False
 
     def acquire(self, known: str | None = None, *, before: str | None = None) -> Self:
-        """Take the lease; ``known`` is the limit of a holder on this machine that is certainly gone. ``before`` is one
-        on another machine that has not released the job: then a missing limit proves nothing.
+        """Take the lease.
+
+        ``known`` is the limit of a previous holder on this machine that has certainly ended. ``before`` is a holder on
+        another machine that did not release the job; that holder may still run, even if its limit is missing.
 
         Raises:
-            LeaseTakenError: another machine has it.
+            LeaseTakenError: another machine holds the lease.
             SluiceError: the Prefect API does not answer, or refuses.
             OSError: the job's directory cannot be read.
         """
@@ -226,10 +229,11 @@ class Lease:
         return self
 
     def hold(self, still_ours: Callable[[], bool] | None = None, rename: Callable[[str], None] | None = None) -> None:
-        """Renew the lease from now on.
+        """Start to renew the lease and the heartbeat.
 
-        For the file that names the holder, if any: ``still_ours`` returns whether it names this process,
-        ``rename`` writes another limit into it. Both raise ``OSError`` if the file cannot be read or written.
+        The callbacks access the file that names the holder, if there is one: ``still_ours`` returns whether the file
+        names this process, and ``rename`` writes the id of a new limit into it. Both raise ``OSError`` if the file
+        cannot be read or written.
         """
         self._still_ours = still_ours or self._still_ours
         self._rename = rename or self._rename
@@ -241,13 +245,13 @@ class Lease:
         if before is None:
             try:
                 if (limit := self._limits.create(self.name)) is not None:
-                    return limit  # as nearly always: it was free
+                    return limit  # the usual case: nobody holds the lease
             except NotTakenError:
                 raise
             except NetworkError as error:
-                # A limit created without an answer has no holder: it is replaced like a dead holder's, even if the
-                # server creates it only after the search for it.
-                logger.warning("the lease of the job is asked for again: %s", error.message)
+                # The server may have created the limit although its answer was lost. Nobody renews such a limit, so it
+                # is replaced like that of a dead holder. A second attempt covers a server that creates it even later.
+                logger.warning("the lease of the job is requested again: %s", error.message)
                 attempts = 2
         for _ in range(attempts):
             found = self._limits.find(self.name)
@@ -265,11 +269,11 @@ class Lease:
 
     @property
     def late(self) -> bool:
-        """True if no sign of life was given in time; another machine may then have the job."""
+        """True if neither sign of life succeeded in time, so that another machine may have the job."""
         return self._clock() - self._sign > self._times.give_up
 
     def lose(self, message: str) -> LeaseLostError:
-        """Give the job up."""
+        """Give up the job: stop the threads and call ``lost``."""
         error = lease_lost(message, self.name)
         if not self._end.is_set():
             self._end.set()
@@ -277,7 +281,7 @@ class Lease:
         return error
 
     def _renew_until_end(self) -> None:
-        """Renew the lease."""
+        """Renew the lease until the end. Give up the job if another machine may have it."""
         wait = self._times.renew
         while not self._over(0, wait):
             begun = self._clock()
@@ -302,7 +306,7 @@ class Lease:
             self._maybe_made = True
             raise
         if made is None and self._maybe_made:
-            found = self._renewing.find(self.name)  # made by the call that was not answered
+            found = self._renewing.find(self.name)  # the earlier call created it, but its answer was lost
             made = str(found["id"]) if found is not None else None
         self._maybe_made = False
         if made is None or not self._still_ours():
@@ -313,7 +317,7 @@ class Lease:
         return True
 
     def _beat(self, heartbeat: Heartbeat) -> None:
-        """Write the heartbeat, as long as the job is ours."""
+        """Write the heartbeat until the end. Give up the job if another machine has taken it."""
         said = False
         while True:
             begun = self._clock()
@@ -333,7 +337,7 @@ class Lease:
                 return
 
     def _judge(self) -> None:
-        """End the process when both signs of life are late, even if a thread hangs."""
+        """Give up the job if both signs of life are late, even if a thread hangs."""
         tick = min(1.0, self._times.sure / 4)
         while not self._end.wait(tick):
             if self._clock() - self._sign > self._times.give_up - self._times.sure and not self._sure(tick):
@@ -341,7 +345,7 @@ class Lease:
                 return
 
     def _sure(self, tick: float) -> bool:
-        """Request a sign of life and wait for it, counted in ticks: the time a machine slept does not count."""
+        """Return whether a requested sign of life succeeds in time. Ticks are counted to leave out sleep."""
         asked = self._clock()
         for event in self._now:
             event.set()
@@ -353,7 +357,7 @@ class Lease:
         return False
 
     def _over(self, which: int, seconds: float) -> bool:
-        """Wait until a sign is requested or the time is over. Return whether the lease has ended."""
+        """Wait until a sign of life is requested or the time is over. Return whether the lease has ended."""
         self._now[which].wait(seconds)
         self._now[which].clear()
         return self._end.is_set()
@@ -371,7 +375,7 @@ class Lease:
             self._heartbeat.remove()
 
     def release(self) -> None:
-        """Release the lease. If that fails, it expires."""
+        """Release the lease. If that fails, the lease expires."""
         self.end()
         try:
             if self.limit is not None:

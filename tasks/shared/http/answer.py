@@ -1,12 +1,12 @@
-"""Answers of services, and the errors for an unwelcome answer and for none (document 3 §1).
+"""Answers of services, and the errors for an answer that is not accepted or does not arrive (document 3 §1).
 
-An error names service, operation, host and status, and the issue codes when the body is an OperationOutcome.
-It never quotes the body: services put patient data and stack traces into ``diagnostics``. The whole answer
-is an attribute of the error, not in ``str`` and ``repr``, for a caller that keeps it in the job directory.
+An error names service, operation, host and status, and the issue codes if the body is an OperationOutcome. It never
+quotes the body, because services put patient data and stack traces into ``diagnostics``. The error has the complete
+answer as an attribute, which ``str`` and ``repr`` do not show, so that a caller can save it in the job directory.
 
-Where no usable answer arrived, exceptions of httpx and httpcore are translated: connect, read and write errors and
-timeouts are transient. Certificates and proxies that refuse are not: nothing changes until a person does something.
-Texts of foreign exceptions are not used, because they can quote headers.
+If no usable answer arrives, exceptions of httpx and httpcore are translated. Connect, read and write errors and
+timeouts are transient. Errors of certificates and refusals by a proxy are not, because they last until a person acts.
+Messages of these exceptions are not used, because they can quote headers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tasks.shared.http.retry import parse_retry_after
 
 TOKEN_OPERATION = "obtain token"  # noqa: S105 - the name of an operation
 DEFAULT_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses after which the same call may succeed later; a caller narrows or widens them for its service."""
+"""Statuses after which the same call may succeed later. A caller can use another set for its service."""
 
 # http://hl7.org/fhir/ValueSet/issue-type, R4 and R5. A code outside this list is text from the service.
 # fmt: off
@@ -70,7 +70,7 @@ _outcome_decoder = msgspec.json.Decoder(_AnswerOutcome)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete answer: ``body`` is decoded from any ``Content-Encoding``. Only the status ever shows."""
+    """A complete answer. ``body`` is decoded from any ``Content-Encoding``. ``repr`` shows only the status."""
 
     status: int
     headers: httpx.Headers = field(repr=False)
@@ -88,33 +88,33 @@ class Answer:
 
 
 class _AnsweredError(SluiceError):
-    """An error that keeps the ``answer`` it was made from."""
+    """An error with the ``answer`` that caused it."""
 
     answer: Answer
 
     def made_from(self, answer: Answer) -> Self:
-        """Return the error with ``answer`` set; the status of a token issuer is not the service's own."""
+        """Set ``answer`` and return the error. ``answered`` stays unset for a token issuer, not the service."""
         self.answer = answer
         self.answered = answer.status if self.operation != TOKEN_OPERATION else None
         return self
 
 
 class RefusedError(_AnsweredError, ServiceError):
-    """A ``ServiceError`` that keeps the ``answer`` it was made from."""
+    """A ``ServiceError`` with the ``answer`` that caused it."""
 
 
 class BusyError(_AnsweredError, ServiceBusyError):
-    """A ``ServiceBusyError`` that keeps the ``answer`` it was made from."""
+    """A ``ServiceBusyError`` with the ``answer`` that caused it."""
 
 
 def answer_of(error: BaseException) -> Answer | None:
-    """Return the answer that caused an error of ``ServiceClient``; ``None`` without one."""
+    """Return the answer that caused an error of ``ServiceClient``, or ``None`` if no answer arrived."""
     answer = getattr(error, "answer", None)
     return answer if isinstance(answer, Answer) else None
 
 
 def issue_codes(body: bytes) -> tuple[str, ...]:
-    """Return the codes of an OperationOutcome that are in FHIR's list; empty for any other text."""
+    """Return those codes of an OperationOutcome that FHIR defines; empty for any other body."""
     if len(body) > _LARGEST_OUTCOME or b"OperationOutcome" not in body:
         return ()
     try:
@@ -156,7 +156,7 @@ class RequestContext:
     def error(
         self, kind: type[E], reference: str, what: str, *, hint: str | None = None, status: int | None = None
     ) -> E:
-        """Return an error of ``kind`` with ``what`` about this request."""
+        """Return an error of ``kind`` about this request. ``what`` completes "service: operation …"."""
         return kind(
             reference,
             f"{self.service}: {self.operation} {what}",
@@ -170,15 +170,15 @@ class RequestContext:
 def error_for(answer: Answer, where: RequestContext, *, transient: Collection[int]) -> SluiceError:
     """Return the error for a status that the caller did not accept.
 
-    ``BusyError`` (``service-busy``) for the statuses in ``transient``; else ``RefusedError``, whose reference
-    distinguishes the cases that a person handles differently.
+    Statuses in ``transient`` give a ``BusyError`` (``service-busy``). All others give a ``RefusedError``, with a
+    different reference for each case that a person handles differently.
     """
     status = answer.status
     codes = answer.issue_codes()
     shown = f" (issue codes: {', '.join(codes[:_CODES_SHOWN])})" if codes else ""
     what = f"was answered {status} by {where.host}{shown}"
     if status in transient:
-        hint = "the service cannot serve the call now; the same command may succeed later"
+        hint = "the service is busy; repeat the command later"
         busy = where.error(BusyError, "service-busy", what, hint=hint, status=status)
         busy.retry_after = parse_retry_after(answer.headers.get("retry-after"))
         return busy.made_from(answer)
@@ -201,7 +201,7 @@ _TERMINAL = {
         "proxy-authentication",
         "give user and password in the proxy variable: http://user:password@host:port",
     ),
-    413: ("service-too-large", "the service does not take a request of this size"),
+    413: ("service-too-large", "raise the request size limit of services.{service}, or of the proxy before it"),
 }
 
 
@@ -210,7 +210,7 @@ def _other(status: int) -> tuple[str, str]:
         return "service-failed", "see the log of services.{service}"
     if status >= 400:
         return "service-refused", "see the log of services.{service}"
-    return "service-unexpected", "services.{service} answered something that the contract does not know"
+    return "service-unexpected", "check that the URL of services.{service} is that of the right service"
 
 
 # OpenSSL's reasons for a server without TLS, or without a common version: a retry changes nothing.
@@ -233,10 +233,10 @@ _PROTOCOL_REASONS = frozenset(
 def error_without_answer(
     error: Exception, where: RequestContext, *, proxy: Proxy | None = None, in_body: bool = False
 ) -> SluiceError | Stopped:
-    """Return our error for ``error``, or ``error`` if it is one of ours.
+    """Return the project's error for ``error``. An error of the project is returned unchanged.
 
-    ``proxy`` is the proxy of the request. ``in_body`` says that the answer had begun, as a stream:
-    then a silence is a ``StalledError`` (document 1, download_stall_timeout).
+    ``proxy`` is the proxy that the request used. With ``in_body``, a part of a streamed answer had arrived, so a
+    timeout becomes a ``StalledError`` (document 1, download_stall_timeout).
     """
     if isinstance(error, SluiceError | Stopped):
         return error
@@ -291,13 +291,13 @@ def _connect_error(error: Exception, where: RequestContext, proxy: Proxy | None)
                 return where.error(
                     ServiceError,
                     "tls-protocol",
-                    f"failed: {where.host} does not speak a TLS that we do ({cause.reason})",
-                    hint="is the port right, and is it https? very old TLS versions are not supported",
+                    f"failed: {where.host} supports no TLS version that Sluice supports ({cause.reason})",
+                    hint="check the port, and whether the service uses https; very old TLS versions are not supported",
                 )
             what = f"failed: the TLS handshake with {where.host} broke off"
             return where.error(NetworkError, "tls-handshake", what, hint=_later(where))
         if isinstance(cause, socket.gaierror | UnicodeError):
-            what = f"failed: the name {_peer(where, proxy)} is not known"
+            what = f"failed: {_peer(where, proxy)} could not be resolved to an address"
             return where.error(NetworkError, "host-unknown", what, hint="check the host name, and this machine's DNS")
     what = f"failed: no connection to {_peer(where, proxy)}"
     return where.error(NetworkError, "connect-failed", what, hint=_later(where))
@@ -315,14 +315,14 @@ def _certificate_error(error: ssl.SSLCertVerificationError, where: RequestContex
                 "tls-expired",
                 f"failed: the certificate of {host}, or one above it, has expired",
             )
-            hint = "the service needs a new certificate; check also the clock of this machine"
+            hint = "renew the certificate of the service, and check the clock of this machine"
         case 62 | 64:
             reference, what = "tls-hostname", f"failed: the certificate of {host} is for another host name"
-            hint = "use a name in the URL that the certificate holds"
+            hint = "use a host name in the URL that is in the certificate"
         case _:
             reference = "tls-untrusted"
             what = f"failed: the certificate of {host} is not trusted ({error.verify_message})"
-            hint = "add the CA's or the server's own certificate to the file that tls.ca_cert_path names"
+            hint = "add the certificate of the CA or of the server to the file in tls.ca_cert_path"
     return where.error(ServiceError, reference, what, hint=hint)
 
 
@@ -335,13 +335,13 @@ def _proxy_error(error: Exception, where: RequestContext, proxy: Proxy | None) -
         return where.error(
             ServiceError,
             "proxy-authentication",
-            f"failed: the proxy {name} asks for other credentials",
+            f"failed: the proxy {name} requires credentials, or rejected those given",
             hint="give user and password in the proxy variable: http://user:password@host:port",
             status=status,
         )
     what = f"failed: the proxy {name} made no connection to {where.host}"
     if status is not None and 400 <= status < 500 and status not in (408, 429):
-        hint = "the proxy does not allow this host; NO_PROXY names hosts that are reached directly"
+        hint = "allow the host on the proxy, or add it to NO_PROXY to reach it directly"
         return where.error(ServiceError, "proxy-refused", what, hint=hint, status=status)
     return where.error(NetworkError, "proxy-unreachable", what, hint=_later(where), status=status)
 
@@ -355,7 +355,7 @@ def _through(proxy: Proxy | None) -> str:
 
 
 def _later(where: RequestContext) -> str:
-    return f"is services.{where.service} running and reachable from here? The same command may succeed later"
+    return f"check that services.{where.service} is running and reachable from here, then repeat the command"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
