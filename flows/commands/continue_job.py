@@ -80,7 +80,7 @@ def go_on(
             report(session, record.id, as_json=asked.as_json)
             return 0
         if question is not None:
-            ask_project(session, record, said.by or login(), question)
+            ask_project(session, record, inputs, said.by or login(), question)
             return report(session, record.id, as_json=asked.as_json)
         to_ask = undecided if decision is None else None
         if again is not None:

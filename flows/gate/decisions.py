@@ -14,7 +14,7 @@ from flows.engine.artifacts import REPORT, Page
 from flows.engine.flow_runs import append_log
 from flows.gate import rules
 from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs
+from flows.job.inputs import JobInputs, job_command
 from flows.job.record import JobRecord, RecordWriter, Run, cancelled, last_run, now
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import JobState
@@ -71,12 +71,24 @@ def question(by: str, text: str) -> str:
     return f"{QUESTION}{one_line(by)}: {one_line(text.strip())}"
 
 
-def ask_project(session: Session, record: JobRecord, by: str, text: str) -> None:
-    """Add a reviewer's question to the record of a job, which continues to wait."""
+def ask_project(session: Session, record: JobRecord, inputs: JobInputs, by: str, text: str) -> None:
+    """Add a reviewer's question to the record and the page of a job, which continues to wait."""
+    from flows.reports import pages  # a status needs no page
+
     waiting = record.undecided
-    if waiting is not None:
-        asked = "\n".join((*waiting.questions, question(by, text)))
-        RecordWriter(session.api, record.id).set(**{f"questions__{waiting.position}": asked})
+    if waiting is None:
+        return
+    asked = "\n".join((*waiting.questions, question(by, text)))
+    RecordWriter(session.api, record.id).set(**{f"questions__{waiting.position}": asked})
+    with pages.best_effort("the page of the job"):
+        config, directory = inputs.load().config, JobDirectory.of(session.jobs_dir, record.id)
+        now_there = session.job(record.id)
+        now_there = now_there.model_copy(update={"steps": tuple(directory.whole(step) for step in now_there.steps)})
+        pages.job_page(
+            Page(session.api, record.id), now_there, state="waiting", k=config.report.k,
+            language=config.report.language,
+            continued_with=job_command(inputs, config, directory.path, "pipeline continue"),
+        )  # fmt: skip
 
 
 def record_decision(

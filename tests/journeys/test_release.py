@@ -249,6 +249,9 @@ def test_a_question_keeps_the_job_waiting_and_is_shown_until_and_with_the_decisi
     gate.waits()
     assert gate.status()["waiting"]["questions"] == ["question of Anna: Which ward?"]
     assert "question of Anna: Which ward?" in gate.text()
+    (page,) = [text for title, text in gate.artifacts().items() if "The page of the job" in title]
+    assert "question of Anna: Which ward?" in page
+    assert "pipeline continue" in page
     gate.go_on("--approve", "--by", "Berta")
     (approval,) = gate.status()["approvals"]
     assert approval["questions"] == ["question of Anna: Which ward?"]
