@@ -127,9 +127,9 @@ def hostile(**changes: Any) -> ReleaseReport:
     )  # fmt: skip
 
 
-def huge(rows: int = 300, letters: int = 300, **changes: Any) -> ReleaseReport:
+def huge(**changes: Any) -> ReleaseReport:
     """Very many findings and rows in each section, each text long."""
-    text = "ä<&" * (letters // 3)
+    rows, text = 300, "ä<&" * 100
     findings = tuple(
         ReportFinding(level=level, code="original-left", about=f"{n}{text}", section=7, patients=FEW)
         for level in ("stop", "look", "note") for n in range(rows)

@@ -62,9 +62,9 @@ class TransferStore:
         self.url = url
         self.http = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
-    def receive(self, project: str = PROJECT) -> Received:
+    def receive(self) -> Received:
         """Receive as the real process does: first hit, first attachment, its Binary, a zip that matches it."""
-        found = self.http.get("/fhir/DocumentReference", params={"identifier": f"{SYSTEM}|{project}"}).json()
+        found = self.http.get("/fhir/DocumentReference", params={"identifier": f"{SYSTEM}|{PROJECT}"}).json()
         document = found["entry"][0]["resource"]
         attachment = document["content"][0]["attachment"]
         answer = self.http.get(f"/fhir/{attachment['url']}", headers={"Accept": attachment["contentType"]})

@@ -189,9 +189,9 @@ class ExtractionServerClient(httpx.Client):
     def state(self, job: str) -> str:
         return self.task(job)["businessStatus"]["coding"][0]["code"]  # type: ignore[no-any-return]
 
-    def reach(self, job: str, *states: str, seconds: float = 60) -> Any:
+    def reach(self, job: str, *states: str) -> Any:
         """Wait until the job is in one of the states; return the Task."""
-        return self.until(job, lambda task: task["businessStatus"]["coding"][0]["code"] in states, seconds)
+        return self.until(job, lambda task: task["businessStatus"]["coding"][0]["code"] in states)
 
     def until(self, job: str, met: Callable[[Any], bool], seconds: float = 60) -> Any:
         """Wait until the Task meets the condition; return the Task."""

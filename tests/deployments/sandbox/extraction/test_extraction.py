@@ -342,8 +342,8 @@ class TestReferences:
         return crtdl(conditions, self.ENCOUNTERS)
 
     @staticmethod
-    def condition(key: str, target: str, owner: str = "p1") -> dict[str, Any]:
-        return resource("Condition", key, owner, encounter={"reference": target})
+    def condition(key: str, target: str) -> dict[str, Any]:
+        return resource("Condition", key, "p1", encounter={"reference": target})
 
     def test_a_reference_only_group_is_filled_through_references_only(self, extract: Any) -> None:
         result = extract(

@@ -73,9 +73,9 @@ def parameters(file: bytes, resource: Any) -> dict[str, Any]:
 class PseudonymizationClient(sandbox.SandboxClient):
     """A client of the service."""
 
-    def deidentify(self, body: Any, kind: str = JSON) -> httpx.Response:
+    def deidentify(self, body: Any) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.post("/fhir/$de-identify", content=content, headers={"content-type": kind})
+        return self.post("/fhir/$de-identify", content=content, headers={"content-type": JSON})
 
 
 Start = Callable[..., PseudonymizationClient]
