@@ -231,10 +231,6 @@ class FaultPlan:
         self._met = [0] * len(rules)
         self._struck = [0] * len(rules)
 
-    def clear(self) -> None:
-        """Remove all rules."""
-        self.replace(b"[]")
-
     def reads_body(self, method: str, path: str) -> bool:
         """Return True if the choice of a rule depends on the request body."""
         return any(rule.contains is not None and rule.meets(method, path) for rule in self._rules)
