@@ -233,7 +233,7 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
         JobLock(place, judges=True).acquire().release()  # refused at once, without starting anything
     with opened_with_prefect(known_by_file) as session:
         record = session.job(session.find(asked.job_id))
-        place = JobDirectory.of(session.jobs_dir, record.id).path
+        directory = JobDirectory.of(session.jobs_dir, record.id)
         known = [str(one) for one in record.parameters.get("overrides") or ()]
         given = {
             "config": str(Path(asked.config).absolute()),
@@ -247,9 +247,8 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
                 hint="look at the run in the Prefect UI, and start a new job",
             ) from None  # fmt: skip
         loaded = inputs.load()
-        warn(loaded, inputs, place)
+        warn(loaded, inputs, directory.path)
         refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
-        directory = JobDirectory.of(session.jobs_dir, record.id)
         directory.create()
         with JobLock(directory.path):
             yield session, settle(session, record.id), inputs
