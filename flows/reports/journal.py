@@ -32,11 +32,6 @@ from tasks.shared.report import StepReport
 NAME: Final = "events.ndjson"
 
 
-def utc_now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
-
-
 class EventLog:
     """The event file of one job, open for appending; thread-safe. Only the holder of the job's lock opens it.
 
@@ -95,7 +90,7 @@ class Journal:
         run: Run,
         *,
         step: tuple[str, int] | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.run = run
         self._job = job
