@@ -33,18 +33,11 @@ class Page:
         self._id: str | None = None
         self._lock = threading.Lock()
 
-    def publish(self, title: str, text: str) -> None:
-        """Replace the text of the page; ``title`` is one line of Markdown.
+    def publish(self, title: str, text: str | None = None) -> None:
+        """Replace the title, one line of Markdown, and the text of the page unless that is ``None``.
 
         If the API is bridged and the answer to a creation was lost, the page is looked up before it is created again.
         """
-        self._publish(title, text)
-
-    def entitle(self, title: str) -> None:
-        """Change the title of the page and keep its text."""
-        self._publish(title, None)
-
-    def _publish(self, title: str, text: str | None) -> None:
         with self._lock:
             for attempt in range(1, AGAIN + 1):
                 try:
@@ -85,7 +78,7 @@ def create_artifact(api: PrefectApi, run_id: str, *, title: str, text: str) -> s
     return api.created("/artifacts/", body)
 
 
-def update_artifact(api: PrefectApi, artifact_id: str, *, title: str, text: str | None = None) -> bool:
+def update_artifact(api: PrefectApi, artifact_id: str, *, title: str, text: str | None) -> bool:
     """Replace an artifact's title, and its text unless that is ``None``; return whether it was there."""
     body = {"description": title} | ({"data": text} if text is not None else {})
     return api.request("PATCH", f"/artifacts/{artifact_id}", body) is not None

@@ -116,7 +116,7 @@ class Watcher:
         )
         # All input read is not the end: the last answers of a service are still to come.
         percent = min(round(100 * (snapshot.fraction or 0.0)), 100 if over else 99)
-        self._page.entitle(running_title(position, step, None if snapshot.fraction is None else percent, text))
+        self._page.publish(running_title(position, step, None if snapshot.fraction is None else percent, text))
 
     def _look_for_stop(self) -> None:
         why = stop_asked(self._writer.api, self._writer.job_id)

@@ -207,7 +207,7 @@ def test_an_artifact_that_somebody_removed_is_made_anew(prefect: FakePrefect) ->
     published = Page(prefect.api, JOB)
     for text in ("one", "two"):
         published.publish("", text)
-    published.entitle("title")
+    published.publish("title")
     assert (prefect.page["description"], prefect.page["data"]) == ("title", "two")
     prefect.artifacts.clear()
     published.publish("", "three")
