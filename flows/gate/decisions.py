@@ -133,7 +133,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
         if decision is not None and refusal is None:
             record_decision(writer, record, waiting.position, decision, session.loaded.config)
         elif refusal is not None and refusal.startswith(QUESTION):
-            writer.ask(waiting.position, (*waiting.questions, refusal))
+            writer.record_questions(waiting.position, (*waiting.questions, refusal))
             decision = refusal = None
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision, waiting.step)

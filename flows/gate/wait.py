@@ -138,7 +138,7 @@ class CurrentWait:
             return
         if refusal is not None and refusal.startswith(QUESTION):
             self.asked = True
-            self.job.writer.ask(position, (*record.questions.get(position, ()), refusal))
+            self.job.writer.record_questions(position, (*record.questions.get(position, ()), refusal))
             logger.info("step %d wait: a reviewer asks the project, and the job waits again", position)
         elif refusal is not None:
             self.refused = (refusal,)

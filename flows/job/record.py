@@ -362,7 +362,7 @@ class RecordWriter:
         """Record the first of two decisions. Its form is used up and cannot serve for the second."""
         self.set(**{f"review__{position}": first, f"form__{position}": None})
 
-    def ask(self, position: int, questions: tuple[str, ...]) -> None:
+    def record_questions(self, position: int, questions: tuple[str, ...]) -> None:
         """Record the questions of reviewers. A form that asked one is used up."""
         self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
 
