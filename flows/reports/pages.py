@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from flows.engine.answer import FormAnswer
 from flows.engine.artifacts import JOB, Page
@@ -204,10 +204,6 @@ def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
             yield str(step.position), path, patients, meant
 
 
-_ANSWERS: Final = 12
-"""Keys of findings that the form lists; the report has all."""
-
-
 def wait_description(
     waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None, *, language: str = "en"
 ) -> str:
@@ -265,7 +261,7 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
     if shown is not None and shown.open:
         lines += [words("form_reason", field=words("field_despite")), ""]
     if shown is not None and (keys := (*shown.stops, *shown.looks)):
-        lines += [words("form_answers", keys=", ".join(map(code, keys[:_ANSWERS]))), ""]
+        lines += [words("form_answers", keys=", ".join(map(code, keys))), ""]
     if waiting.first is not None:
         decision = words.decision(waiting.first, lambda text: literal(one_line(text)))
         lines += [words("form_first", decision=decision), ""]

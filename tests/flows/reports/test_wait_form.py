@@ -86,6 +86,13 @@ def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(l
     assert f"  {JOB}/report/step-3/release-report.html" in sight.report_lines(found)
 
 
+def test_the_form_names_each_finding_that_can_be_answered() -> None:
+    stops, looks = ([f"{level}-{at} Patient.name" for at in range(50)] for level in ("stop", "look"))
+    shown = Shown(sha256="0", lines=("Do not release.",), stops=tuple(stops), looks=tuple(looks))
+    text = wait_description(waiting("en", report=shown), STEPS)
+    assert all(f"`{key}`" in text for key in (*stops, *looks))
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_form_names_the_field_for_the_reason(language: str) -> None:
     text = wait_description(waiting(language), STEPS, language=language)
