@@ -172,7 +172,7 @@ def gather(
         # From an unset shell variable. As a path it would be the working directory, whatever its content.
         raise InputError(
             "argument-empty", "an empty text is given where a path or a URL is expected",
-            context="--dir" if directory == "" else "INPUT", hint="is a variable of the shell not set?",
+            context="--dir" if directory == "" else "INPUT", hint="check whether a variable of the shell is unset",
         )  # fmt: skip
     source = str(Path(directory).absolute()) if directory is not None else None
     if directory is not None and is_url(directory):
@@ -247,7 +247,7 @@ def classify(argument: str) -> tuple[str, str]:
         return "crtdl", str(path.absolute())
     raise InputError(
         "not-a-crtdl", f"expected a CRTDL (a JSON object with {' and '.join(KEYS)}), found {found}",
-        context=argument, hint="the input of a run is a directory or a URL; a single data file goes into a directory",
+        context=argument, hint="put data files into a directory, and give the directory",
     )  # fmt: skip
 
 

@@ -215,7 +215,7 @@ def refuse_scratch(inputs: JobInputs) -> None:
     jobs_dir = inputs.load().config.jobs_dir
     if not jobs_dir.is_absolute() and runs.in_scratch_directory():
         raise InputError(
-            "jobs-dir-scratch", "jobs_dir is relative, and this worker removes its directory when the run ends",
+            "jobs-dir-scratch", "jobs_dir is relative to a directory that the worker removes when the run ends",
             context=f"jobs_dir: {jobs_dir}",
             hint="make jobs_dir absolute, or set working_dir of the work pool or deployment (deployments/prefect.yaml)",
         )  # fmt: skip

@@ -51,7 +51,7 @@ def one_of(start: str, known: Iterable[str]) -> str | None:
     found = sorted({one for one in known if one.startswith(start)})
     if len(found) > 1:
         raise InputError(
-            "id-ambiguous", f"{len(found)} ids begin with {start}", context=_listed(found), hint="give more of it"
+            "id-ambiguous", f"{len(found)} ids begin with {start}", context=_listed(found), hint="give more characters"
         )
     return found[0] if found else None
 

@@ -166,9 +166,9 @@ def query_changed(what: Sequence[str]) -> InputError:
     """Return the error for a second submission whose query differs from the first one."""
     return InputError(
         "query-changed",
-        f"{' and '.join(what)} changed since this job submitted it: another query is not submitted in its place",
+        f"{' and '.join(what)} changed since this job submitted the query: a job never submits another query",
         context="extraction/asked.json",
-        hint="put it back and continue, or start a new job for what is wanted now",
+        hint="restore it and continue, or start a new job",
         operation="submit",
     )
 

@@ -86,9 +86,9 @@ def run(context: StepContext) -> StepReport:
     if empty and len(empty) == len(found.files) and not kept:
         raise DataError(
             "empty-file",
-            f"{len(empty)} files hold not a single resource" if len(empty) > 1 else "the file holds not one resource",
+            f"{len(empty)} files contain no resource" if len(empty) > 1 else "the file contains no resource",
             context=listed(found.directory, sorted(empty)),
-            hint="an export that broke off looks like this; export again, or import another directory",
+            hint="was the export interrupted? export again, or import another directory",
         )
     if empty:
         warnings.append(f"{EMPTY}: {', '.join(as_shown(sorted(empty), most=5))}")

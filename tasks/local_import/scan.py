@@ -253,7 +253,7 @@ def _problems(
             "empty-file",
             f"all {len(files)} files are empty" if len(files) > 1 else "the only file is empty",
             context=listed(where, [file.name for file in files]),
-            hint="an export that broke off looks like this; a single empty file among others would be left out",
+            hint="was the export interrupted? export again; an empty file among others would be left out",
         )
     by_base: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:

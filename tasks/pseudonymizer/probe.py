@@ -118,10 +118,10 @@ def _reads_rules(answer: Answer) -> SluiceError | None:
 def _refused_rules(answer: Answer) -> SluiceError:
     return WrongServiceError(
         "rules-refused",
-        f"pseudonymizer: the service answered {_REFUSED} to a made-up resource under the anonymization file, and "
-        "took it without",
+        f"pseudonymizer: the service refuses a made-up resource ({_REFUSED}) when the request contains the "
+        "anonymization file, and accepts it otherwise",
         context=KEY,
-        hint="look into the service's log for the rule that it cannot use",
+        hint="find the rule that the service cannot use in the log of the service",
         operation="probe",
         status=_REFUSED,
     ).made_from(answer)

@@ -69,7 +69,7 @@ def read_rules(path: Path) -> AnonymizationRules:
             "file-empty",
             "the anonymization file is empty",
             context=f"{KEY}: {path}",
-            hint="name the file that is meant; without the key, the service uses its own rules",
+            hint="give the correct file, or leave out the key: the service then uses its own rules",
         )
     if not isinstance(document, Mapping):
         raise _not_rules(path, "it is not a mapping of keys")
@@ -121,7 +121,7 @@ def _not_rules(path: Path, what: str) -> InputError:
         "rules-not-yaml",
         f"the anonymization file cannot be used: {what}",
         context=f"{KEY}: {path}",
-        hint="it is a YAML file with fhirPathRules and parameters",
+        hint="give a YAML file with fhirPathRules and parameters",
     )
 
 

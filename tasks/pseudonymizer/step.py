@@ -17,7 +17,7 @@ def rules_unused(_given: GivenInputs) -> InputError:
     """Return an error rather than a warning, so that data cannot be sent without the given rules unnoticed."""
     return InputError(
         "anonymization-config-unused",
-        "--anonymization-config is for the step pseudonymizer, which is not enabled, and no other step reads it",
+        "--anonymization-config is given, but the step pseudonymizer, which reads it, is not enabled",
         context="pipeline.enabled_steps", hint="enable pseudonymizer, or leave out --anonymization-config",
     )  # fmt: skip
 

@@ -112,9 +112,9 @@ class Bucket:
         """Return the error for an object that is not the one that was uploaded."""
         return ServiceError(
             "s3-differs",
-            f"send: the store took an object, but asked for it, {how}",
+            f"send: the store accepted an object, but afterwards {how}",
             context=self._client.place(key),
-            hint="does something else write to this key, or change what passes? continuing the job uploads it again",
+            hint="check whether something else writes to this key; continuing the job uploads the object again",
         )
 
     def put(self, key: str, body: FileSection, *, content_type: str, sha256: str, stop: Stop) -> str:

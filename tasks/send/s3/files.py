@@ -43,9 +43,9 @@ def object_key(prefix: str, name: str) -> str:
     if len(key.encode()) > LONGEST_KEY:
         raise InputError(
             "s3-key-too-long",
-            f"send: the name of a file makes an object key of more than {LONGEST_KEY} bytes",
+            f"send: the object key of a file is longer than {LONGEST_KEY} bytes",
             context=name,
-            hint="a shorter services.send.s3.prefix or a shorter name of the file helps",
+            hint="shorten services.send.s3.prefix or the name of the file",
         )
     return key
 

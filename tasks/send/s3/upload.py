@@ -109,9 +109,9 @@ def findings(
 def _no_store(error: RefusedError) -> WrongServiceError:
     return WrongServiceError(
         "wrong-service",
-        f"send: this is not an S3 store: asked for the bucket, it answered {error.answer.status}",
+        f"send: this is not an S3 store: it answered {error.answer.status} to a request for the bucket",
         context=error.context,
-        hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store; no data was sent",
+        hint="check services.send.s3.endpoint, and whether a proxy answered instead of the store; no data was sent",
         operation="probe",
         status=error.answer.status,
     ).made_from(error.answer)

@@ -100,9 +100,9 @@ class FhirStore:
         """Return the error for a resource that differs from what was put."""
         return RefusedError(
             "transfer-differs",
-            f"send: the server took {what.partition('/')[0]}, but asked for it, it {how}",
+            f"send: the server accepted {what.partition('/')[0]}, but afterwards it {how}",
             context=f"{self.base}/{what}",
-            hint="see the log of the server; does something else write to it? continuing the job puts it there again",
+            hint="see the log of the server; does something else write to it? continuing the job sends it again",
             operation="look for what was put",
             status=answer.status,
         ).made_from(answer)
@@ -183,8 +183,8 @@ def _explain(error: ServiceError, length: int) -> NoReturn:
     """Raise the error as a person handles it who knows that the request is one large file."""
     match error.answered:
         case 413:
-            reference, what = "transfer-too-large", f"the server takes no request of {length:,} bytes"
-            hint = "raise the limit of the server, and of proxies before it, for the size of a request body"
+            reference, what = "transfer-too-large", f"the server refuses a request of {length:,} bytes"
+            hint = "raise the limit for request bodies on the server and on any proxy before it"
         case 507:
             reference, what = "transfer-store-full", "the store is full"
             hint = "free space on the server, then continue the job"
@@ -192,7 +192,7 @@ def _explain(error: ServiceError, length: int) -> NoReturn:
             raise error
     raise ServiceError(
         reference,
-        f"send: the zip did not get in: {what}",
+        f"send: the zip file was not stored: {what}",
         context=error.context,
         hint=hint,
         operation=error.operation,
