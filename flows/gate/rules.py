@@ -180,8 +180,9 @@ def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineC
 
 def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ...]:
     """Return why released data must not be sent under this configuration; empty if they may, or without a report."""
-    asked_for = config.report.enabled and shown is not None and bool(shown.settings)
-    return (OTHER_SETTINGS,) if asked_for and shown is not None and _set_otherwise(shown, config) else ()
+    if not config.report.enabled or shown is None or not shown.settings:
+        return ()
+    return (OTHER_SETTINGS,) if _set_otherwise(shown, config) else ()
 
 
 def _set_otherwise(shown: Shown, config: PipelineConfig) -> bool:
