@@ -21,7 +21,7 @@ def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     assert status["state"] == "waiting"
     assert status["step"] == "wait"
     directory = project / "jobs" / first.job
-    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait")}
+    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait"), "questions": []}
     assert list((directory / "import_wait").iterdir()) == []
     assert fhir.total() == 0
 
@@ -336,7 +336,9 @@ def test_a_run_with_foreign_parameters_is_refused_without_naming_a_command(sluic
     text = sluice("pipeline", "status", "config.yaml", run).out
     assert "error[run-not-begun]" in text
     assert "continue" not in text
-    assert f"job {run} is failed before its first step" in sluice("job", "unfinished", "config.yaml").out
+    assert (
+        f"job {run} is failed: Validation of flow parameters failed" in sluice("job", "unfinished", "config.yaml").out
+    )
     ran = sluice("pipeline", "continue", "config.yaml", run)
     assert (ran.code, "error[run-parameters]" in ran.err) == (2, True), ran.err
 

@@ -63,13 +63,13 @@ WRITER = """
 import sys
 from pathlib import Path
 from flows.reports.journal import EventLog
-from flows.reports.events import Entry, Head
+from flows.reports.events import EventEntry, EventHead
 from tasks.shared.events import Status
 with EventLog(Path(sys.argv[1])) as log:
     number = 0
     while True:
         number += 1
-        log.append(Entry(Head(time="t", job="j", run=1), Status(message=f"{number} {'x' * (number % 5000)}")))
+        log.append(EventEntry(EventHead(time="t", job="j", run=1), Status(message=f"{number} {'x' * (number % 5000)}")))
 """
 
 

@@ -28,9 +28,9 @@ from tests.peers.job import in_process, printed
 CLIENT = """
 import sys
 from pathlib import Path
-from tests.peers.fhir import Job
+from tests.peers.fhir import DirectLoadJob
 
-result = Job(Path(sys.argv[1])).send(sys.argv[2], batch_size=int(sys.argv[3]))
+result = DirectLoadJob(Path(sys.argv[1])).send(sys.argv[2], batch_size=int(sys.argv[3]))
 print(result.resources_in, result.resources_out)
 """
 

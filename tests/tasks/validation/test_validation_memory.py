@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 import prefect
 from tests.bench.memory import peak
-from tests.peers.validation import Job
+from tests.peers.validation import ValidationJob
 
-result = Job(Path(sys.argv[1])).validate(sys.argv[2], bundle_chunk_size_mb=10, max_concurrent_requests=4)
+result = ValidationJob(Path(sys.argv[1])).validate(sys.argv[2], bundle_chunk_size_mb=10, max_concurrent_requests=4)
 print(json.dumps([peak(), result.resources_in]))
 """
 

@@ -15,10 +15,10 @@ from tests.deployments.sandbox.extraction.conftest import ICD, LOINC, concept, p
 MEASURE = """
 import sys, time
 from pathlib import Path
-from deployments.sandbox.extraction.index import Index
+from deployments.sandbox.extraction.index import ResourceIndex
 from tests.bench.memory import peak
 before = peak()
-index = Index(Path(sys.argv[1]), Path(sys.argv[2]))
+index = ResourceIndex(Path(sys.argv[1]), Path(sys.argv[2]))
 started = time.process_time()
 index.build()
 seconds = time.process_time() - started
