@@ -20,9 +20,9 @@ from fhirpathpy.models import models
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import flattening_service
-from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.run import read_request, run
 from deployments.sandbox.flattening.view import CompiledView
+from tests.deployments.sandbox.flattening.support import RESOURCE_TYPE
 
 VIEW: dict[str, Any] = {
     "resourceType": RESOURCE_TYPE,
