@@ -38,7 +38,7 @@ from tasks.shared.errors import (
     storage_errors,
 )
 from tasks.shared.fhir.crtdl import read_content
-from tasks.shared.files.out_file import write_file
+from tasks.shared.files.out_file import part_of, write_file
 from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.log import logger
@@ -123,6 +123,9 @@ class Submission:
         stored = self._store.load()
         if stored is not None:
             logger.info("extraction job %s is re-attached", stored.job_id)
+            part = part_of(self._directory / NOTE)  # left if a process was killed just after the job was recorded
+            with storage_errors(part):
+                part.unlink(missing_ok=True)
             return stored
         note = self._read()
         if note is not None and not note.settled:

@@ -87,7 +87,7 @@ def explains_the_summary(summary: dict[str, Any]) -> None:
 def test_a_first_configuration_is_written_as_the_pages_say(tmp_path: Path) -> None:
     place = ExamplePlace(tmp_path, None)
     assert "sluice.yaml is written" in place.run("sluice config init")
-    assert "then: sluice config check config.yaml\n" in place.run("sluice config init FILE")
+    assert "next: sluice config check config.yaml\n" in place.run("sluice config init FILE")
     place.environment["SEND_PASSWORD"] = "x"
     place.run("sluice config check config.yaml")
     assert untracked(tmp_path) == []

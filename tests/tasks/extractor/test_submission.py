@@ -90,6 +90,14 @@ def test_a_run_after_a_finished_submission_does_not_submit_again(job: ExtractorJ
     assert len(job.server.submissions) == 1
 
 
+def test_a_note_that_a_killed_process_left_unfinished_is_removed(job: ExtractorJob) -> None:
+    job.run()
+    part = job.path / "extraction" / "submission.json.part"
+    part.write_bytes(b"{")
+    job.run()
+    assert not part.exists()
+
+
 def test_a_run_killed_before_it_recorded_the_handle_reuses_the_job_it_created(job: ExtractorJob) -> None:
     job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
     died_in_submission(job, created=True)
