@@ -111,7 +111,7 @@ jobs_dir: jobs
     assert [line["state"] for line in lines if line["event"] == "gate"] == ["open"]
     for step in ended:
         of_it = [line for line in lines if line["step"] == step and line["event"] not in ("gate", "export")]
-        of_it = [line for line in of_it if "what leaves" not in line.get("message", "")]  # the report, after a step
+        of_it = [line for line in of_it if "measuring the data" not in line.get("message", "")]  # the report, after a step
         assert (of_it[0].get("state"), of_it[-1].get("state")) == ("running", "completed")
         told = sum(line["event"] == "request-retry" for line in of_it)
         assert of_it[-1]["retries"] >= told > 0, step
