@@ -48,6 +48,10 @@ def fail(service: Sandboxed, *rules: dict[str, Any]) -> None:
     service.faults(*({"action": "status", "status": 503, "times": 1} | rule for rule in rules))
 
 
+OF_THE_REPORT = ("reading the data", "measuring the data")
+"""Statuses of the release report, which is made after a step and before ``send``."""
+
+
 @pytest.mark.slow
 def test_every_step_reports_its_repeated_requests_and_the_log_has_all_of_them(
     sluice: Commands, tmp_path: Path, services: dict[str, Sandboxed]
@@ -111,7 +115,7 @@ jobs_dir: jobs
     assert [line["state"] for line in lines if line["event"] == "gate"] == ["open"]
     for step in ended:
         of_it = [line for line in lines if line["step"] == step and line["event"] not in ("gate", "export")]
-        of_it = [line for line in of_it if "measuring the data" not in line.get("message", "")]  # the report, after a step
+        of_it = [line for line in of_it if line.get("message") not in OF_THE_REPORT]
         assert (of_it[0].get("state"), of_it[-1].get("state")) == ("running", "completed")
         told = sum(line["event"] == "request-retry" for line in of_it)
         assert of_it[-1]["retries"] >= told > 0, step
