@@ -56,13 +56,13 @@ def hushed() -> Iterator[None]:
         _quiet = False
 
 
-def account(text: str, *, aside: bool = False) -> None:
+def print_unless_quiet(text: str, *, aside: bool = False) -> None:
     """Print what was done, on stderr if ``aside`` because stdout holds JSON. Nothing with ``-q``."""
     if not _quiet:
         print_line(text, err=aside)
 
 
-def say_in_passing(text: str) -> None:
+def print_without_waiting(text: str) -> None:
     """Print ``text`` on stderr without waiting for a paused terminal (Ctrl-S): the process is about to end."""
     saying = threading.Thread(target=print_line, args=(text,), kwargs={"err": True}, name="words", daemon=True)
     saying.start()
@@ -127,7 +127,7 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def complain(findings: Iterable[Rendered]) -> None:
+def print_findings(findings: Iterable[Rendered]) -> None:
     """Print every finding to stderr."""
     for finding in findings:
         print_line(finding.render(), err=True)
@@ -142,7 +142,7 @@ def patience(text: str, *, after: float = AFTER, first: bool = False) -> Iterato
 
     def due() -> None:
         if not first or _written == before:
-            account(text, aside=True)
+            print_unless_quiet(text, aside=True)
 
     timer = threading.Timer(after, due)
     timer.daemon = True

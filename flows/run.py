@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from flows.output import hushed, patience, prepare_streams, print_line, say_in_passing
+from flows.output import hushed, patience, prepare_streams, print_line, print_without_waiting
 from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, ignore, signals
 
@@ -81,7 +81,7 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from flows.commands import begin
 
-        begin.tell_versions()
+        begin.print_versions()
         context.exit()
 
 
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
     prepare_streams()
-    signals.install(say_in_passing)
+    signals.install(print_without_waiting)
     atexit.register(ignore)  # the first, so the last to be called
     try:
         waits = sys.stderr is not None and sys.stderr.isatty()

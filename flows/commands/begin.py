@@ -32,11 +32,11 @@ def begin() -> None:
 @click.command("version")
 def version() -> int:
     """Print the versions of Sluice, Python and Prefect."""
-    tell_versions()
+    print_versions()
     return 0
 
 
-def tell_versions() -> None:
+def print_versions() -> None:
     """Print one line with the versions."""
     import platform
     from importlib.metadata import version as version_of

@@ -8,7 +8,7 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
-from flows.output import complain, print_json, print_line
+from flows.output import print_findings, print_json, print_line
 
 
 @click.group("config")
@@ -31,7 +31,7 @@ def check(config: str, overrides: tuple[str, ...]) -> int:
     findings = [*loaded.unreadable(), *loaded.warnings]
     if any(finding.level == "error" for finding in findings):
         raise ConfigError(sorted(findings, key=lambda finding: finding.level))
-    complain(findings)
+    print_findings(findings)
     print_line(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
     return 0
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from config import ConfigError
 from config.fields import nearest
 from flows.commands.decide import (
-    NOTHING_SAID,
-    Said,
+    NO_DECISION_ARGS,
+    DecisionArgs,
     complain_of_corrections,
     decision_of,
     login,
@@ -37,7 +37,7 @@ from flows.job.running.sweep import late, notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact
 from flows.jobs_dir import load
-from flows.output import account, complain, one_line, print_json, print_line
+from flows.output import one_line, print_findings, print_json, print_line, print_unless_quiet
 from flows.shell import about
 from tasks.shared.errors import GateError, InputError, SluiceError, TerminalError, shown
 
@@ -54,19 +54,23 @@ class ContinueRequest:
 
 
 def go_on(
-    asked: ContinueRequest, decision: str | None = None, said: Said = NOTHING_SAID, *, question: str | None = None
+    asked: ContinueRequest,
+    decision: str | None = None,
+    given: DecisionArgs = NO_DECISION_ARGS,
+    *,
+    question: str | None = None,
 ) -> int:
     """Continue a job: decide a wait, then run the remaining steps.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
-    job goes on waiting. ``said`` is recorded with the decision. With a ``question`` to the project it waits, too. An
+    job goes on waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too. An
     ``approve`` that decides nothing, because the wait began under an earlier version, ends with the exit code of a
     gate.
     """
     undone = 0
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
-            account(f"job {record.id}", aside=asked.as_json)  # the one that was meant, before anything is decided
+            print_unless_quiet(f"job {record.id}", aside=asked.as_json)  # before anything is decided
         place = JobDirectory.of(session.jobs_dir, record.id).path
         again = why_again(place, record, inputs.load().config) if decision is None and question is None else None
         if record.done and decision != "reject" and again is None:
@@ -76,11 +80,11 @@ def go_on(
         if decision == "reject":
             shown = record.shown.get(undecided.position) if undecided else None
             questions = undecided.questions if undecided else ()
-            reject(session, record, decision_of(False, said, shown=shown, questions=questions))
+            reject(session, record, decision_of(False, given, shown=shown, questions=questions))
             report(session, record.id, as_json=asked.as_json)
             return 0
         if question is not None:
-            ask_project(session, record, inputs, said.by or login(), question)
+            ask_project(session, record, inputs, given.by or login(), question)
             return report(session, record.id, as_json=asked.as_json)
         to_ask = undecided if decision is None else None
         if again is not None:
@@ -97,7 +101,7 @@ def go_on(
                 return code
             if undecided is not None:
                 asks = to_ask is not None
-                released = release(session, record, inputs, undecided, said, ask_first=asks, err=asked.as_json)
+                released = release(session, record, inputs, undecided, given, ask_first=asks, err=asked.as_json)
                 if released == "open":
                     return report(session, record.id, as_json=asked.as_json)
                 undone = GateError.exit_code if released == "upgraded" and decision else 0
@@ -147,7 +151,7 @@ def report_again(asked: ContinueRequest) -> None:
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
     """Print that workers run the job of a deployment; return the exit code."""
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
-    account(f"job {record.id}: a worker of its deployment continues it", aside=as_json)
+    print_unless_quiet(f"job {record.id}: a worker of its deployment continues it", aside=as_json)
     if as_json:
         print_json(status_of(session.job(record.id)))
     return 0
@@ -267,7 +271,7 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None =
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
     attached = record.extraction.job_id is not None
     findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset, tell=doubt)
-    complain(findings)
+    print_findings(findings)
     return exit_code(findings)
 
 

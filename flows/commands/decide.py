@@ -35,7 +35,7 @@ def on_terminal() -> bool:
 
 
 @dataclass(frozen=True)
-class Said:
+class DecisionArgs:
     """The parts of a decision given on the command line; ``None`` for those not given yet."""
 
     by: str | None = None
@@ -45,10 +45,10 @@ class Said:
     refuse: tuple[str, ...] = ()
 
 
-NOTHING_SAID = Said()
+NO_DECISION_ARGS = DecisionArgs()
 
 
-def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
+def ask_decision(waiting: Waiting, config: PipelineConfig, given: DecisionArgs, *, err: bool) -> DecisionArgs | None:
     """Show the short release report, the input of the next step and its destination, and ask for a decision, a name,
     and a reason if the report has stops. Return ``None`` if nothing is decided.
 
@@ -60,10 +60,10 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: b
         print_line(f"  {file}", err=err)
     for step, where in destinations(config, waiting.position):
         print_line(f"then {step}: to {where}", err=err)
-    show_report(waiting, said.despite, err=err)
+    show_report(waiting, given.despite, err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
-    by, comment, despite = said.by, said.comment, said.despite
+    by, comment, despite = given.by, given.comment, given.despite
     if by is None:
         by = str(click.prompt("Your name", default=login(), err=err))
     if not comment:
@@ -72,7 +72,7 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, said: Said, *, err: b
         despite = str(
             click.prompt("Reason to release despite the stops", default="", show_default=False, err=err)
         ).strip()
-    return replace(said, by=by, comment=comment, despite=despite)
+    return replace(given, by=by, comment=comment, despite=despite)
 
 
 def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
@@ -88,7 +88,7 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
 
 
 def decision_of(
-    answer: bool, said: Said, *, files: str = "", shown: Shown | None = None, questions: tuple[str, ...] = ()
+    answer: bool, given: DecisionArgs, *, files: str = "", shown: Shown | None = None, questions: tuple[str, ...] = ()
 ) -> Approval:
     """Return a decision made now with this command, by the given person or else the logged-in user.
 
@@ -98,20 +98,20 @@ def decision_of(
         InputError: an answer names no finding of the report.
     """
     user = login()
-    given = Approval(
+    approval = Approval(
         approved=answer,
-        by=_text(user if said.by is None else said.by),
+        by=_text(user if given.by is None else given.by),
         login=_text(user),
-        comment=_text(said.comment),
-        despite=_text(said.despite.strip()),
+        comment=_text(given.comment),
+        despite=_text(given.despite.strip()),
         when=now(),
         where="cli",
         files=files,
-        accepted=rules.answers(map(_text, said.accept), shown),
-        refused=rules.answers(map(_text, said.refuse), shown),
+        accepted=rules.answers(map(_text, given.accept), shown),
+        refused=rules.answers(map(_text, given.refuse), shown),
         questions=questions,
     )
-    return rules.stamped(given, shown)
+    return rules.stamped(approval, shown)
 
 
 def login() -> str:
@@ -134,7 +134,14 @@ that the job waits once more; or nobody decided.
 
 
 def release(
-    session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
+    session: Session,
+    record: JobRecord,
+    inputs: JobInputs,
+    waiting: Waiting,
+    given: DecisionArgs,
+    *,
+    ask_first: bool,
+    err: bool,
 ) -> Released:
     """Record a release of the waiting data, after showing the release report, and return its result."""
     if waiting.position not in record.seen:
@@ -147,18 +154,18 @@ def release(
     files = digest_at_decision(place, record, waiting)
     config = inputs.load().config
     why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
-    if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
+    if why is not None and not (why == rules.NOT_MADE and given.despite.strip()):
         make_again(session, record, place, why, err=err)
         return "upgraded" if why == rules.WITHOUT_REPORT else "again"
     if not ask_first:
-        show_report(waiting, said.despite, err=err)
-    elif (answer := ask_decision(waiting, config, said, err=err)) is not None:
-        said = answer
+        show_report(waiting, given.despite, err=err)
+    elif (answer := ask_decision(waiting, config, given, err=err)) is not None:
+        given = answer
     else:
         still_waiting(record.id, waiting, err=err)
         return "open"
     save_decision(
-        session, record, decision_of(True, said, files=files, shown=waiting.report, questions=waiting.questions)
+        session, record, decision_of(True, given, files=files, shown=waiting.report, questions=waiting.questions)
     )
     return "decided"
 

@@ -18,7 +18,7 @@ import click
 from flows.commands import complete
 from flows.commands.options import config_argument, set_option
 from flows.job.which import begun, exact, nearest, one_of
-from flows.output import complain, print_json, print_line
+from flows.output import print_findings, print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.files.named_file import check_target
@@ -233,7 +233,7 @@ def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[Extrac
     from tasks.extractor.client import extraction_client, service_client
 
     loaded = load(config, overrides)
-    complain(loaded.warnings)
+    print_findings(loaded.warnings)
     with service_client(loaded.config) as http:
         yield extraction_client(loaded.config, http), loaded.config.report.k
 
@@ -289,7 +289,7 @@ def _each(
             except SluiceError as error:
                 problem = _explained(error, client, job_id)
                 errors.append(problem)
-                complain([problem])
+                print_findings([problem])
                 continue
             if as_json:
                 documents.append(task.as_dict() if task is not None else {"id": job_id, "deleted": True})

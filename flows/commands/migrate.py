@@ -15,7 +15,7 @@ from config.keys import ENV_PREFIX, root_urls
 from config.sources import read_environment, read_file, text_of
 from config.template import variables
 from flows.commands.init import free
-from flows.output import complain, print_line
+from flows.output import print_findings, print_line
 from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.files.out_file import write_file
@@ -50,8 +50,8 @@ def migrate(old: str, new: str | None, *, force: bool) -> int:
         raise _by_hand(old, f"the file cannot be migrated: it {error}", error.line) from None
     if after is None or after.config != before.config:
         raise _by_hand(old, "the migrated file would be a different configuration")
-    complain(_placed(finding, new) for finding in after.warnings if finding.reference in _LEFT)
-    complain(read_environment(os.environ, OLDER_PREFIX).findings)
+    print_findings(_placed(finding, new) for finding in after.warnings if finding.reference in _LEFT)
+    print_findings(read_environment(os.environ, OLDER_PREFIX).findings)
     for key, value in read_file(Path(old)).values.items():
         if key in root_urls() and value.older and "${" in str(plain(value.node)):
             print_line(f"warning: a variable gives {key}: in the new file its value must not end in /fhir", err=True)

@@ -94,7 +94,7 @@ def continue_(
     again. If the report has stops, a release needs a reason.
     """
     from flows.commands import continue_job
-    from flows.commands.decide import Said
+    from flows.commands.decide import DecisionArgs
 
     if approve and reject:
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
@@ -107,8 +107,8 @@ def continue_(
 
     asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    said = Said(by, comment, despite, accept, refuse)
-    return continue_job.go_on(asked, decision, said, question=question)
+    given = DecisionArgs(by, comment, despite, accept, refuse)
+    return continue_job.go_on(asked, decision, given, question=question)
 
 
 @group.command()

@@ -21,7 +21,7 @@ from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
-from flows.output import account, complain, patience, print_json, print_line
+from flows.output import patience, print_findings, print_json, print_line, print_unless_quiet
 from flows.reports import terminal
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
@@ -53,7 +53,7 @@ def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
 
     warn(loaded, inputs)
     findings = preflight(loaded, inputs, tell=doubt)
-    complain(findings)
+    print_findings(findings)
     return exit_code(findings)
 
 
@@ -78,7 +78,7 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
         directory.create()
         with JobLock(directory.path):
             set_labels(session.api, job_id, {"job.directory": str(directory.path)})
-            account(f"job {job_id}", aside=as_json)
+            print_unless_quiet(f"job {job_id}", aside=as_json)
             return run_here(session, job_id, progress=progress, as_json=as_json)
 
 
@@ -101,7 +101,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
                 hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
             )  # fmt: skip
         job_id = run_deployment(session.api, str(chosen[0]["id"]), inputs.parameters())
-        account(f"job {job_id}", aside=as_json)
+        print_unless_quiet(f"job {job_id}", aside=as_json)
         if as_json:
             print_json(status_of(session.job(job_id)))
     return 0
@@ -188,13 +188,13 @@ def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError |
     error = record.error
     match record.state:
         case JobState.COMPLETED:
-            account(f"job {job_id} is complete; its files are in {record.directory}", aside=as_json)
+            print_unless_quiet(f"job {job_id} is complete; its files are in {record.directory}", aside=as_json)
             return 0
         case JobState.WAITING:
             print_line(continue_hint(record), err=as_json)
             return 0
         case JobState.STOPPED if record.stopped_by is None:
-            account(f"the step was run alone\n{continue_hint(record)}", aside=as_json)
+            print_unless_quiet(f"the step was run alone\n{continue_hint(record)}", aside=as_json)
             return 0
         case JobState.STOPPED:
             print_line(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
@@ -217,7 +217,7 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
     from flows.job.preflight import warnings
 
     _said.clear()
-    complain(loaded.warnings)
+    print_findings(loaded.warnings)
     for text in warnings(loaded.config, inputs, job_dir):
         doubt(text)
 

@@ -43,7 +43,7 @@ class RunLog(APILogHandler):
         """Do nothing: Prefect's own handlers of the same queue wait for it when a process ends, for five seconds."""
 
 
-class _SaidByUs(logging.Filter):
+class _DuplicateFilter(logging.Filter):
     """Filter Prefect log records that duplicate our end-of-run message.
 
     For a failed or cancelled run, the engine asks for its result, gets an exception and logs the traceback; a stop
@@ -71,20 +71,20 @@ def unread(self: Console) -> None:
 
 _ENDS = ("Engine execution exited with unexpected exception", "Finished in state ", "Crash detected!")
 _UNFINISHED = tuple(f"Finished in state {name}(" for name in ("Paused", "Failed", "Crashed", "Stopped"))
-_said = _SaidByUs()
+_duplicates = _DuplicateFilter()
 
 
 @contextmanager
 def shown_in_ui(run_id: str) -> Iterator[None]:
     """Send our logger's lines to the run's Logs tab while the flow of a run is running."""
-    _said.runs.discard(run_id)
+    _duplicates.runs.discard(run_id)
     handler = RunLog()
     others = [one for one in logger.handlers if isinstance(one, APILogHandler)]  # a setting that names our logger
     for one in others:
         logger.removeHandler(one)
     logger.addHandler(handler)
     for name in ("prefect.flow_runs", "prefect.task_runs", "prefect.engine"):
-        logging.getLogger(name).addFilter(_said)  # added once, even if repeated
+        logging.getLogger(name).addFilter(_duplicates)  # added once, even if repeated
     try:
         yield
     finally:
@@ -95,4 +95,4 @@ def shown_in_ui(run_id: str) -> Iterator[None]:
 
 def nothing_after(run_id: str) -> None:
     """Drop all later lines: the last line of the run's log was ours."""
-    _said.runs.add(run_id)
+    _duplicates.runs.add(run_id)

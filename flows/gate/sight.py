@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.job.record import JobRecord
-from flows.output import account, one_line
+from flows.output import one_line, print_unless_quiet
 from tasks.shared import publication
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
@@ -175,7 +175,7 @@ def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str,
 
 def _found_now(sight: ReviewedFiles, record: JobRecord) -> Inventory:
     if (size := sight.bytes) > _WORTH_A_WORD:
-        account(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
+        print_unless_quiet(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
     before = sight.seen_files(record.seen.get(sight.position, ""))
     return sight.list_files(before.hash_of if before is not None else None, Stop())
 

@@ -26,7 +26,7 @@ from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
 from flows.jobs_dir import load
-from flows.output import account, print_json, print_line
+from flows.output import print_json, print_line, print_unless_quiet
 from flows.shell import about
 from tasks.shared.errors import StorageError
 from tasks.shared.stop import SharedStop, Stop
@@ -78,7 +78,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     something could not be removed; the next call tries again.
     """
     loaded = load(config, overrides)
-    tell = print_line if dry_run else account
+    tell = print_line if dry_run else print_unless_quiet
     gone: list[dict[str, object]] = []
     problems: list[StorageError] = []
     if has_any_job(loaded):
@@ -104,7 +104,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
                     record_pruned((record, _size(JobDirectory.of(session.jobs_dir, record.id).path)))
             else:
                 _remove_all(session, old, before, record_pruned)
-            _tell_of_unrecorded(session, (record.id for record in records), before, problems, dry_run=dry_run)
+            _report_unrecorded(session, (record.id for record in records), before, problems, dry_run=dry_run)
     total = sum(int(str(job["bytes"])) for job in gone)
     if as_json:
         print_json(gone)
@@ -160,7 +160,7 @@ class _PruneProgress:
         """Report that ``count`` jobs are removed."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SAY_EVERY
-            account(f"{count} of {self._total} jobs", aside=True)
+            print_unless_quiet(f"{count} of {self._total} jobs", aside=True)
 
 
 def _remove_all(
@@ -260,7 +260,7 @@ def _remove(session: Session, directory: JobDirectory) -> None:
     delete_runs(session.api, [directory.path.name])
 
 
-def _tell_of_unrecorded(
+def _report_unrecorded(
     session: Session, known: Iterable[str], before: datetime, problems: list[StorageError], *, dry_run: bool
 ) -> None:
     """Report directories of jobs without a record at this Prefect API: no list shows their data.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.gate.sight import where_to_look
 from flows.job.watch import describe
-from flows.output import account, draw, patience, print_line, say_in_passing, wipe
+from flows.output import draw, patience, print_line, print_unless_quiet, print_without_waiting, wipe
 from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
@@ -118,7 +118,7 @@ class Terminal(Presenter):
             draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
         elif self._lines and (time.monotonic() >= self._next_line or self._news(snapshot)):
             self._next_line = time.monotonic() + LINE_EVERY
-            account(f"{name}: {describe(snapshot)}", aside=True)
+            print_unless_quiet(f"{name}: {describe(snapshot)}", aside=True)
 
     def _news(self, snapshot: Snapshot) -> bool:
         """Return whether to print a failed request at once; at most once a minute."""
@@ -131,7 +131,7 @@ class Terminal(Presenter):
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
-        account(f"{step.position} {step.name}: {state}: {step.summary()}", aside=self._to_stderr)
+        print_unless_quiet(f"{step.position} {step.name}: {state}: {step.summary()}", aside=self._to_stderr)
         if not again:
             for warning in step.warnings:
                 if warning not in self._said and warning not in self._told:
@@ -140,7 +140,7 @@ class Terminal(Presenter):
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """Print the result of the release report, the stops once, and its path."""
         if shown.on_demand:
-            account(f"release report: {ON_DEMAND}", aside=self._to_stderr)
+            print_unless_quiet(f"release report: {ON_DEMAND}", aside=self._to_stderr)
             return
         if shown.missing is not None:
             print_line(f"release report: missing: {shown.missing}", err=True)
@@ -151,7 +151,7 @@ class Terminal(Presenter):
         if shown.stops:
             print_line(text, err=self._to_stderr)
         else:
-            account(text, aside=self._to_stderr)
+            print_unless_quiet(text, aside=self._to_stderr)
 
     def failed(self, error: SluiceError) -> None:
         """Store the error for the last lines of the command."""
@@ -166,7 +166,7 @@ class Terminal(Presenter):
 
     def process_ends(self, words: str) -> None:
         """Print how to continue the job."""
-        say_in_passing(words)
+        print_without_waiting(words)
 
     def close(self) -> None:
         """Remove the bar."""

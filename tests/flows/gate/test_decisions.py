@@ -16,7 +16,7 @@ import pytest
 
 from config import PipelineConfig
 from flows import run
-from flows.commands.decide import Said, decision_of
+from flows.commands.decide import DecisionArgs, decision_of
 from flows.engine.answer import form_answer
 from flows.gate.decisions import decided_meanwhile, rejected
 from flows.job.record import JobRecord
@@ -240,7 +240,7 @@ def test_a_decision_of_an_earlier_version_is_still_read() -> None:
 
 def test_a_comment_that_is_no_text_can_be_kept() -> None:
     odd = os.fsdecode(b"caf\xe9")
-    decision = decision_of(True, Said(odd, odd))
+    decision = decision_of(True, DecisionArgs(odd, odd))
     assert Approval.model_validate_json(decision.model_dump_json()) == decision
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.output import account, hushed, patience, print_line
+from flows.output import hushed, patience, print_line, print_unless_quiet
 from flows.reports.terminal import Terminal, bar
 from tasks.shared.errors import NetworkError
 from tasks.shared.meter import Meter
@@ -61,7 +61,7 @@ def test_who_wants_it_quiet_is_told_what_is_wrong_and_what_waits(capsys: pytest.
     assert out.startswith(
         "release report: Do not release.\n  STOP: names\n  j\n3 look: waiting for approval\n  look at l"
     )
-    account("send: complete")
+    print_unless_quiet("send: complete")
     assert capsys.readouterr().out == "send: complete\n"
 
 
