@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from tasks.shared.meter import Meter, TimeEstimate
+from tasks.shared.meter import Meter
+from tasks.shared.time_estimate import TimeEstimate
 
 FIRST = 1.0
 """Seconds in which no time left is shown."""
