@@ -8,7 +8,7 @@ a whole again. Nothing here starts a process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,10 +17,9 @@ import msgspec
 
 from tasks.shared.errors import DataError, StorageError, storage_errors
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_private
-from tasks.shared.meter import Meter
+from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.report import StepReport
-from tasks.shared.step import Splits, Step, StepContext, StepPart, shard_directory
+from tasks.shared.step import Splits, Step, StepContext, StepPart
 
 AUTO_BYTES: Final = 2_000_000_000
 """Stored bytes of input for each shard with ``shards: auto``."""
@@ -109,13 +108,13 @@ def load_division(job_dir: Path, position: int) -> Division | None:
         StorageError: the file is not the division that was written (``shards-damaged``), or cannot be read.
     """
     path = division_path(job_dir, position)
-    with storage_errors(path):
-        text = read_private(path)
-    if text is None:
-        return None
     try:
+        with storage_errors(path):
+            text = read_private(path)
+        if text is None:
+            return None
         found = msgspec.json.decode(text, type=Division)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (NotPrivateError, msgspec.DecodeError, UnicodeDecodeError):
         found = Division([])
     names = [file.name for shard in found.shards for file in shard.files]
     whole = found.version == 1 and bool(names) and len(set(names)) == len(names)
@@ -185,13 +184,7 @@ def finish_divided(step: Step, splits: Splits, context: StepContext, division: D
     refuse_other_files(splits, context, division)
     for shard in division.shards:
         splits.adopt(context, shard_context(context, shard, 1))
-    closing = Meter(collector=context.meter.record_event)  # what the children did was counted as they did it
-    closing.count_requests_of(context.meter)
-    report = step.run(replace(context, meter=closing))
-    context.meter.count_requests_of(closing)
-    return report
-
-
-def leftovers(context: StepContext, division: Division) -> Iterator[Path]:
-    """Yield the directories of the shards."""
-    return (shard_directory(context.job_dir, context.position, shard.index) for shard in division.shards)
+    content = context.meter.snapshot().content
+    context.meter.begin("putting the shards together")  # what they did was counted as they did it
+    report = step.run(context)
+    return report.model_copy(update={"content": content + context.meter.snapshot().content})

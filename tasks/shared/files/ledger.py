@@ -140,6 +140,18 @@ class Ledger:
         self._append(entry)
         self._apply(entry)
 
+    def adopt(self, path: Path) -> None:
+        """Append the entries of another ledger, that of a part of the work. To repeat it changes nothing."""
+        with Ledger(path) as other:
+            for file, account in other._accounts.items():
+                known = self._accounts.get(file)
+                if known is not None and known.identity == account.identity and known.complete is not None:
+                    continue
+                self._append(_LedgerLine(file, identity=account.identity))
+                done, counts = list(account.done), dict(account.counts)
+                self._append(_LedgerLine(file, done=done, counts=counts, complete=account.complete))
+                self._accounts[file] = account
+
     def flush(self) -> None:
         """Force recorded entries to the disk."""
         self._file.sync()
