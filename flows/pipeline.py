@@ -39,10 +39,10 @@ from flows.job.outcome import (
     stopped_alone,
     watch_process,
 )
-from flows.job.record import RecordWriter
 from flows.job.running.lock import JobBusyError
 from flows.job.sources import Sources
 from flows.job.steps import announce_end, finish_step, pass_gate, recorded_as_running
+from flows.job.writer import RecordWriter
 from flows.reports import terminal
 from tasks import declared
 from tasks.shared.errors import SluiceError

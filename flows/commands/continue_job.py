@@ -30,12 +30,13 @@ from flows.engine.flow_runs import BEHIND, set_parameters
 from flows.gate.decisions import as_decided, ask_project, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import AT_THE_END, JobRecord, RecordWriter, refuse_changed_steps
+from flows.job.record import AT_THE_END, JobRecord, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
 from flows.job.running.sweep import late, notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact
+from flows.job.writer import RecordWriter
 from flows.jobs_dir import load
 from flows.output import one_line, print_findings, print_json, print_line, print_unless_quiet
 from flows.shell import about

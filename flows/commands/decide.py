@@ -17,9 +17,10 @@ from flows.gate.decisions import save_decision
 from flows.gate.sight import ReviewedFiles, digest_at_decision, digest_now, report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, RecordWriter, now
+from flows.job.record import JobRecord, now
 from flows.job.session import Session
 from flows.job.sources import destinations
+from flows.job.writer import RecordWriter
 from flows.output import print_line
 from tasks.shared.errors import DataError
 from tasks.shared.report import ON_DEMAND, Approval, Shown, Waiting

@@ -15,10 +15,11 @@ from flows.engine.flow_runs import append_log
 from flows.gate import rules
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_command
-from flows.job.record import JobRecord, RecordWriter, Run, cancelled, last_run, now
+from flows.job.record import JobRecord, Run, cancelled, last_run, now
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session
+from flows.job.writer import RecordWriter
 from flows.output import one_line
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger

@@ -19,8 +19,9 @@ from flows.engine.reached import own_server
 from flows.engine.reserve import keep_reserve
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, next_run, refuse_changed_steps
+from flows.job.record import JobRecord, next_run, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock
+from flows.job.writer import RecordedHandle, RecordWriter
 from flows.reports.journal import Journal, job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at

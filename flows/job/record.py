@@ -1,28 +1,22 @@
-"""The job record: labels of the flow run that the program writes and reads back.
+"""The job record, read from the labels of its flow run. ``writer.py`` writes them.
 
-``4-product.md`` §4: a flow run is a job; labels ``job.*`` are for the program, artifacts are for people.
-A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
-are JSON text in one label, so that they change together. The record has no payload, secret or identifier of a person.
+``4-product.md`` §4: a flow run is a job; labels ``job.*`` are for the program, artifacts are for people. Structured
+values are JSON text in one label, so that they change together. The record has no payload, secret or identifier of a
+person.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from flows.engine.api import Json, Label, PrefectApi
-from flows.engine.flow_runs import set_labels
+from flows.engine.api import Json
 from flows.job.running.state import JobState, job_state
-from flows.reports.events import KickOff
-from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.events import Collector, Status
+from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
-from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 AT_THE_END = "end"
 """Replaces the position for the release report at the end of the job."""
@@ -314,100 +308,3 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 def now() -> str:
     """Return the current time in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class RecordWriter:
-    """Writer of one job's labels. Every method is durable when it returns."""
-
-    def __init__(self, api: PrefectApi, job_id: str) -> None:
-        self.api = api
-        self.job_id = job_id
-        self._run: Json | None = None
-        self._lock = threading.Lock()
-
-    def read(self) -> JobRecord:
-        """Return the record as it is now.
-
-        Raises:
-            LookupError: the run is gone.
-        """
-        with self._lock:
-            run = self._run = self.api.read_run(self.job_id)
-        if run is None:
-            raise LookupError(self.job_id)
-        return JobRecord.of(run)
-
-    def cached(self) -> JobRecord:
-        """Return the record as last read, with later writes of this process, the only one that runs the job."""
-        return JobRecord.of(self._run) if self._run is not None else self.read()
-
-    def set(self, **labels: Label | BaseModel | None) -> bool:
-        """Set labels ``job.<name>``; ``__`` in a name means a dot; ``None`` clears. ``False``: the run is gone."""
-        written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
-        with self._lock:
-            there = set_labels(self.api, self.job_id, written)
-            if self._run is not None:
-                self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
-        return there
-
-    def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
-        """Record a step's state and counts, together with other labels."""
-        self.set(**{f"step__{step.position}": step}, **also)
-
-    def approve(self, position: int, approval: Approval) -> None:
-        """Record a decision. It is valid for this position while the files are those it was made on."""
-        self.set(**{f"approval__{position}": approval})
-
-    def review(self, position: int, first: Approval) -> None:
-        """Record the first of two decisions. Its form is used up and cannot serve for the second."""
-        self.set(**{f"review__{position}": first, f"form__{position}": None})
-
-    def record_questions(self, position: int, questions: tuple[str, ...]) -> None:
-        """Record the questions of reviewers. A form that asked one is used up."""
-        self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
-
-
-class RecordedHandle(HandleStore):
-    """The extraction handle in the job record: read on ``load``, durable when ``save`` returns."""
-
-    def __init__(
-        self, writer: RecordWriter, tell: Collector, command: Callable[..., str] = about_the_configuration
-    ) -> None:
-        """Set the receiver of events, and the maker of commands about the configuration."""
-        super().__init__()
-        self._writer = writer
-        self._tell = tell
-        self._command = command
-
-    def load(self) -> Handle | None:
-        """Return the handle in the record."""
-        known = self._writer.read().extraction
-        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
-
-    def save(self, handle: Handle | None) -> None:
-        """Write the handle into the labels ``job.extraction.*``, or clear them.
-
-        The event comes first: a later run does not announce a handle that is in the record.
-
-        Raises ``TerminalError`` (``job-unknown``) if the run was deleted.
-        """
-        gone = Status(message="the extraction job is gone")
-        self._tell(KickOff(extraction=handle.job_id) if handle is not None else gone)
-        there = self._writer.set(
-            extraction__status_url=handle.status_url if handle else None,
-            extraction__job_id=handle.job_id if handle else None,
-        )
-        if handle and not there:
-            raise TerminalError(
-                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
-                hint="this ends the extraction that was submitted for it: "
-                + self._command("extraction cancel", handle.job_id),
-            )  # fmt: skip
-
-
-def _label(value: Label | BaseModel | None) -> Label:
-    if value is None:
-        return ""
-    if isinstance(value, StepReport):
-        return value.label()
-    return value.model_dump_json() if isinstance(value, BaseModel) else value

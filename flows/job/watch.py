@@ -14,8 +14,9 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Page
 from flows.engine.flow_runs import set_labels
-from flows.job.record import ProgressRecord, RecordWriter
+from flows.job.record import ProgressRecord
 from flows.job.running.lease import WORKERS_RUN
+from flows.job.writer import RecordWriter
 from flows.reports.pages import running_title
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError

@@ -35,7 +35,7 @@ class Handle:
 
 
 class HandleStore:
-    """Storage of the extraction handle: in memory here, in the job record in a run (``flows/job/record.py``)."""
+    """Storage of the extraction handle: in memory here, in the job record in a run (``flows/job/writer.py``)."""
 
     def __init__(self, handle: Handle | None = None) -> None:
         self._handle = handle

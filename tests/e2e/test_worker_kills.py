@@ -32,8 +32,9 @@ from deployments.sandbox.objectstore import ACCESS_KEY_ID, BUCKET, REGION, SECRE
 from deployments.sandbox.options import SandboxOptions
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
-from flows.job.record import JobRecord, RecordWriter
+from flows.job.record import JobRecord
 from flows.job.running.proof import LeaseTimes
+from flows.job.writer import RecordWriter
 from tasks.flattening.flattening import FlatteningBounds
 from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until

@@ -25,10 +25,11 @@ from config import ConfigError
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import BEHIND, emit_event, rename_run
 from flows.job.inputs import JobInputs, job_name
-from flows.job.record import JobRecord, RecordWriter, asked_for
+from flows.job.record import JobRecord, asked_for
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
+from flows.job.writer import RecordWriter
 from tasks.shared.errors import SluiceError, StorageError
 from tasks.shared.stop import Stop
 from tasks.shared.work import in_order

@@ -8,15 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.commands.status import row_of, status_of
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter
+from flows.job.record import JobRecord
 from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
-from flows.reports.events import KickOff
-from tasks.shared.errors import NetworkError, TerminalError
-from tasks.shared.events import Status
+from tasks.shared.errors import NetworkError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
-from tasks.shared.step import Handle
-from tests.peers.prefect import prefect_in_memory
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
@@ -204,30 +200,6 @@ def test_a_wait_that_an_earlier_version_recorded_says_that_data_leave() -> None:
     )
     assert Waiting.model_validate_json(kept).reader == "send"
     assert Waiting.model_validate_json(kept.replace(', "leaves": "/jobs/j/import"', "")).reader == "the next step"
-
-
-def test_a_handle_is_read_from_the_record_and_announced_when_it_is_kept_or_gone():
-    told = []
-    with prefect_in_memory() as known:
-        store = RecordedHandle(RecordWriter(known.api, "j"), told.append)
-        store.save(Handle("https://h.example/fhir/__status/x", "x"))
-        store.save(None)
-        known.run = run(labels={"job.extraction.status_url": "https://h.example/x", "job.extraction.job_id": "x"})
-        assert store.load() == Handle("https://h.example/x", "x")
-        known.run = run()
-        assert store.load() is None
-    assert told == [KickOff(extraction="x"), Status(message="the extraction job is gone")]
-
-
-def test_a_handle_lost_with_its_removed_run_is_an_error_that_names_the_extraction():
-    with prefect_in_memory() as known:
-        store = RecordedHandle(RecordWriter(known.api, "j"), lambda _: None)
-        known.run = None
-        with pytest.raises(TerminalError) as caught:
-            store.save(Handle("https://h.example/fhir/__status/x", "x"))
-        assert caught.value.reference == "job-unknown"
-        assert "extraction cancel CONFIG x" in str(caught.value.hint)
-        store.save(None)  # nothing is lost by that
 
 
 def test_the_age_of_a_run_counts_from_its_schedule_or_from_its_request():
