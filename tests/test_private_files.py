@@ -11,7 +11,7 @@ ELSEWHERE = {
     "flows/commands/init.py": "writes the configuration where it is asked to",
     "flows/demo.py": "the lock of the demo's own directory",
     "flows/engine/api_address.py": "Prefect's profiles",
-    "flows/engine/run_names.py": "Prefect's own sources",
+    "flows/engine/flow_runs.py": "Prefect's own sources",
     "flows/engine/server/database.py": "Prefect's own sources",
     "flows/job/inputs.py": "the CRTDL that is given",
     "flows/job/running/lock.py": "/proc",

@@ -112,8 +112,8 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """Open a session like ``session.opened``, for commands that run a flow: Prefect is imported while the server
     starts.
     """
+    from flows.engine import uncollected
     from flows.engine.api import PrefectApi
-    from flows.engine.importing import uncollected
 
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:

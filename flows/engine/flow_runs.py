@@ -1,14 +1,19 @@
-"""Change flow runs: start through a deployment, label, log, emit events, complete task runs, delete.
+"""Change flow runs: start through a deployment, name, label, log, emit events, complete task runs, delete; read forms.
 
-Each is one function over the requests of ``PrefectApi``, which also reads runs and sets their states.
+Each is one function over the requests of ``PrefectApi``, which also reads runs and sets their states. Importing this
+does not import Prefect.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
 from flows.engine.artifacts import artifacts_of, delete_artifact
@@ -19,6 +24,13 @@ BEHIND = "AwaitingConcurrencySlot"
 
 BULK = 50
 """Maximum runs that Prefect deletes with one request."""
+
+
+_GREEK = (
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|sigma|tau|upsilon|phi|chi"
+    "|psi|omega"
+)
+_OF_THE_UI = re.compile(rf"(?:{_GREEK})\d*-(?P<star>[a-z-]+)")
 
 
 def find_deployments(api: PrefectApi) -> list[Json]:
@@ -41,6 +53,38 @@ def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str,
 def rename_run(api: PrefectApi, run_id: str, name: str) -> None:
     """Set the displayed name of the run."""
     api.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
+
+
+def is_made_up(name: str) -> bool:
+    """Return whether Prefect generated the name: an adjective and an animal, or a star.
+
+    The words of the UI are in its files; without those, a name that looks like a star counts as typed.
+    """
+    first, _, last = name.rpartition("-")
+    if first in _words("adj_any") and last in _words("subj"):
+        return True
+    found = _OF_THE_UI.fullmatch(name)
+    return found is not None and bool({found["star"], found["star"].rpartition("-")[0]} & _stars())
+
+
+def _words(kind: str) -> set[str]:
+    """Return the words of a list of ``coolname``, which Prefect's server uses, and of the lists that it includes."""
+    import coolname.data
+
+    made: Any = coolname.data.config[kind]
+    words = {str(word) for word in made.get("words", ())}
+    words |= {"-".join(words) for words in (str(phrase).split() for phrase in made.get("phrases", ()))}
+    return words.union(*map(_words, made.get("lists", ())))
+
+
+def _stars() -> set[str]:
+    import prefect
+
+    for path in sorted(Path(prefect.__ui_static_path__).glob("assets/*.js")):
+        found = re.search(rb"[\"'`](andromedae\.antliae\.[a-z.-]+)[\"'`]", path.read_bytes())
+        if found is not None:
+            return set(found[1].decode().split(".")) - {""}
+    return set()
 
 
 def set_parameters(api: PrefectApi, run_id: str, parameters: Mapping[str, Any]) -> None:
@@ -96,3 +140,31 @@ def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) ->
         if row["name"] in complete:
             state = {"type": "COMPLETED", "name": "Completed", "message": "its event was lost in an outage"}
             api.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
+
+
+class FormAnswer(BaseModel):
+    """A person's decision. No field has a default decision or reviewer.
+
+    Values are the same in every language; the form supplies the labels of the fields.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    decision: Literal["release", "reject", "question"]
+    by: str = Field(min_length=1, pattern=r"\S")
+    comment: str = ""
+    despite: str = ""
+    accepted: str = ""
+    refused: str = ""
+
+
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
+    """Return the answer in the form saved under ``key``; ``None`` if it is not a person's decision.
+
+    A run may be resumed without one: its state was set by hand, or the form is of an earlier version.
+    """
+    try:
+        return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None
+    except ValidationError:
+        return None

@@ -57,13 +57,13 @@ ROWS: Final = (
     Row(
         "run", "prefect.client.base", "PrefectHttpxSyncClient._send_with_retry",
         "waits for an API that is away as long as the job's record does, instead of 62 s",
-        "self request send send_args send_kwargs retry_codes retry_exceptions", "flows.engine.patient_client:send",
+        "self request send send_args send_kwargs retry_codes retry_exceptions", "flows.engine.bridging:send",
     ),
     Row(
         "run", "prefect.flow_engine", "maintain_concurrency_lease",
         "renews the slot of a deployment's limit without ending the run when the API is away",
         "lease_id lease_duration raise_on_lease_renewal_failure suppress_warnings",
-        "flows.engine.slots:renewed_slot",
+        "flows.engine.bridging:renewed_slot",
     ),
     Row(
         "run", "rich.console", "Console.on_broken_pipe", "lets a run live on when nobody reads its lines any more",

@@ -39,10 +39,10 @@ from prefect.utilities.annotations import quote
 from pydantic import create_model
 
 from flows.engine import patches
-from flows.engine.answer import FormAnswer
 from flows.engine.api import TAG
 from flows.engine.api_address import ApiAddress
-from flows.engine.patient_client import bridging
+from flows.engine.bridging import bridging
+from flows.engine.flow_runs import FormAnswer
 from flows.engine.results import DamagedResultError, read_result, write_result
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.report import StepReport

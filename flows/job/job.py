@@ -16,12 +16,12 @@ from config import LoadedConfig, PipelineConfig
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import REPORT, Page
 from flows.engine.reached import own_server
-from flows.engine.reserve import keep_reserve
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.record import JobRecord, next_run, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.writer import RecordedHandle, RecordWriter
+from flows.jobs_dir import keep_reserve
 from flows.reports.journal import Journal, job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at

@@ -16,11 +16,10 @@ from prefect.exceptions import Pause
 from prefect.states import Cancelled, Crashed, Failed
 
 from flows.engine import runs
-from flows.engine.flow_runs import rename_run, settle_task_runs
+from flows.engine.bridging import bridge_from_now_on
+from flows.engine.flow_runs import is_made_up, rename_run, settle_task_runs
 from flows.engine.outage import BRIDGE
-from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
-from flows.engine.run_names import is_made_up
 from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from config import LoadedConfig
 from flows.engine.flow_runs import delete_runs
-from flows.engine.reserve import reserve_given_up
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord
 from flows.job.running.lease import Lease, lease_api
@@ -25,7 +24,7 @@ from flows.job.running.proof import HEARTBEAT, LeaseTakenError
 from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
-from flows.jobs_dir import load
+from flows.jobs_dir import load, reserve_given_up
 from flows.output import print_json, print_line, print_unless_quiet
 from flows.shell import about
 from tasks.shared.errors import StorageError

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from flows.engine.answer import FormAnswer
 from flows.engine.artifacts import JOB, Page
+from flows.engine.flow_runs import FormAnswer
 from flows.gate.sight import NEXT
 from flows.job.record import JobRecord
 from flows.output import one_line

@@ -29,8 +29,7 @@ from pathlib import Path
 
 import msgspec
 
-from flows.engine import patches
-from flows.engine.importing import uncollected
+from flows.engine import patches, uncollected
 from flows.engine.patches import UnfitPrefectError
 from flows.engine.server.auth import RequestGuard
 from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from config import ConfigError
 from flows.engine.api import Json, PrefectApi
-from flows.engine.flow_runs import BEHIND, emit_event, rename_run
+from flows.engine.flow_runs import BEHIND, emit_event, is_made_up, rename_run
 from flows.job.inputs import JobInputs, job_name
 from flows.job.record import JobRecord, asked_for
 from flows.job.running import lock
@@ -258,8 +258,6 @@ def _set_at(run: Json, unknown: datetime) -> datetime:
 
 def _own_name(run: Json) -> str | None:
     """Return the name that a run gets when it begins; ``None`` if it has one, or its configuration cannot be read."""
-    from flows.engine.run_names import is_made_up  # it imports Prefect, which a command that lists need not
-
     if not is_made_up(str(run["name"])):
         return None
     try:

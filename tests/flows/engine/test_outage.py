@@ -13,9 +13,9 @@ from flows.engine import outage as module
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Page
+from flows.engine.bridging import bridging
 from flows.engine.flow_runs import set_labels
 from flows.engine.outage import Outage
-from flows.engine.patient_client import bridging
 from tasks.shared.errors import NetworkError, TerminalError
 
 URL = "http://127.0.0.1:9/api"

@@ -81,8 +81,8 @@ def a_client_sends(_: Path, __: pytest.MonkeyPatch) -> None:
 
 
 def a_run_with_a_slot_begins(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.engine.slots.renew", lambda *_: None)
-    monkeypatch.setattr("flows.engine.slots.current_api", lambda: None)
+    monkeypatch.setattr("flows.engine.bridging.renew", lambda *_: None)
+    monkeypatch.setattr("flows.engine.bridging.current_api", lambda: None)
 
     @flow
     def empty() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from prefect.utilities.names import generate_slug
 
-from flows.engine.run_names import is_made_up
+from flows.engine.flow_runs import is_made_up
 
 
 def test_every_name_that_prefect_s_server_makes_up_is_one() -> None:

@@ -17,7 +17,7 @@ import pytest
 from config import PipelineConfig
 from flows import run
 from flows.commands.decide import DecisionArgs, decision_of
-from flows.engine.answer import form_answer
+from flows.engine.flow_runs import form_answer
 from flows.gate.decisions import decided_meanwhile, rejected
 from flows.job.record import JobRecord
 from flows.job.running.state import JobState

@@ -9,7 +9,7 @@ import pytest
 
 from config import PipelineConfig
 from flows.engine import runs
-from flows.engine.answer import FormAnswer
+from flows.engine.flow_runs import FormAnswer
 from flows.gate import rules, sight
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine.importing import uncollected
+from flows.engine import uncollected
 from tests.conftest import ROOT
 
 
