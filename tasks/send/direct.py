@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,14 +20,14 @@ from tasks.send import STATE
 from tasks.send.batches import MAX_BODY, Batch, Resolve, SendUnit, TransactionLimits, Transactions, UnitPart, pack
 from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import InputComparison, required
+from tasks.send.cutting import cut_file
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, LoadSource
 from tasks.send.order import dependency_order, patient_of, stages
 from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors
-from tasks.shared.fhir.bundle import CutLine, Resource, cut
-from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.fhir.bundle import Resource
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
@@ -42,10 +42,6 @@ from tasks.shared.work import Workers
 LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
 """What a killed run of an earlier version left."""
-_LINE: Final = 8 << 20
-"""Bytes of a line that is read as a whole."""
-_PART: Final = 1 << 20
-"""Bytes of a longer one that are read at once."""
 _LANE: Final = frozenset({"waiting"})
 
 log = logging.getLogger("sluice.send")
@@ -172,47 +168,18 @@ class _Load:
         path = source.path
         alone = frozenset({f"file {path.name}"})
         largest = self._context.config.limits.largest_resource
-        lines = lines_with_long(path, limit=_LINE, spool=self._context.state(STATE), largest=largest)
-        for number, line in lines:
-            self._context.stop.check()
-            cuts = self._long(source, line) if isinstance(line, LongLine) else self._short(source, line, number)
-            for part, size, of_line in cuts:
-                left = self._account.read(source, part, of_line)
-                self._context.meter.hand_out(len(left))
-                if left:
-                    # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
-                    # concern, so those of a file stay in sequence.
-                    lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
-                    yield SendUnit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
-                if self._account.failures.count >= self._bounds.max_failures:
-                    raise _GivenUpError
+        spool, check = self._context.state(STATE), self._context.stop.check
+        for part, size, of_line in cut_file(path, spool=spool, largest=largest, check=check):
+            left = self._account.read(source, part, of_line)
+            self._context.meter.hand_out(len(left))
+            if left:
+                # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
+                # concern, so those of a file stay in sequence.
+                lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
+                yield SendUnit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
+            if self._account.failures.count >= self._bounds.max_failures:
+                raise _GivenUpError
             self._context.meter.within(path, source.facts.bytes)
-
-    def _short(self, source: LoadSource, line: bytes, number: int) -> Iterator[tuple[CutLine, int, int | None]]:
-        part = cut(line, file=source.path.name, number=number, first=source.facts.resources)
-        yield part, len(line), len(line)
-
-    def _long(self, source: LoadSource, line: LongLine) -> Iterator[tuple[CutLine, int, int | None]]:
-        """Yield the parts of a line that does not fit in memory, each with the size of its text, the first one with
-        that of the line. A first pass finds its patients and placeholders."""
-        name, entries = source.path.name, 0
-        patients: set[str] = set()
-        placeholders: dict[bytes, bytes] = {}
-        for text in line.bundles(_PART):
-            self._context.stop.check()
-            part = cut(text, file=name, number=line.number, entry=entries)
-            entries += part.count + part.skipped
-            patients |= part.patients
-            placeholders |= part.placeholders
-        entries = 0
-        of_line: int | None = line.size
-        for text in line.bundles(_PART):
-            self._context.stop.check()
-            first = source.facts.resources
-            part = cut(text, file=name, number=line.number, first=first, entry=entries, placeholders=placeholders)
-            entries += part.count + part.skipped
-            yield replace(part, patients=frozenset(patients)), len(text), of_line
-            of_line = None
 
     # Sending
 
