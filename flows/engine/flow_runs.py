@@ -40,13 +40,21 @@ def find_deployments(api: PrefectApi) -> list[Json]:
     return rows
 
 
-def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str, Any]) -> str:
-    """Start a run through a deployment and return its job id. Repeating the call starts no second run.
+def run_deployment(
+    api: PrefectApi,
+    deployment_id: str,
+    parameters: Mapping[str, Any],
+    *,
+    key: str | None = None,
+    name: str | None = None,
+) -> str:
+    """Start a run through a deployment and return its id. Repeating the call starts no second run; nor does another
+    call with the same ``key``.
 
     ``None`` is sent as an empty text, as the deployment's form does: not given, even if the deployment has a default.
     """
-    given = {name: "" if value is None else value for name, value in parameters.items()}
-    body = {"parameters": given, "idempotency_key": str(uuid4())}
+    given = {field: "" if value is None else value for field, value in parameters.items()}
+    body = {"parameters": given, "idempotency_key": key or str(uuid4())} | ({"name": name} if name else {})
     return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
 
 

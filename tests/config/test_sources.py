@@ -176,6 +176,7 @@ SAMPLES = {
     KeyKind.PATH: "/some/path",
     KeyKind.DURATION: "PT7S",
     KeyKind.INTEGER: "7",
+    KeyKind.SHARDS: "7",
     KeyKind.BOOLEAN: "true",
     KeyKind.RULES: '[{"group_reference": "https://p.example/x"}]',
 }

@@ -1,0 +1,206 @@
+"""Start, watch and stop the children of a divided step: processes of this machine, or runs of a deployment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+from flows.engine.api import Json, PrefectApi
+from flows.engine.flow_runs import run_deployment
+from flows.job.running.lock import is_held
+from flows.job.running.proof import Heartbeat
+from flows.shards.files import ShardOrder
+from flows.signals import SUPERVISOR
+from tasks.shared.errors import InputError
+from tasks.shared.log import logger
+from tasks.shared.step import shard_directory
+
+STOP_SECONDS: Final = 5.0
+"""Time that children of this machine have to end after a stop; then they are killed."""
+
+LOOK_EVERY: Final = 3.0
+"""Seconds between two looks at the runs of a deployment."""
+
+SILENT: Final = 60.0
+"""Seconds without a sign of life after which the process of a run is taken for dead."""
+
+UNSTARTED: Final = 30.0
+"""Seconds after which runs that nobody starts are processed by the parent itself."""
+
+BUSY_NAME: Final = "Busy"
+"""Name of the state of a run whose shard another process has."""
+
+_BUSY: Final = 4
+"""Exit code of a child whose shard another process has."""
+
+
+class ChildState(Enum):
+    """The state of a child, as far as its parent must know it. The receipt says how an ended one ended."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    BUSY = "busy"
+    """Another process has the shard: an earlier attempt that may still leave its receipt."""
+    ENDED = "ended"
+
+
+class Children(Protocol):
+    """The children of one step, by the number of their shard. ``most`` of them can run at once."""
+
+    most: int
+
+    def start(self, order: ShardOrder) -> None:
+        """Start a child for an order that was written. Raises ``SluiceError``."""
+        ...
+
+    def states(self) -> Mapping[int, ChildState]:
+        """Return the state of each child that was started. Raises ``SluiceError``."""
+        ...
+
+    def stop(self) -> None:
+        """Stop all children."""
+        ...
+
+    def unstarted(self) -> bool:
+        """Return whether nobody starts the children."""
+        ...
+
+
+class LocalChildren:
+    """Children that are processes of this machine. They end with this process, however it ends."""
+
+    def __init__(self, job_dir: Path) -> None:
+        self.most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._job_dir = job_dir
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, order: ShardOrder) -> None:
+        """Start a process. Raises ``OSError``."""
+        directory = shard_directory(self._job_dir, order.position, order.shard)
+        self._processes[order.shard] = subprocess.Popen(  # noqa: S603 - this program
+            (sys.executable, "-m", "flows.shards.child", str(directory)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {SUPERVISOR: str(os.getpid())},
+        )  # fmt: skip
+
+    def states(self) -> Mapping[int, ChildState]:
+        """Return the states; see ``Children``."""
+        found = {None: ChildState.RUNNING, _BUSY: ChildState.BUSY}
+        return {shard: found.get(one.poll(), ChildState.ENDED) for shard, one in self._processes.items()}
+
+    def stop(self) -> None:
+        """Ask the processes to end, and kill them if they do not."""
+        for one in self._processes.values():
+            one.terminate()
+        end = time.monotonic() + STOP_SECONDS
+        for one in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                one.wait(max(0.0, end - time.monotonic()))
+            one.kill()
+            one.wait()
+
+    def unstarted(self) -> bool:
+        """Return ``False``: a process starts at once."""
+        return False
+
+
+class PoolChildren:
+    """Children that are runs of a deployment, which the workers of its pool or a served deployment take up."""
+
+    def __init__(
+        self, api: PrefectApi, deployment: str, job_dir: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most = sys.maxsize
+        self._api = api
+        self._deployment = deployment
+        self._job_dir = job_dir
+        self._clock = clock
+        self._runs: dict[int, str] = {}
+        self._states: dict[int, ChildState] = {}
+        self._signs: dict[int, tuple[object, float]] = {}
+        self._looked = self._moved = clock()
+
+    def start(self, order: ShardOrder) -> None:
+        """Submit a run. A repetition for the same attempt returns the same run."""
+        self._runs[order.shard] = run_deployment(
+            self._api, self._deployment, {"config": "", "shard": f"{order.job}/{order.position}/{order.shard}"},
+            key=f"{order.job}/{order.position}/{order.shard}/{order.attempt}",
+            name=f"{order.job[:8]} step {order.position} shard {order.shard} attempt {order.attempt}",
+        )  # fmt: skip
+        self._states[order.shard] = ChildState.WAITING
+        self._signs.pop(order.shard, None)
+        self._position = order.position
+        self._moved = self._clock()
+
+    def states(self) -> Mapping[int, ChildState]:
+        """Return the states, at most ``LOOK_EVERY`` seconds old."""
+        now = self._clock()
+        if now - self._looked >= LOOK_EVERY:
+            self._looked = now
+            self._states = {
+                shard: self._state(shard, self._api.read_run(run), now) for shard, run in self._runs.items()
+            }
+            if ChildState.RUNNING in self._states.values():
+                self._moved = now
+        return self._states
+
+    def _state(self, shard: int, run: Json | None, now: float) -> ChildState:
+        kind = (run or {}).get("state_type")
+        if kind == "SCHEDULED":
+            return ChildState.WAITING
+        if (run or {}).get("state_name") == BUSY_NAME:
+            return ChildState.BUSY
+        if kind not in {"PENDING", "RUNNING", "CANCELLING"}:
+            if kind == "CANCELLED":
+                logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
+            return ChildState.ENDED
+        if kind == "RUNNING" and self._silent(shard, now):
+            logger.warning("the run of shard %d gives no sign of life; it is submitted again", shard)
+            self._api.set_state(self._runs[shard], "CRASHED", message="its process gave no sign of life")
+            return ChildState.ENDED
+        return ChildState.RUNNING
+
+    def _silent(self, shard: int, now: float) -> bool:
+        """Return whether neither the heartbeat nor the lock has shown life for ``SILENT`` seconds."""
+        directory = shard_directory(self._job_dir, self._position, shard)
+        try:
+            beat = Heartbeat(directory).read()
+        except OSError:
+            return False
+        sign: object = beat if beat is not None else is_held(directory, job=self._job_dir) and now
+        known, since = self._signs.setdefault(shard, (sign, now))
+        if known != sign:
+            self._signs[shard] = sign, now
+            return False
+        return now - since > SILENT
+
+    def stop(self) -> None:
+        """Cancel the runs. Their workers stop those that are running; none is waited for."""
+        for shard, run in self._runs.items():
+            state = self._states.get(shard)
+            if state is not ChildState.ENDED:
+                kind = "CANCELLED" if state is ChildState.WAITING else "CANCELLING"
+                self._api.set_state(run, kind, message="the job does not need it any more")
+
+    def unstarted(self) -> bool:
+        """Return whether all remaining runs have waited for ``UNSTARTED`` seconds, and none is running."""
+        waiting = ChildState.WAITING in self._states.values()
+        return waiting and self._clock() - self._moved > UNSTARTED
+
+
+def find_deployment(api: PrefectApi, name: str) -> str:
+    """Return the id of a deployment, by its name ``flow/deployment``. Raises ``InputError`` if there is none."""
+    found = api.request("GET", f"/deployments/name/{name}")
+    if found is None:
+        raise InputError(
+            "shard-deployment", "there is no such deployment", context=f"pipeline.shard_deployment: {name}",
+            hint="create it (deployments/prefect.yaml), or leave the key out",
+        )  # fmt: skip
+    return str(found["id"])
