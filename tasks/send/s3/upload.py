@@ -29,7 +29,7 @@ from tasks.send.s3.bucket import Bucket, ComparedObject
 from tasks.send.s3.client import CONNECTIONS
 from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
-from tasks.shared.blanked import blanked
+from tasks.send.s3.uploaded import MANIFEST, Uploaded, timestamp, write_manifest
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import write_file
@@ -45,9 +45,6 @@ from tasks.shared.work import for_each
 log = logging.getLogger("sluice.send")
 
 MIB: Final = 1024 * 1024
-MANIFEST: Final = "upload_manifest.json"
-"""What is in the bucket after the upload: a JSON list of ``{"key", "size", "sha256", "etag", "time"}`` in the order of
-the keys. It stays on this machine: its times would change the bucket with every repeated send."""
 IN_PARTS: Final = "in_parts.json"
 """Keys of the files that a run sends in parts, written before it begins with the first: a killed one leaves it."""
 
@@ -69,17 +66,6 @@ class Sizes:
         """Return the size of the parts of a file of ``size`` bytes."""
         least = -(-size // _MOST_PARTS)
         return max(self.part, -(-least // MIB) * MIB)
-
-
-class Uploaded(msgspec.Struct, frozen=True, order=True):
-    """One object that is in the bucket: ``size`` in bytes, ``etag`` without quotes, ``time`` in UTC: when the object
-    was uploaded, as far as the store or this program knows."""
-
-    key: str
-    size: int
-    sha256: str
-    etag: str
-    time: str
 
 
 def findings(
@@ -326,17 +312,6 @@ def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
         pass
     except SluiceError as error:
         log.warning("send: the unfinished upload of %s was not removed (%s)", key, error.reference)
-
-
-def timestamp(moment: datetime) -> str:
-    """Return a moment in the format of the manifest: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
-    """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
-    text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
-    return write_file(directory / MANIFEST, blanked(text) + b"\n")
 
 
 def _write_in_parts(directory: Path, keys: Collection[str]) -> None:
