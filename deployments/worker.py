@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from flows.commands.status import hint_anywhere
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
@@ -96,7 +95,7 @@ def add_unfinished(parser: argparse.ArgumentParser) -> None:
 def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, pool: str | None = None) -> None:
     """Sweep now and every minute until the worker of ``pool`` is ``ending``, also after an error of the server."""
     with PrefectApi(address) as api:
-        looks = Sweep(api, hint=hint_anywhere, pool=pool)
+        looks = Sweep(api, pool=pool)
         while not ending.is_set():
             try:
                 for noticed in looks.run_once(unfinished):

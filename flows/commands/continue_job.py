@@ -25,12 +25,11 @@ from flows.commands.decide import (
     why_again,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.commands.status import hint_anywhere, how_to_go_on, status_of
 from flows.engine.flow_runs import BEHIND, set_parameters
 from flows.gate.decisions import as_decided, ask_project, reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import AT_THE_END, JobRecord, refuse_changed_steps
+from flows.job.record import AT_THE_END, JobRecord, how_to_go_on, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
 from flows.job.running.sweep import late, notice, was_cut_off
@@ -39,6 +38,7 @@ from flows.job.which import exact
 from flows.job.writer import RecordWriter
 from flows.jobs_dir import load
 from flows.output import one_line, print_findings, print_json, print_line, print_unless_quiet
+from flows.reports.status import status_of
 from flows.shell import about
 from tasks.shared.errors import GateError, InputError, SluiceError, TerminalError, shown
 
@@ -307,7 +307,7 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
     if not has_any_job(loaded):
         return 0
     with opened(loaded) as session:
-        notice(session.api, hint_anywhere)
+        notice(session.api)
         cut = {str(run["id"]) for run in session.api.runs(states=("CRASHED",)) if was_cut_off(run, JobRecord.of(run))}
         known = [as_decided(session, record) for record in session.jobs() if record.id not in told]
         records = [record for record in known if record.state in OPEN]

@@ -9,6 +9,7 @@ import click
 
 from flows.commands import complete
 from flows.commands.options import config_argument, job_argument, no_progress_option, set_option, status_option
+from flows.output import print_json, print_line
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled")
 """The states that a job is shown in, as the record has them."""
@@ -68,9 +69,26 @@ def list_(
     config: str, as_json: bool, states: tuple[str, ...], since: datetime | None, overrides: tuple[str, ...]
 ) -> int:
     """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
-    from flows.commands import status
+    from flows.gate.decisions import as_decided
+    from flows.job.running.sweep import notice
+    from flows.job.session import has_any_job, opened
+    from flows.jobs_dir import load
+    from flows.reports.status import row_of, table
 
-    return status.list_jobs(config, overrides=overrides, as_json=as_json, states=states, since=since)
+    loaded = load(config, overrides)
+    records = []
+    if has_any_job(loaded):
+        with opened(loaded) as session:
+            notice(session.api)
+            found = (as_decided(session, record) for record in session.jobs(since))
+            records = [record for record in found if not states or record.state.value in states]
+    if as_json:
+        print_json([row_of(record) for record in records])
+    elif records:
+        print_line(table(records))
+    else:
+        print_line("no such jobs" if states or since else "no jobs")
+    return 0
 
 
 @group.command()

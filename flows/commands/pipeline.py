@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from flows.commands.options import (
     set_option,
     status_option,
 )
+from flows.output import print_json, print_line, write
 
 if TYPE_CHECKING:
     from flows.job.inputs import JobInputs
@@ -119,6 +121,25 @@ def continue_(
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""
-    from flows.commands import status as view
+    from flows.gate.decisions import as_decided
+    from flows.job.running.state import JobState
+    from flows.job.running.sweep import notice
+    from flows.job.session import opened
+    from flows.jobs_dir import load
+    from flows.reports.status import as_left, status_of, text
 
-    return view.show(config, job, overrides=overrides, as_json=as_json, watch=watch)
+    with opened(load(config, overrides), job) as session:
+        job_id = session.find(job)
+        while True:
+            record = as_decided(session, as_left(session.job(job_id)))
+            if record.state in {JobState.INTERRUPTED, JobState.CANCELLED}:
+                notice(session.api)  # Prefect may still show it as running
+            if not as_json and watch:
+                write("\x1b[2J\x1b[H")
+            if as_json:
+                print_json(status_of(record))
+            else:
+                print_line(text(record, config))
+            if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
+                return 0
+            time.sleep(2)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from config import LoadedConfig
-from flows.commands.status import continue_hint, status_of
 from flows.engine import api_address
 from flows.engine.flow_runs import find_deployments, run_deployment, set_labels
 from flows.engine.reached import chosen_api
@@ -17,12 +16,14 @@ from flows.engine.server.start import EmbeddedServer, lingering
 from flows.engine.server.watch import watched
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
+from flows.job.record import continue_hint
 from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
 from flows.output import patience, print_findings, print_json, print_line, print_unless_quiet
 from flows.reports import terminal
+from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import InputError, SluiceError, TerminalError

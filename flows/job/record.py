@@ -7,6 +7,7 @@ person.
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json
 from flows.job.running.state import JobState, job_state
+from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
 
@@ -308,3 +310,26 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 def now() -> str:
     """Return the current time in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
+    """Return lines with the command that continues the job, if any; with ``config`` if the job's own is gone."""
+    if record.never_began:
+        return []
+    nowhere = record.directory is None and not os.path.exists(str(record.config))  # noqa: PTH110 - an answer
+    mistyped = nowhere and config is not None
+    return [continue_hint(record.model_copy(update={"config": config}) if mistyped else record)]
+
+
+def hint_anywhere(record: JobRecord) -> str:
+    """Return the hint like ``continue_hint``, valid in any directory of the machine."""
+    where = ["--set", f"jobs_dir={Path(record.directory).parent}"] if record.directory else []
+    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where, anywhere=True)}"
+
+
+def continue_hint(record: JobRecord) -> str:
+    """Return the command that continues a job, with the options that decide if it waits."""
+    overrides = [str(one) for one in record.parameters.get("overrides") or ()]
+    where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
+    how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
+    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where)}{how}"

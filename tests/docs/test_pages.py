@@ -23,9 +23,9 @@ from config import STEPS as STEP_NAMES
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
-from flows.commands.status import row_of, status_of
 from flows.job.record import JobRecord
 from flows.job.running.state import JobState
+from flows.reports.status import row_of, status_of
 from flows.run import cli
 from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, PageBlock, blocks, command_lines, prose, read

@@ -25,7 +25,7 @@ from config import ConfigError
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import BEHIND, emit_event, is_made_up, rename_run
 from flows.job.inputs import JobInputs, job_name
-from flows.job.record import JobRecord, asked_for
+from flows.job.record import JobRecord, asked_for, hint_anywhere
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
@@ -72,8 +72,6 @@ class Noticed:
 class Sweep:
     """Sweep of one Prefect API. Each turn builds on earlier ones; after a failed turn, watching starts again.
 
-    ``hint`` returns the command that continues the job, to be shown in the Prefect UI.
-
     Only a sweep that ``waits`` judges jobs of machines whose lease must be watched: their locks take a minute. It
     continues the unfinished jobs of one work ``pool`` (``None``: of served deployments) and only reports those of other
     workers.
@@ -83,13 +81,11 @@ class Sweep:
         self,
         api: PrefectApi,
         *,
-        hint: Callable[[JobRecord], str],
         waits: bool = True,
         pool: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._hint = hint
         self._waits = waits
         self._pool = pool
         self._clock = clock
@@ -137,7 +133,7 @@ class Sweep:
     def _put_right(self, run: Json) -> Noticed | None:
         record = JobRecord.of(run)
         cancelled = run.get("state_type") == "CANCELLING"
-        message = f"interrupted{record.at}: the process that ran it is gone\n{self._hint(record)}"
+        message = f"interrupted{record.at}: the process that ran it is gone\n{hint_anywhere(record)}"
 
         def put_right() -> None:
             if cancelled:
@@ -173,7 +169,7 @@ class Sweep:
             elif (record.id, state_id(run)) not in self._told:
                 self._told.add((record.id, state_id(run)))
                 often = f" (it was continued {times} times)" if times >= AT_MOST else ""
-                yield Noticed(record.id, f"is {record.state.value}{record.at}{often}\n{self._hint(record)}")
+                yield Noticed(record.id, f"is {record.state.value}{record.at}{often}\n{hint_anywhere(record)}")
 
     def _continued(self, run: Json, record: JobRecord, times: int) -> bool:
         # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
@@ -271,10 +267,10 @@ def state_id(run: Json) -> str:
     return str((run.get("state") or {}).get("id"))
 
 
-def notice(api: PrefectApi, hint: Callable[[JobRecord], str]) -> None:
+def notice(api: PrefectApi) -> None:
     """Sweep once for a command, correcting only runs proved dead at once. A failure does not fail the command."""
     try:
-        for _ in Sweep(api, hint=hint, waits=False).run_once():
+        for _ in Sweep(api, waits=False).run_once():
             pass
     except SluiceError:
         return

@@ -25,7 +25,6 @@ import msgspec
 import pytest
 
 from config import STEPS
-from flows.commands.status import list_jobs
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import rename_run, set_labels, set_parameters
 from flows.job.directory import JobDirectory
@@ -35,6 +34,7 @@ from flows.job.running.lease import Lease
 from flows.job.running.lock import Holder, JobBusyError, JobLock, this_machine
 from flows.job.running.proof import LeaseTimes
 from flows.job.running.state import JobState
+from flows.run import run
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Problem
@@ -213,7 +213,7 @@ def test_a_run_whose_configuration_is_nowhere_is_listed_with_its_reason(
         error = Problem(reference="config-not-found", message="there is no such file")
         set_labels(api, job, {"job.config": "", "job.error": error.model_dump_json()})
         rename_run(api, job, "typed by somebody")
-    assert list_jobs(records.config, overrides=(), as_json=False) == 0
+    assert run(["job", "list", records.config]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(job)]
     assert "failed" in line
     assert line.endswith("typed by somebody: config-not-found, there is no such file")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.commands.status import row_of, status_of
 from flows.job.record import JobRecord
 from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
+from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
 

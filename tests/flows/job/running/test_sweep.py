@@ -18,7 +18,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.job.record import JobRecord
+from flows.job.record import JobRecord, hint_anywhere
 from flows.job.running.lock import LOCK, Holder, last_holder, last_sign, this_machine
 from flows.job.running.state import TAKEN_UP
 from flows.job.running.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
@@ -101,7 +101,7 @@ class Looks:
     def __init__(self, runs: Runs, api: PrefectApi) -> None:
         self.runs = runs
         self.now = 1000.0
-        self._sweep = Sweep(api, hint=lambda record: f"continue with: sluice … {record.id}", clock=lambda: self.now)
+        self._sweep = Sweep(api, clock=lambda: self.now)
 
     def __call__(self, unfinished: Any = None, *, after: float = 0.0) -> list[str]:
         self.now += after
@@ -147,7 +147,7 @@ def test_a_run_whose_process_died_here_is_interrupted_at_once_with_step_and_comm
     assert runs.shown("j") == ("CRASHED", "Interrupted")
     first, second = runs.runs["j"]["state"]["message"].split("\n")
     assert first == "interrupted at send: the process that ran it is gone"
-    assert second == "continue with: sluice … j"
+    assert second == hint_anywhere(JobRecord.of(runs.runs["j"]))
     assert sweeping() == []
 
 
@@ -212,7 +212,7 @@ def test_a_lease_is_watched_by_the_lock_of_a_worker_and_not_by_a_command_that_sh
     runs: Runs, sweeping: Looks, api: PrefectApi
 ) -> None:
     runs.add("j", "RUNNING", holder=LEASED)
-    notice(api, lambda _: "")
+    notice(api)
     assert runs.shown("j") == ("RUNNING", "Running")
     assert sweeping()
     assert runs.shown("j") == ("CRASHED", "Interrupted")
@@ -320,14 +320,14 @@ def test_a_job_that_ends_its_process_each_time_is_not_continued_for_ever(runs: R
         assert sweeping("continue") == ["job j: was interrupted, and is continued"]
         runs.set("j", "CRASHED", "Crashed")
     assert sweeping("continue") == [
-        "job j: is interrupted at send (it was continued 3 times)\ncontinue with: sluice … j"
+        f"job j: is interrupted at send (it was continued 3 times)\n{hint_anywhere(JobRecord.of(runs.runs['j']))}"
     ]
     assert sweeping("continue") == []
 
 
 def test_tell_tells_once_and_changes_nothing(runs: Runs, sweeping: Looks) -> None:
     runs.add("j", "CRASHED", "Stopped", **STOPPED)
-    assert sweeping("tell") == ["job j: is stopped at send\ncontinue with: sluice … j"]
+    assert sweeping("tell") == [f"job j: is stopped at send\n{hint_anywhere(JobRecord.of(runs.runs['j']))}"]
     assert sweeping("tell") == []
     assert runs.shown("j") == ("CRASHED", "Stopped")
 

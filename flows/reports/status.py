@@ -1,25 +1,20 @@
-"""``pipeline status`` and ``job list``: print the job record for a person or a script. Never imports Prefect."""
+"""``pipeline status`` and ``job list``: the job record for a person or a script. Never imports Prefect."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.engine.api import Json
 from flows.gate.sight import where_to_look
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord, ProgressRecord
+from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
 from flows.job.running.lock import last_sign
 from flows.job.running.state import JobState
-from flows.job.running.sweep import notice
-from flows.job.session import has_any_job, opened
-from flows.jobs_dir import load
-from flows.output import one_line, print_json, print_line, write
-from flows.shell import about, command
+from flows.output import one_line
+from flows.shell import about
 from tasks import declared
 from tasks.shared.publication import technical
 from tasks.shared.report import ON_DEMAND, StepReport
@@ -36,27 +31,6 @@ APPROVAL_KEYS = (
     "accepted", "refused", "questions",
 )  # fmt: skip
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
-
-
-def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
-    """Print one job's status; with ``watch``, until it is no longer running or pending."""
-    from flows.gate.decisions import as_decided
-
-    with opened(load(config, overrides), job_id) as session:
-        job_id = session.find(job_id)
-        while True:
-            record = as_decided(session, _as_left(session.job(job_id)))
-            if record.state in {JobState.INTERRUPTED, JobState.CANCELLED}:
-                notice(session.api, hint_anywhere)  # Prefect may still show it as running
-            if not as_json and watch:
-                write("\x1b[2J\x1b[H")
-            if as_json:
-                print_json(status_of(record))
-            else:
-                print_line(text(record, config))
-            if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
-                return 0
-            time.sleep(2)
 
 
 def text(record: JobRecord, config: str | None = None) -> str:
@@ -91,7 +65,7 @@ def text(record: JobRecord, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _as_left(record: JobRecord) -> JobRecord:
+def as_left(record: JobRecord) -> JobRecord:
     """Return an interrupted job with the step results in its directory."""
     if record.state is not JobState.INTERRUPTED or record.directory is None:
         return record
@@ -105,62 +79,6 @@ def _since(record: JobRecord) -> str:
         return ""
     last = last_sign(Path(record.directory))
     return f" since {last:%Y-%m-%d %H:%M:%S} UTC" if last is not None else ""
-
-
-def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
-    """Return lines with the command that continues the job, if any; with ``config`` if the job's own is gone."""
-    if record.never_began:
-        return []
-    nowhere = record.directory is None and not os.path.exists(str(record.config))  # noqa: PTH110 - an answer
-    mistyped = nowhere and config is not None
-    return [continue_hint(record.model_copy(update={"config": config}) if mistyped else record)]
-
-
-def hint_anywhere(record: JobRecord) -> str:
-    """Return the hint like ``continue_hint``, valid in any directory of the machine."""
-    where = ["--set", f"jobs_dir={Path(record.directory).parent}"] if record.directory else []
-    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where, anywhere=True)}"
-
-
-def continue_hint(record: JobRecord) -> str:
-    """Return the command that continues a job, with the options that decide if it waits."""
-    overrides = [str(one) for one in record.parameters.get("overrides") or ()]
-    where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
-    how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
-    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where)}{how}"
-
-
-def list_jobs(
-    config: str,
-    *,
-    overrides: Sequence[str],
-    as_json: bool,
-    states: Collection[str] = (),
-    since: datetime | None = None,
-) -> int:
-    """Print the jobs of a configuration's jobs directory, newest first, filtered by state and time of request."""
-    from flows.gate.decisions import as_decided
-
-    loaded = load(config, overrides)
-    records: list[JobRecord] = []
-    if has_any_job(loaded):
-        with opened(loaded) as session:
-            notice(session.api, hint_anywhere)
-            found = (as_decided(session, record) for record in session.jobs(since))
-            records = [record for record in found if not states or record.state.value in states]
-    if as_json:
-        print_json([row_of(record) for record in records])
-        return 0
-    if not records:
-        print_line("no such jobs" if states or since else "no jobs")
-        return 0
-    print_line(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS")
-    for record in records:
-        row = row_of(record)
-        files = "" if row["files"] is None else str(row["files"])
-        where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
-        print_line(f"{where}  {age(record.created):12}  {one_line(record.name)}{reason(record)}")
-    return 0
 
 
 def status_of(record: JobRecord) -> Json:
@@ -229,7 +147,7 @@ def row_of(record: JobRecord) -> Json:
     }
 
 
-def reason(record: JobRecord) -> str:
+def _reason(record: JobRecord) -> str:
     """Return in a few words why a job failed or waits, to follow its name."""
     row = row_of(record)
     if record.error and row["error"]:
@@ -238,9 +156,20 @@ def reason(record: JobRecord) -> str:
     return ": waits for a decision" if row["waiting"] else ""
 
 
-def age(created: str | None) -> str:
+def _age(created: str | None) -> str:
     """Return the time since then, in words."""
     if not created:
         return ""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
     return human_seconds(seconds) if seconds >= 0 else f"in {human_seconds(-seconds)}"
+
+
+def table(records: Sequence[JobRecord]) -> str:
+    """Return the output of ``job list``: a line for each job, below a heading."""
+    lines = [f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS"]
+    for record in records:
+        row = row_of(record)
+        files = "" if row["files"] is None else str(row["files"])
+        where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
+        lines.append(f"{where}  {_age(record.created):12}  {one_line(record.name)}{_reason(record)}")
+    return "\n".join(lines)

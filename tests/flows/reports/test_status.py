@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from flows.commands.status import _as_left, hint_anywhere, status_of, text
 from flows.engine.results import _SERIALIZER, write_result
-from flows.job.record import Extraction, JobRecord
+from flows.job.record import Extraction, JobRecord, hint_anywhere
 from flows.job.running.lock import Holder
 from flows.job.running.proof import Heartbeat
 from flows.job.running.state import JobState
+from flows.reports.status import as_left, status_of, text
 from tasks.shared.report import Problem, StepReport
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
@@ -35,12 +35,12 @@ def test_an_interrupted_job_says_since_when_and_which_steps_left_their_result(tm
         id=JOB, name="x", state=JobState.INTERRUPTED, directory=str(directory), step_names=("local_import", "send"),
         steps=steps,
     )  # fmt: skip
-    shown = text(_as_left(record))
+    shown = text(as_left(record))
     assert f"job {JOB}: interrupted since 1970-01-01 00:00:00 UTC" in shown
     assert "1 local_import: completed" in shown
     assert "2 send: running" in shown
     running = record.model_copy(update={"state": JobState.RUNNING})
-    assert _as_left(running) is running
+    assert as_left(running) is running
     assert "since" not in text(running)
 
 
