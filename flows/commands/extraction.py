@@ -6,10 +6,8 @@ The cohort preview and the Task API of the extraction server, independent of our
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +30,6 @@ _STATUSES = (
     "PENDING", "RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE", "PAUSED", "TEMP_FAILED",
     "COMPLETED", "FAILED", "CANCELLED",
 )  # fmt: skip
-
-_PAUSE = 0.2
-"""Seconds before the version is read again after a 409 or 412, times the number of the attempt."""
-
 
 _ALLOWED = {
     "pause": "only a running job can be paused",
@@ -77,7 +71,7 @@ def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False
     @functools.wraps(one)
     def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
         each = functools.partial(one, **options)
-        return _each(config, ids, each, overrides=overrides, as_json=as_json, told=_in_full if in_full else _line)
+        return _each(config, ids, each, overrides=overrides, as_json=as_json, in_full=in_full)
 
     several = click.argument("ids", nargs=-1, required=True, metavar="ID…")
     for decorate in (_json_option, set_option, several, config_argument):
@@ -102,16 +96,14 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
 
     The server evaluates the cohort, creates no job and stores nothing.
     """
-    from tasks.shared.fhir.crtdl import parse_document, read_content
+    from tasks.extractor.query import read_query
     from tasks.shared.files.out_file import write_file
 
     if target is not None:
         check_target("--ids", Path(target))
-    path = Path(crtdl)
-    content = read_content(path)
-    _check_query(parse_document(content, path), path)
+    query = read_query(Path(crtdl))
     with _opened(config, overrides) as (client, _):
-        ids = client.evaluate_cohort(content)
+        ids = client.evaluate_cohort(query)
     if target is not None:
         # Readable by this user only.
         write_file(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
@@ -169,9 +161,8 @@ def list_(
     print_line(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
         authored = (task.authored or "")[:19].replace("T", " ")
-        print_line(
-            f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task, k)}"
-        )
+        progress = task.describe_progress(k)
+        print_line(f"{task.id:36}  {task.state:21}  {task.priority:8}  {authored:20}  {progress}")
     return 0
 
 
@@ -186,28 +177,28 @@ def show(client: ExtractionClient, job_id: str) -> ExtractionTask:
 @_on_jobs
 def pause(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Pause running jobs. The current batch is finished."""
-    return client.change(job_id, "pause", pause=_wait)
+    return client.change(job_id, "pause")
 
 
 @group.command()
 @_on_jobs
 def resume(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Resume paused jobs where they stopped."""
-    return client.change(job_id, "resume", pause=_wait)
+    return client.change(job_id, "resume")
 
 
 @group.command()
 @_on_jobs
 def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Cancel jobs for good. A pipeline that waits for one ends with an error."""
-    return client.change(job_id, "cancel", pause=_wait)
+    return client.change(job_id, "cancel")
 
 
 @group.command()
 @_on_jobs
 def delete(client: ExtractionClient, job_id: str) -> None:
     """Remove jobs and their result files from the server. Also while they run."""
-    client.delete(job_id, pause=_wait)
+    client.delete(job_id)
 
 
 @group.command()
@@ -223,7 +214,7 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
     """Change the priority of jobs. The version is read again if it has changed in between."""
     from tasks.extractor.task import Priority
 
-    return client.prioritize(job_id, Priority(priority), pause=_wait)
+    return client.prioritize(job_id, Priority(priority))
 
 
 @contextmanager
@@ -236,15 +227,6 @@ def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[Extrac
     print_findings(loaded.warnings)
     with service_client(loaded.config) as http:
         yield extraction_client(loaded.config, http), loaded.config.report.k
-
-
-def _check_query(document: Any, path: Path) -> None:
-    """Check that the document is a CRTDL or a bare CCDL; the server checks its criteria."""
-    if not isinstance(document, dict) or not {"cohortDefinition", "inclusionCriteria"} & document.keys():
-        raise InputError(
-            "crtdl-keys", "neither a CRTDL (cohortDefinition) nor a CCDL (inclusionCriteria)", context=str(path),
-            hint="give the query itself, not a FHIR resource that wraps it",
-        )  # fmt: skip
 
 
 def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
@@ -277,7 +259,7 @@ def _each(
     *,
     overrides: Sequence[str],
     as_json: bool,
-    told: Callable[[ExtractionTask, int], str],
+    in_full: bool,
 ) -> int:
     """Call ``one`` for each job, also after one has failed; return the exit code of the worst."""
     errors: list[SluiceError] = []
@@ -296,7 +278,8 @@ def _each(
             elif task is None:
                 print_line(f"{job_id} is deleted")
             else:
-                print_line(told(task, k))
+                brief = f"{task.id} {task.state}, priority {task.priority}"
+                print_line(_in_full(task, k) if in_full else brief)
     if as_json:
         print_json(documents)
     # What a person must mend comes before what may mend itself.
@@ -328,16 +311,7 @@ def _state(client: ExtractionClient, job_id: str) -> str:
         return "not known"
 
 
-def _wait(attempt: int) -> None:
-    time.sleep(_PAUSE * attempt)
-
-
-def _line(task: ExtractionTask, _k: int) -> str:
-    return f"{task.id} {task.status or task.task_status}, priority {task.priority}"
-
-
 def _in_full(task: ExtractionTask, k: int) -> str:
-    progress = task.progress
     facts = {
         "state": f"{task.status} ({task.task_status})" if task.status else task.task_status,
         "priority": str(task.priority),
@@ -345,25 +319,10 @@ def _in_full(task: ExtractionTask, k: int) -> str:
         "authored": task.authored,
         "started": task.started,
         "ended": task.ended,
-        "took": _duration(task),
-        "progress": _done(task, k),
-        "batch size": progress.batch_size if progress else None,
+        "took": human_seconds(task.seconds) if task.seconds is not None else None,
+        "progress": task.describe_progress(k),
+        "batch size": task.progress.batch_size if task.progress else None,
         "consent audit files": len(task.consent_urls) or None,
     }
     lines = [f"extraction {task.id}", *(f"  {name:20} {value}" for name, value in facts.items() if value)]
     return "\n".join(lines)
-
-
-def _duration(task: ExtractionTask) -> str | None:
-    try:
-        begin, end = (datetime.fromisoformat(moment or "") for moment in (task.started, task.ended))
-        return human_seconds(max(0.0, (end - begin).total_seconds()))
-    except (ValueError, TypeError):
-        return None
-
-
-def _done(task: ExtractionTask, k: int) -> str:
-    if task.progress is None:
-        return ""
-    share = task.progress.fraction
-    return ", ".join(part for part in (f"{share:.0%}" if share is not None else "", task.progress.describe(k)) if part)

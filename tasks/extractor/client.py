@@ -8,6 +8,7 @@ is worth another attempt only when it is a ``TransientError`` (document 1, "Erro
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -45,6 +46,9 @@ TURNED_AWAY = frozenset({429, 503})
 
 _REPEATS = 10
 """How often the Task is read again after a 409 or 412."""
+
+PAUSE = 0.2
+"""Seconds before that, times the number of the attempt."""
 
 _STALE = frozenset({409, 412})
 """Answers to a version that has moved on: the first is document 2's, the second that of deployed servers."""
@@ -256,34 +260,30 @@ class ExtractionClient:
             **more,
         )
 
-    def change(self, job_id: str, operation: str, *, pause: Callable[[int], None] = lambda _: None) -> ExtractionTask:
+    def change(self, job_id: str, operation: str) -> ExtractionTask:
         """``pause``, ``resume`` or ``cancel``; the updated Task. Repeated is what certainly did nothing: after 429 and
         503, and after a 409 or 412 when the Task shows that the state allows the operation. Any other second attempt
         could meet the work of the first.
 
-        ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 or 412 when
-        the job's state does not allow it, or its version was stale ten times.
+        Raises ``ServiceError``, status 409 or 412 when the job's state does not allow it, or its version was stale ten
+        times.
         """
         url = self._task_url(job_id, f"${operation}")
         answer = self._until_fresh(
             lambda: self._send("POST", url, operation=operation, content=b"", retry=TURNED_AWAY),
-            pause,
             lambda: self._is_in(job_id, _ALLOWED[operation]),
         )
         return self._task_in(answer, job_id, operation, "POST")
 
-    def delete(self, job_id: str, *, pause: Callable[[int], None] = lambda _: None) -> None:
+    def delete(self, job_id: str) -> None:
         """Remove a job and its result files; repeated as ``change`` is."""
         url = self._task_url(job_id)
         self._until_fresh(
             lambda: self._send("DELETE", url, operation="delete", retry=TURNED_AWAY),
-            pause,
             lambda: self._is_in(job_id, frozenset(JobStatus)),
         )
 
-    def _until_fresh(
-        self, call: Callable[[], T], pause: Callable[[int], None], is_allowed: Callable[[], bool] = lambda: True
-    ) -> T:
+    def _until_fresh(self, call: Callable[[], T], is_allowed: Callable[[], bool] = lambda: True) -> T:
         """Make a call until it meets the version that the job has, as long as the job's state allows it."""
         for attempt in range(1, _REPEATS):
             try:
@@ -291,7 +291,7 @@ class ExtractionClient:
             except ServiceError as error:
                 if error.answered not in _STALE or not is_allowed():
                     raise
-            pause(attempt)
+            time.sleep(PAUSE * attempt)
         return call()
 
     def _is_in(self, job_id: str, states: Collection[str]) -> bool:
@@ -301,15 +301,13 @@ class ExtractionClient:
         except SluiceError:
             return False
 
-    def prioritize(
-        self, job_id: str, priority: Priority, *, pause: Callable[[int], None] = lambda _: None
-    ) -> ExtractionTask:
+    def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
         """Change a job's priority. The version is read again after a 409 or 412: it moves on whenever a batch finishes.
 
-        ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 or 412 when
-        the version was stale ten times, 428 when the server does not understand the one it gave.
+        Raises ``ServiceError``, status 409 or 412 when the version was stale ten times, 428 when the server does not
+        understand the one it gave.
         """
-        return self._until_fresh(lambda: self._put(self.task(job_id), priority), pause)
+        return self._until_fresh(lambda: self._put(self.task(job_id), priority))
 
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
         if task.priority is priority:

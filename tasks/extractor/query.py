@@ -1,4 +1,4 @@
-"""Read the patients of ``--patients``, and decide whether another job has the same query.
+"""Read the query and the patients that a person gives, and decide whether another job has the same query.
 
 ``--patients FILE`` gives the patients instead of the CRTDL's cohort (document 2, ``$extract-data``).
 
@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tasks.extractor.json_values import object_of, parse_json
 from tasks.shared.errors import InputError
+from tasks.shared.fhir.crtdl import parse_document, read_content
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup, type_of
 
 _PATIENTS = ("patient", "paramBatch")
@@ -33,6 +34,21 @@ _PATIENT_ID = re.compile(r"[A-Za-z0-9.-]{1,64}\Z", re.ASCII)
 _PREFIX = "Patient/"
 
 _groups = TypeAdapter(tuple[AttributeGroup, ...], config=ConfigDict(defer_build=True))
+
+
+def read_query(path: Path) -> bytes:
+    """Return the content of a file with a CRTDL or a bare cohort definition (CCDL); the server checks its criteria.
+
+    Raises ``InputError``: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-keys``.
+    """
+    content = read_content(path)
+    document = parse_document(content, path)
+    if not isinstance(document, dict) or not {"cohortDefinition", "inclusionCriteria"} & document.keys():
+        raise InputError(
+            "crtdl-keys", "neither a CRTDL (cohortDefinition) nor a CCDL (inclusionCriteria)", context=str(path),
+            hint="give the query itself, not a FHIR resource that wraps it",
+        )  # fmt: skip
+    return content
 
 
 def read_patients(path: Path) -> tuple[str, ...]:

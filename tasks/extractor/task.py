@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -128,6 +129,27 @@ class ExtractionTask:
     consent_urls: tuple[str, ...] = ()
     cancelled: bool = False
     issues: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def state(self) -> str:
+        """The state of the job; where the server does not give it, that of the Task."""
+        return self.status or self.task_status
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from start to end; ``None`` before the end, or if the server gives no times."""
+        try:
+            begin, end = (datetime.fromisoformat(moment or "") for moment in (self.started, self.ended))
+            return max(0.0, (end - begin).total_seconds())
+        except (ValueError, TypeError):
+            return None
+
+    def describe_progress(self, k: int) -> str:
+        """Return one line about the progress, with its percentage; empty if the server reports none."""
+        if self.progress is None:
+            return ""
+        share = self.progress.fraction
+        return ", ".join(filter(None, (f"{share:.0%}" if share is not None else "", self.progress.describe(k))))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a small JSON object, as printed by ``extraction list --json``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tasks.extractor.client import ExtractionClient
+from tasks.extractor.client import PAUSE, ExtractionClient
 from tasks.extractor.task import Priority
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
 from tests.peers.extraction import BASE, JOB, OTHER_JOB, configuration, crtdl, extraction_client, http_client, task
@@ -194,15 +194,16 @@ class TestTaskApi:
         ("operation", "state"), [("pause", "RUNNING_GET_COHORT"), ("resume", "PAUSED"), ("cancel", "PENDING")]
     )
     def test_a_stale_version_is_read_again_and_the_operation_repeated(
-        self, operation: str, state: str, status: int
+        self, operation: str, state: str, status: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = ScriptedAnswers(
             httpx.Response(status), httpx.Response(200, json=task(status=state)), httpx.Response(200, json=task())
         )
-        pauses: list[int] = []
-        extraction_client(server).change(JOB, operation, pause=pauses.append)
+        pauses: list[float] = []
+        monkeypatch.setattr("time.sleep", pauses.append)
+        extraction_client(server).change(JOB, operation)
         assert [request.method for request in server.seen] == ["POST", "GET", "POST"]
-        assert pauses == [1]
+        assert pauses == [PAUSE]
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_operations_and_delete_are_repeated_after_429_and_503(self, status: int) -> None:
@@ -247,7 +248,9 @@ class TestTaskApi:
         }  # fmt: skip
 
     @pytest.mark.parametrize("status", [409, 412])
-    def test_prioritize_reads_a_stale_version_again_and_repeats(self, status: int) -> None:
+    def test_prioritize_reads_a_stale_version_again_and_repeats(
+        self, status: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         moved = task(meta={"versionId": "4"})
         server = ScriptedAnswers(
             httpx.Response(200, json=task()),
@@ -255,13 +258,18 @@ class TestTaskApi:
             httpx.Response(200, json=moved),
             httpx.Response(200, json=task(priority="asap")),
         )
-        pauses: list[int] = []
-        extraction_client(server).prioritize(JOB, Priority.HIGH, pause=pauses.append)
+        pauses: list[float] = []
+        monkeypatch.setattr("time.sleep", pauses.append)
+        extraction_client(server).prioritize(JOB, Priority.HIGH)
         assert [r.headers["if-match"] for r in server.seen if r.method == "PUT"] == ['W/"3"', 'W/"4"']
-        assert pauses == [1]
+        assert pauses == [PAUSE]
 
     @pytest.mark.parametrize("status", [409, 412])
-    def test_prioritize_gives_up_when_the_version_moves_on_ten_times(self, status: int) -> None:
+    def test_prioritize_gives_up_when_the_version_moves_on_ten_times(
+        self, status: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tasks.extractor.client.PAUSE", 0)
+
         def answer(request: httpx.Request) -> httpx.Response:
             return httpx.Response(status) if request.method == "PUT" else httpx.Response(200, json=task())
 
