@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from tasks.pseudonymizer.identity import IdentityMap
 from tasks.shared.publication import people
 
 FOUND: Final = "residual "
@@ -18,12 +19,21 @@ _MOST: Final = 1000
 
 
 class Affected:
-    """Hashes of patients by path; thread-safe. Of what an earlier run found it knows only that there was something."""
+    """Hashes of patients by path, which ``identities`` keeps as it does those of ids; thread-safe.
 
-    def __init__(self) -> None:
+    It begins with those that it has kept of the keys in ``counts``. Of what a complete step found it knows only that
+    there was something.
+    """
+
+    def __init__(self, identities: IdentityMap | None = None, counts: Iterable[str] = ()) -> None:
+        self._identities = identities or IdentityMap()
         self._patients: defaultdict[str, set[int]] = defaultdict(set)
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
+        for path, patient in self._identities.noted(key for key in counts if key.startswith((FOUND, KEPT))):
+            self._counted[path] += 1
+            if len(self._patients[path]) < _MOST:
+                self._patients[path].add(patient)
 
     def add(self, owners: Mapping[str, set[int]]) -> None:
         """Add the patients of a request with findings, by path."""
@@ -31,15 +41,15 @@ class Affected:
             for path, patients in owners.items():
                 self._counted[path] += len(patients)
                 if len(self._patients[path]) < _MOST:
-                    self._patients[path] |= patients
+                    self._patients[path].update(self._identities.note(path, patients))
 
     def in_words(self, path: str, count: int, k: int) -> str:
         """``count``, which is the sum over requests, in words: below ``k`` unless that many different patients were
         seen, and not more than were seen as far as they are known."""
-        seen = len(self._patients[path])
+        seen, all_known = len(self._patients[path]), self._counted[path] >= count
         if seen < min(k, _MOST):
-            return people(min(count, k - 1), k) if count < k or self._counted[path] == count else "an unknown number of"
-        return people(seen if seen < _MOST and self._counted[path] == count else count, k)
+            return people(min(count, k - 1), k) if count < k or all_known else "an unknown number of"
+        return people(min(seen, count) if seen < _MOST and all_known else count, k)
 
 
 def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:

@@ -9,8 +9,9 @@ warned of, ``pairing.py``), and references to resources that are not in the data
 Numbers may change places: a service that counts its pseudonyms gives 1 for 2 and 2 for 1.
 
 All ids are 64-bit hashes with a key of the job. They are in memory, up to some 50 MB, and in a file of this step, from
-which a run after a crash learns what the data already hold. Whoever has originals and this file could pair both with
-pseudonyms, so it is removed when the step is complete.
+which a run after a crash learns what the data already hold. Each shard of a divided step has its own file, and they are
+compared at the end. Whoever has originals and these files could pair both with pseudonyms, so they are removed when the
+step is complete.
 """
 
 from __future__ import annotations
@@ -82,18 +83,23 @@ class IdentityMap:
     """The map from original ids to new ids and back. Thread-safe.
 
     ``path`` is the file that keeps it over a crash; without one nothing is kept. ``write`` before what follows from the
-    answers so far is recorded. ``most`` is for tests.
+    answers so far is recorded. With ``anew`` only the key of the file is kept. ``parts`` are files of other maps, which
+    are only read; a new file gets their key. ``most`` is for tests.
     """
 
-    def __init__(self, path: Path | None = None, *, most: int = REMEMBERED) -> None:
+    def __init__(
+        self, path: Path | None = None, *, anew: bool = False, parts: Sequence[Path] = (),
+        most: int = REMEMBERED,
+    ) -> None:  # fmt: skip
         self._most = most
         self._now: dict[int, int] = {}
         self._before: dict[int, int] = {}
         self._loose: dict[int, frozenset[int]] = {}
         self._lock = threading.Lock()
         self._rows = array("Q")
-        self._file = _opened(path) if path is not None else None
-        self._forgot = self._file is not None and self._file.size // _ROW > most
+        self._file = _opened(path, anew=anew) if path is not None else None
+        self._parts = parts
+        self._forgot = bool(parts) or (self._file is not None and self._file.size // _ROW > most)
         self._keyed = hashlib.blake2b(digest_size=8, key=self._read_secret())
         for rows in self._recorded():
             self._remember(dict(zip(rows[0::2], rows[1::2], strict=True)))
@@ -146,12 +152,12 @@ class IdentityMap:
             self._file.write(memoryview(rows).cast("B"))
 
     def contradicts(self) -> bool:
-        """Return whether the file contradicts itself. Ids that did not fit in memory are compared at the end, in as
-        many rounds as memory requires."""
+        """Return whether the files contradict each other or themselves. Ids that did not fit in memory, or that the
+        parts have, are compared at the end, in as many rounds as memory requires."""
         self.write()
         if not self._forgot or self._file is None:
             return False
-        rounds = 1 + (self._file.size // _ROW) // (2 * self._most)
+        rounds = 1 + (self._file.size + sum(map(size_of, self._parts))) // _ROW // (2 * self._most)
         for number in range(rounds):
             known: dict[int, int] = {}
             for rows in self._recorded():
@@ -159,6 +165,21 @@ class IdentityMap:
                     if key % rounds == number and known.setdefault(key, value) != value:
                         return True
         return False
+
+    def note(self, group: str, members: Iterable[int]) -> list[int]:
+        """Enter members of a group, which are no ids, and return their hashes."""
+        hashes, value = self._hashes(f"{group} {member}" for member in members), self._hash(group)
+        with self._lock:
+            self._rows.extend(chain.from_iterable((one, value) for one in hashes))
+        return hashes
+
+    def noted(self, groups: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """Yield the groups and hashes that were noted, each as often as it was."""
+        names = {self._hash(group): group for group in groups}
+        for rows in self._recorded() if names else ():
+            for key, value in zip(rows[0::2], rows[1::2], strict=True):
+                if value in names:
+                    yield names[value], key
 
     def close(self, *, keep: bool = True) -> None:
         """Close the file, and remove it unless another run needs it: ``keep``."""
@@ -278,30 +299,32 @@ class IdentityMap:
         return self._hashes((name,))[0]
 
     def _read_secret(self) -> bytes:
-        secret = secrets.token_bytes(_KEY)
         if self._file is None:
-            return secret
+            return secrets.token_bytes(_KEY)
         if not self._file.size:
-            self._file.write(secret)
-        with storage_errors(self._file.path), open_private(self._file.path) as file:
-            return file.read(_KEY)
+            self._file.write(_key_of(self._parts[0]) if self._parts else secrets.token_bytes(_KEY))
+        return _key_of(self._file.path)
 
     def _recorded(self) -> Iterator[array[int]]:
-        """Yield blocks of rows of the file, each a key and the id it leads to."""
-        if self._file is None:
-            return
-        with storage_errors(self._file.path), open_private(self._file.path) as file:
-            file.seek(_KEY)
-            while rows := file.read(_BLOCK):
-                yield array("Q", rows)
+        """Yield blocks of rows of the files, each a key and the id it leads to."""
+        for path in (self._file.path, *self._parts) if self._file is not None else ():
+            with storage_errors(path), open_private(path) as file:
+                file.seek(_KEY)
+                while len(rows := file.read(_BLOCK)) >= _ROW:
+                    yield array("Q", rows[: len(rows) - len(rows) % _ROW])
 
 
 def _is_type(kind: str) -> bool:
     return kind != URN and not kind.endswith(SEARCH)
 
 
-def _opened(path: Path) -> OutFile:
-    """Open the file after its last whole row, or create it."""
+def _key_of(path: Path) -> bytes:
+    with storage_errors(path), open_private(path) as file:
+        return file.read(_KEY)
+
+
+def _opened(path: Path, *, anew: bool) -> OutFile:
+    """Open the file after its last whole row, or after its key, or create it."""
     size = max(0, size_of(path))
-    keep = size - (size - _KEY) % _ROW
-    return OutFile(path, keep if size > _KEY and can_continue(path, keep) else 0)
+    keep = _KEY if anew else size - (size - _KEY) % _ROW
+    return OutFile(path, keep if size >= _KEY and can_continue(path, keep) else 0)

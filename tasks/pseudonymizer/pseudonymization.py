@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +28,8 @@ from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.data_directory import stored_bytes
-from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import CORE, data_files
+from tasks.shared.files.names import CORE
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.publication import people
@@ -41,6 +40,8 @@ from tasks.shared.work import in_order
 
 STATE: Final = "pseudonymizer"
 """Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""
+
+LEDGER: Final = "ledger.ndjson"
 
 IDENTITIES: Final = "identities.bin"
 """What ids became, as hashes, while the step is not complete."""
@@ -80,7 +81,7 @@ def run(
         raise InputError(
             "pseudonymizer-url", "pseudonymizer: there is no service to send to", context="services.pseudonymizer.url"
         )
-    files = data_files(context.input_dir)
+    files = context.files()
     if not files:
         raise DataError(
             "pseudonymizer-no-input", "pseudonymizer: there is nothing to pseudonymize", context=str(context.input_dir)
@@ -108,14 +109,14 @@ class _PseudonymizerRun:
         self._together = SharedStop(context.stop)
         self._bounds = bounds
         self._state = context.state(STATE)
+        self._requests = context.requests_at_once(self._settings.max_concurrent_requests)
         self._whole: OutputSource | None = None
         self._bundle: Reassembly | None = None
-        self._affected = Affected()
         self._logged = 0
 
     def run(self) -> StepReport:
         rules = self._rules.digest if self._rules is not None else "rules of the service"
-        with Ledger(self._state / "ledger.ndjson") as ledger:
+        with Ledger(self._state / LEDGER) as ledger:
             self._outputs = Outputs(
                 self._context.job_dir / OUTPUT,
                 self._files,
@@ -123,6 +124,7 @@ class _PseudonymizerRun:
                 self._context.config.compression,
                 terms=" ".join([str(self._settings.url), rules, *sorted(self._settings.kept_identifiers)]),
                 cut_every=self._bounds.cut_every,
+                part=self._context.part is not None,
             )
             try:
                 self._all()
@@ -133,29 +135,41 @@ class _PseudonymizerRun:
     def _all(self) -> None:
         sources = self._outputs.sources
         self._context.meter.work_on(source.path for source in sources)
-        for source in sources:
-            counts = source.counts
-            self._context.meter.add(files=source.finished, resources=counts["resources_in"])
-            if source.finished:
-                self._refuse_residuals(source)
-            if counts["bytes_in"]:
-                self._context.meter.within(source.path, counts["bytes_in"], whole=source.finished, earlier=True)
-        path = self._state / IDENTITIES
-        if not any(source.finished or source.after for source in sources):
-            path.unlink(missing_ok=True)  # none of the data follows from what an earlier run saw
-        self._identities = IdentityMap(path)
+        kept = replace(self._context, part=None).state(STATE) / IDENTITIES
+        self._identities = self._open_identities(kept)
         needed = True
         try:
+            self._affected = Affected(self._identities, self._outputs.total())
+            for source in sources:
+                counts = source.counts
+                self._context.meter.add(files=source.finished, resources=counts["resources_in"])
+                if source.finished:
+                    self._refuse_residuals(source)
+                if counts["bytes_in"]:
+                    self._context.meter.within(source.path, counts["bytes_in"], whole=source.finished, earlier=True)
             self._rest([source for source in sources if not source.finished])
             self._refuse_contradictions()
-            needed = False
+            if self._context.part is None:
+                self._context.remove_shard_states(STATE)
+                needed = False
         except MixedUpError:
             needed = False
             for source in sources:  # which of the answers was the wrong one nobody knows
                 self._outputs.forget(source)
+            kept.unlink(missing_ok=True)  # nor of those of other shards (``prepare``)
             raise
         finally:
             self._identities.close(keep=needed)
+
+    def _open_identities(self, kept: Path) -> IdentityMap:
+        """Return the map of this run; ``kept`` is the file of the job's own process."""
+        path = self._state / IDENTITIES
+        # Without data of an earlier run none follows from what it saw.
+        anew = not any(source.finished or source.after for source in self._outputs.sources)
+        parts = [kept] if path != kept else []
+        if self._context.part is None and not anew:
+            parts = [state / IDENTITIES for state in self._context.shard_states(STATE)]
+        return IdentityMap(path, anew=anew, parts=[part for part in parts if part.exists()])
 
     def _refuse_contradictions(self) -> None:
         if self._identities.contradicts():
@@ -173,16 +187,14 @@ class _PseudonymizerRun:
             return
         core = [source for source in left if source.base.lower() == CORE]
         with self._client() as client:
-            service = Deidentify(
-                client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
-            )
+            service = Deidentify(client, str(self._settings.url), self._rules, slots=self._requests)
             agreement = Agreement(
                 self._rules is not None and self._rules.removes,
                 self._rules.removed_types if self._rules is not None else None,
                 Residuals(frozenset(self._settings.kept_identifiers)),
                 self._identities,
             )
-            work = Deidentification(service, FailedAnswers(self._state).begin(), agreement, self._affected)
+            work = Deidentification(service, self._context.failed_answers(STATE), agreement, self._affected)
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 
@@ -191,7 +203,7 @@ class _PseudonymizerRun:
             service(self._context.config),
             timeout=self._settings.timeout.total_seconds(),
             stop=self._together,
-            max_connections=self._settings.max_concurrent_requests,
+            max_connections=self._requests,
             sleep=self._sleep,
         )
 
@@ -203,7 +215,7 @@ class _PseudonymizerRun:
         done = in_order(
             self._items(sources),
             one,
-            threads=self._settings.max_concurrent_requests + _SPARE,
+            threads=self._requests + _SPARE,
             stop=self._context.stop,
             weigh=lambda item: len(item[1].text) if item[1] is not None else 0,
             budget=self._bounds.window,
@@ -322,9 +334,9 @@ class _PseudonymizerRun:
     def _warnings(self, total: Counts) -> Iterator[str]:
         yield from self._rules.warnings if self._rules is not None else ()
         outputs, k = self._outputs, self._context.config.report.k
-        if outputs.again:
+        if total["again"]:
             yield (
-                f"{outputs.again:,} files were pseudonymized again: the input, the service or the anonymization file "
+                f"{total['again']:,} files were pseudonymized again: the input, the service or the anonymization file "
                 "is another one than before, or answers were mixed up"
             )
         if outputs.orphans:

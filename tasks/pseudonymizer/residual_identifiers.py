@@ -13,6 +13,7 @@ Never counted: Provenance, because the routing of the flattening needs what is i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -273,12 +274,17 @@ def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
         reference = patient.get("reference")
         target = id_named_by(reference.encode()) if isinstance(reference, str) else None
         if target:
-            return hash(("Patient", target)), False
+            return _hash("Patient", target), False
     if isinstance(own, str) and ".contained." not in path:
-        return hash((kind, own)), kind == "Patient"
+        return _hash(kind, own), kind == "Patient"
     numbers = sorted(one["value"] for one in objects_in(person.get("identifier")) if isinstance(one.get("value"), str))
     texts = sorted((place, text) for place, found in _identifying(person) for text in found)
-    return hash((kind, numbers[0] if numbers else tuple(texts))), False
+    return _hash(kind, *(numbers[:1] or texts)), False
+
+
+def _hash(*what: object) -> int:
+    """Return a hash that is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest())
 
 
 def _unquoted(text: bytes) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tasks.pseudonymizer.outputs import OUTPUT
+from tasks.pseudonymizer.identity import IdentityMap
+from tasks.pseudonymizer.outputs import OUTPUT, refuse_clashes
 from tasks.pseudonymizer.probe import service
-from tasks.pseudonymizer.pseudonymization import STATE, run
+from tasks.pseudonymizer.pseudonymization import IDENTITIES, LEDGER, STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
+from tasks.shared.files.names import CORE, base_name
+from tasks.shared.step import CheckContext, GivenInputs, Splits, Step, StepContext, same_as_input
 
 
 def rules_unused(_given: GivenInputs) -> InputError:
@@ -42,6 +45,25 @@ def warnings(context: CheckContext) -> Iterator[str]:
     yield from rules.warnings if rules is not None else ()
 
 
+def prepare(context: StepContext) -> None:
+    """Check all files of a divided step, and make the key of its hashes. Raises ``StorageError`` and ``DataError``.
+
+    Answers were mixed up if shards have begun and there is no key any more: then all files are made again.
+    """
+    refuse_clashes(context.files())
+    state = context.state(STATE)
+    if context.shard_states(STATE) and not (state / IDENTITIES).exists():
+        (state / LEDGER).unlink(missing_ok=True)
+        context.remove_shard_states(STATE)
+    IdentityMap(state / IDENTITIES).close()
+
+
+def adopt(context: StepContext, child: StepContext) -> None:
+    """Take over the ledger of a shard. Its hashes stay where they are until all are compared."""
+    with Ledger(context.state(STATE) / LEDGER) as ledger:
+        ledger.adopt(child.state(STATE) / LEDGER)
+
+
 STEP = Step(
     name="pseudonymizer",
     run=run,
@@ -52,4 +74,10 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     space=same_as_input,
+    splits=Splits(
+        at_once=lambda config: config.services.pseudonymizer.max_concurrent_requests,
+        adopt=adopt,
+        first=lambda names: [name for name in names if base_name(name).lower() == CORE],
+        prepare=prepare,
+    ),
 )

@@ -9,8 +9,9 @@ Two steps compare lines, not resources: an import counts a Bundle's line as one,
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from config import PipelineConfig, Role, has_role
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.files.inventory import Inventory, Recorded
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
@@ -169,6 +171,22 @@ class StepContext:
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return directory
+
+    def shard_states(self, name: str) -> list[Path]:
+        """Return the directories ``name`` that the shards of this step have left, in no order."""
+        return [*(self.job_dir / ".results" / str(self.position)).glob(f"[0-9]*/{name}")]
+
+    def remove_shard_states(self, name: str) -> None:
+        """Remove them. Raises ``StorageError``."""
+        for directory in self.shard_states(name):
+            with storage_errors(directory):
+                shutil.rmtree(directory)
+
+    def failed_answers(self, name: str) -> FailedAnswers:
+        """Return what keeps the answers to failed requests below the directory ``name`` of this step: that of all its
+        shards, each with names of its own. Raises ``StorageError``."""
+        shard = self.part.shard if self.part is not None else None
+        return FailedAnswers(replace(self, part=None).state(name), "" if shard is None else f"{shard}-").begin()
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to

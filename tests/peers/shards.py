@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
-from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.shards import (
     Division,
@@ -47,7 +45,7 @@ def run_divided(
     splits, division = divided(step, context, count)
     begin_divided(step, splits, context, division)
     for index in order if order is not None else range(len(division.shards)):
-        step.run(replace(shard_context(context, division.shards[index], requests), meter=Meter()))
+        step.run(shard_context(context, division.shards[index], requests))
         between(index)
     return finish_divided(step, splits, context, division)
 

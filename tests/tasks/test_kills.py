@@ -100,7 +100,7 @@ def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_request
     return job.run(url, **SMALL)
 
 
-def _pseudonymizer(compression: bool) -> Killable:
+def _pseudonymizer(compression: bool, **more: Any) -> Killable:
     bounds = PseudonymizerBounds(cut_every=5_000)
     run = partial(
         pseudonymization.PseudonymizerJob.run,
@@ -108,6 +108,7 @@ def _pseudonymizer(compression: bool) -> Killable:
         bundle_split_threshold_mb=1,
         compression=compression,
         bounds=bounds,
+        **more,
     )
     # In the first file, in the large one, and late; the core file at least was done, and stayed done.
     return Killable(
@@ -119,6 +120,7 @@ def _pseudonymizer(compression: bool) -> Killable:
 STEPS = {
     "pseudonymizer": _pseudonymizer(False),
     "pseudonymizer, zst": _pseudonymizer(True),
+    "pseudonymizer, shards": _pseudonymizer(False, shards=3),
     # Answers that came in the last quarter of a second are lost with the process.
     "validation": Killable(
         validation.ValidationJob, validation.serving, partial(validation.ValidationJob.validate, chunk_bytes=CHUNK),

@@ -33,10 +33,12 @@ LARGEST: Final = 1 << 20
 
 
 class FailedAnswers:
-    """The answers kept by one run. Thread-safe."""
+    """The answers kept by one run. Thread-safe. ``prefix`` begins the names of its files, where others share the
+    directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, prefix: str = "") -> None:
         self._directory = directory / FAILED
+        self._prefix = prefix
         self._lock = threading.Lock()
         self._count = 0
 
@@ -44,7 +46,8 @@ class FailedAnswers:
         """Make the directory, and remove answers of the run before. Call it once for a run. Raises ``StorageError``."""
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in (*self._directory.glob("[0-9]*.txt"), *self._directory.glob("[0-9]*.request.json")):
+            own = f"{self._prefix}[0-9]*"
+            for old in (*self._directory.glob(f"{own}.txt"), *self._directory.glob(f"{own}.request.json")):
                 old.unlink(missing_ok=True)
         return self
 
@@ -84,7 +87,7 @@ class FailedAnswers:
         kept = blanked(body)[:LARGEST]
         with self._lock:
             self._count += 1
-            path = self._directory / f"{self._count:04}.txt"
+            path = self._directory / f"{self._prefix}{self._count:04}.txt"
         with OutFile(path) as file:
             file.write(kept)
         if request is not None:

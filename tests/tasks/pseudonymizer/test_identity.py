@@ -380,6 +380,33 @@ class TestTheFile:
         again = IdentityMap(path, most=20)  # also by another run
         assert again.contradicts() is (wrong is not None)
 
+    @pytest.mark.parametrize("wrong", [("a", "y"), ("b", "x"), None])
+    def test_the_files_of_parts_are_compared_with_each_other(self, path: Path, wrong: tuple[str, str] | None) -> None:
+        IdentityMap(path).close()
+        parts = [path.with_name(f"{number}.bin") for number in range(2)]
+        for part, (old, new) in zip(parts, [("a", "x"), wrong or ("b", "y")], strict=True):
+            identities = IdentityMap(part, parts=[path])
+            assert identities.agree(ids(old), ids(new)) is IdentityVerdict.AGREES
+            identities.close()
+        with parts[0].open("ab") as file:
+            file.write(b"torn")
+        assert IdentityMap(path, parts=parts).contradicts() is (wrong is not None)
+
+    def test_a_part_knows_what_the_core_file_became(self, path: Path) -> None:
+        core = IdentityMap(path)
+        core.agree(ids("a"), ids("x"))
+        core.close()
+        part = IdentityMap(path.with_name("part.bin"), parts=[path])
+        assert part.agree(ids("a"), ids("y")) is IdentityVerdict.DIFFERS
+
+    def test_a_file_that_begins_anew_keeps_its_key(self, path: Path) -> None:
+        before = IdentityMap(path)
+        before.agree(ids("a"), ids("x"))
+        before.close()
+        key = path.read_bytes()[:16]
+        assert IdentityMap(path, anew=True).agree(ids("a"), ids("z")) is IdentityVerdict.AGREES
+        assert path.read_bytes() == key
+
     def test_what_is_in_use_is_not_forgotten(self, path: Path) -> None:
         identities = IdentityMap(path, most=20)
         for number in range(200):
