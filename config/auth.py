@@ -55,7 +55,7 @@ class AuthConfig(ConfigBlock):
     oauth_client_secret: Secret | None = Field(None, description="OAuth 2.0 client secret")
     api_key: Secret | None = Field(
         None,
-        description="API key, sent in a header of its own, so it goes together with Basic Auth or OAuth 2.0. "
+        description="API key, sent in a separate header, so you can use it together with Basic Auth or OAuth 2.0. "
         "Ignored in `s3_upload`",
     )
     api_key_header: HeaderName = Field(

@@ -44,7 +44,7 @@ that is wrong with it, `sluice config show FILE` prints every value in force and
 Highest first:
 
 1. **Flags.** `--set KEY=VALUE` with a dotted key, repeatable; the last one for a key wins. Values are read as YAML;
-   where a key wants text, the text is taken as it stands unless it is quoted. `--dir` and `--anonymization-config`
+   where a key wants text, the text is used unchanged unless it is quoted. `--dir` and `--anonymization-config`
    set the keys of their meaning.
 2. **Environment.** Every key has a variable: `APP_` and the path in capitals, each `.` replaced by `_`. Lists are
    comma-separated; a text that begins with `[` is read as a YAML list, for items that hold a comma. The list of

@@ -43,7 +43,9 @@ class ReportConfig(ConfigBlock):
         description="Make the release report: before each `wait`, before data leave without one, and at the end of a "
         "job with either",
     )
-    k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
+    k: Integer = Field(
+        5, ge=3, description="Patient counts below this are never shown as numbers where others can read them"
+    )
     language: Annotated[Language, KeyKind.CHOICE, BeforeValidator(one_of(Language))] = Field(
         Language.EN, description="Of the page, its short form, and the form of a wait: `en` or `de`"
     )

@@ -152,7 +152,7 @@ class FlatteningConfig(ConfigBlock):
     formats: Annotated[tuple[FormatKey, ...], KeyKind.LIST] = Field(
         (OutputFormat.CSV,),
         min_length=1,
-        description="Output formats: `csv`, and beside it `parquet` "
+        description="Output formats: `csv`, and in addition `parquet` "
         "(needs `pip install -c constraints.txt -e '.[parquet]'`)",
     )
     timeout: Duration = Field(

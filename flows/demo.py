@@ -146,7 +146,7 @@ def place(*, keep: bool) -> Iterator[Path]:
     facts = base.lstat()
     if base.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
         raise StorageError(
-            "demo-directory", "the demo's directory belongs to somebody else", context=str(base),
+            "demo-directory", "the demo's directory belongs to another user", context=str(base),
             hint="set TMPDIR to a directory of your own",
         )  # fmt: skip
     with (base / ".lock").open("a+b") as lock:

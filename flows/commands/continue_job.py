@@ -64,7 +64,7 @@ def go_on(
     """Continue a job: decide a wait, then run the remaining steps.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
-    job goes on waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too. An
+    job keeps waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too. An
     ``approve`` that decides nothing, because the wait began under an earlier version, ends with the exit code of a
     gate.
     """
@@ -248,7 +248,7 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
             inputs = JobInputs.model_validate(record.parameters | given)
         except ValidationError:
             raise InputError(
-                "run-parameters", "the parameters of the run are none of the pipeline", context=record.id,
+                "run-parameters", "the run was not started with the parameters of the pipeline", context=record.id,
                 hint="look at the run in the Prefect UI, and start a new job",
             ) from None  # fmt: skip
         loaded = inputs.load()

@@ -69,7 +69,7 @@ def plan(job: JobInputs) -> int:
     metavar="FINDING=TEXT",
     help="With --reject: a finding that is not acceptable, with the reason.",
 )
-@click.option("--question", metavar="TEXT", help="Question to the project. The job goes on waiting.")
+@click.option("--question", metavar="TEXT", help="Question to the project. The job keeps waiting.")
 @set_option
 @no_progress_option
 @status_option
@@ -92,7 +92,7 @@ def continue_(
 
     A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
     next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
-    either, the job goes on waiting. If the report failed or is older than the files, it is made again and the job waits
+    either, the job keeps waiting. If the report failed or is older than the files, it is made again and the job waits
     again. If the report has stops, a release needs a reason.
     """
     from flows.commands import continue_job
@@ -105,7 +105,9 @@ def continue_(
     if despite.strip() and reject:
         raise click.UsageError("--despite and --reject together: a reason is for a release")
     if question is not None and (approve or reject or not question.strip()):
-        raise click.UsageError("--question needs a text, and neither --approve nor --reject: the job goes on waiting")
+        raise click.UsageError(
+            "--question needs a text, and cannot be combined with --approve or --reject: the job keeps waiting"
+        )
 
     asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None

@@ -63,7 +63,7 @@ def answered_at(
 
 
 QUESTION = "question of "
-"""Beginning of the line that records a reviewer's question, after which the job goes on waiting."""
+"""Beginning of the line that records a reviewer's question, after which the job keeps waiting."""
 
 
 def question(by: str, text: str) -> str:
@@ -117,7 +117,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
     """Record an answer given in the UI as the decision of the job, and return the job's record.
 
     A job that was rejected ends as cancelled, and so does a job that was cancelled in the UI while no process ran it.
-    A question is recorded, and the job goes on waiting.
+    A question is recorded, and the job keeps waiting.
     """
     record = session.job(job_id)
     waiting = record.waiting
@@ -191,7 +191,7 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
 
 
 def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
-    """Raise ``InputError`` if a decision cannot be accepted. The job then goes on waiting."""
+    """Raise ``InputError`` if a decision cannot be accepted. The job then keeps waiting."""
     if decision.approved and shown is not None and decision.report != shown.sha256:
         raise InputError(
             "report-changed", "nothing is decided: the release report was made again in the meantime",

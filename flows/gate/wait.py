@@ -218,7 +218,7 @@ class CurrentWait:
                 f"{begun[0].name}, has begun with what was approved",
                 context="\n  ".join(why),
                 hint=f"restore them, remove added files from {place}/, and continue the job; or "
-                f"decide anew: copy corrected files out of the job's directory, {job.run_again(position)} "
+                f"to decide again, copy corrected files out of the job's directory, {job.run_again(position)} "
                 f"(it removes {place}/ and what later steps wrote), and put them into {place}/ when the job waits",
             )
         self._reopen(why)

@@ -193,13 +193,13 @@ def _compared(one: Compared) -> tuple[str, ...]:
 
 def _found(step: StepReport) -> tuple[str, str, str, str]:
     """Return the findings of a validation and, last, whether they stop the job."""
-    place = f"where each is stands in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
+    place = f"each is listed in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
     return str(step.position), step.name, f"about {step.findings or 0:,}", place
 
 
 def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
     """Yield the identifying elements still in the output of a step, by path, and whether they are intended."""
-    for paths, meant in ((step.identifying, "came back as it went"), (step.kept_identifiers, "kept on purpose")):
+    for paths, meant in ((step.identifying, "came back unchanged"), (step.kept_identifiers, "kept on purpose")):
         for path, patients in (paths or {}).items():
             yield str(step.position), path, patients, meant
 

@@ -152,7 +152,7 @@ class ExtractionClient:
             raise wrong_answer(
                 answer,
                 asked,
-                "without a Content-Location, so nobody knows the job",
+                "without a Content-Location, so the job's address is unknown",
                 reference="content-location-missing",
                 hint="is services.extractor.base_url an extraction server, and does a proxy drop headers?",
             )

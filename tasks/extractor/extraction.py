@@ -260,10 +260,10 @@ class _Run:
             return 0
         except ServiceError as error:
             if (answer := answer_of(error)) is not None and answer.status == 200 and answer.says_json:
-                self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
+                self._warnings.append(f"could not find out whether there are consent audit files ({error.reference})")
             return 0  # a server without Task API has no consent audit either
         except SluiceError as error:
-            self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
+            self._warnings.append(f"could not find out whether there are consent audit files ({error.reference})")
             return 0
         return companions.consent(task.consent_urls)
 
@@ -278,7 +278,8 @@ class _Run:
             facts["consent_files"] = consent
         if result.listed_errors:
             self._warnings.append(
-                f"the result lists {len(result.listed_errors)} errors beside its files; see {DIRECTORY}/{MANIFEST}"
+                f"the result lists {len(result.listed_errors)} errors in addition to its files; "
+                f"see {DIRECTORY}/{MANIFEST}"
             )
         if result.deleted:
             facts["deleted_files"] = result.deleted

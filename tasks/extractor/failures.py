@@ -85,7 +85,7 @@ def no_matching_data(status_url: str) -> TerminalError:
         TerminalError,
         "no-matching-data",
         "was answered with a result that has no file: no data matches the CRTDL",
-        hint="do the criteria match anybody (extraction preview tells), is the period right, is the cohort known?",
+        hint="check with extraction preview that the criteria match patients, and check the period and the cohort",
     )
 
 
@@ -139,13 +139,13 @@ def unanswered(error: SluiceError) -> NetworkError:
 def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
     """Return the error for an interrupted submission that may have created one of the jobs at ``status_urls``."""
     cut = f"{SERVICE}: an earlier run was cut off while it submitted the extraction, and "
-    again = "pipeline continue submits anew"
+    again = "pipeline continue submits the query again"
     if not status_urls:
         return TerminalError(
             "submission-unknown",
             cut + "the server does not say which jobs it has",
             context="extraction/submission.json",
-            hint="ask whoever runs it. If it has the job, pipeline start CONFIG with its status URL imports the "
+            hint="ask its operator. If it has the job, pipeline start CONFIG with its status URL imports the "
             f"result; if not, {again}",
             operation="submit",
         )
@@ -154,7 +154,7 @@ def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
     shown = [*map(place, status_urls[:_SHOWN]), *(["…"] if count > _SHOWN else [])]
     return TerminalError(
         "submission-unknown",
-        f"{cut}{found}, or somebody else's",
+        f"{cut}{found}, or another user's",
         context="\n  ".join(shown),
         hint="see: extraction show CONFIG ID. If one is yours, pipeline start CONFIG with its URL above imports the "
         f"result; if none is, {again}",

@@ -170,7 +170,7 @@ class Poller:
                 text, fraction = task.progress.describe(self._k) or "running", task.progress.fraction
         paused = state == JobStatus.PAUSED
         if paused:
-            text = f"PAUSED on the server ({text}); it goes on with {self._resume(handle.job_id)}"
+            text = f"PAUSED on the server ({text}); resume it with {self._resume(handle.job_id)}"
         elif state == JobStatus.TEMP_FAILED:
             text = f"failed for the moment, the server tries again ({text})"
         if paused and self._state != state:
@@ -196,11 +196,11 @@ class Poller:
             self._since, self._warn_at = now, now + STILL_AFTER
         if now >= self._warn_at:
             self._warn_at = now + STILL_AGAIN
-            what = f"it is PAUSED, and goes on with {self._resume(handle.job_id)}"
+            what = f"it is PAUSED; resume it with {self._resume(handle.job_id)}"
             self._progress.warn(
                 f"nothing has changed at extraction job {handle.job_id} for {human_seconds(now - self._since)} "
                 f"({state or 'its state is not known'}): "
-                + (what if state == JobStatus.PAUSED else "ask whoever runs the server")
+                + (what if state == JobStatus.PAUSED else "ask the operator of the server")
             )
         return now - self._since >= STILL_AFTER
 

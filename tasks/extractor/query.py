@@ -82,7 +82,7 @@ def read_patients(path: Path) -> tuple[str, ...]:
         shown = ", ".join(map(str, wrong[:10])) + (", …" if len(wrong) > 10 else "")
         raise InputError(
             "patients-invalid",
-            f"{len(wrong)} lines are no FHIR ids: {shown}",
+            f"{len(wrong)} lines are not FHIR ids: {shown}",
             context=f"{path}:{wrong[0]}",
             hint="one id a line: letters, digits, - and ., at most 64; ids of resources, not medical record numbers",
         )

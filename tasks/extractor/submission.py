@@ -188,7 +188,7 @@ class Submission:
     def is_ours(self, handle: Handle, answer: Answer) -> bool:
         """Return whether a complete job belongs to this submission; ``answer`` is the 200 of its status.
 
-        A job on trial that was asked something else is given up: ``handle`` looks for another one. Raises
+        A job on trial with another query is given up: ``handle`` looks for another one. Raises
         ``submission-unknown`` when its result does not tell, ``result-unreadable`` when the job is not on trial.
         """
         note = self._read()
@@ -213,7 +213,7 @@ class Submission:
                 "has from that moment and which was asked the same, was taken for it"
             )
             return True
-        logger.info("extraction job %s was asked something else, it is not of this job", handle.job_id)
+        logger.info("extraction job %s has another query, so it was not started by this job", handle.job_id)
         # The record first: without the note, a recorded job is taken for ours.
         self._store.save(None)
         self._write(msgspec.structs.replace(note, trial=None, known=[*(note.known or ()), handle.job_id]))

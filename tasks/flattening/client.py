@@ -211,7 +211,7 @@ class Flattener:
         encoding = response.headers.get("content-encoding", "").strip().lower()
         what = unlike_rows(response.status_code, response.headers)
         if what is None and encoding not in _PLAIN:
-            what = "an encoding that was not asked for"
+            what = "an encoding that was not requested"
         if what is None:
             return
         raise RefusedError(

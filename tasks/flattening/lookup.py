@@ -115,7 +115,7 @@ class _TableReader:
         self._path = path
         self._table: LookupTable | None = None
         for place, key in _repeated(entry, ()):
-            self.add((*place, key), f"the key {key!r} stands here twice", reference="lookup-duplicate-key")
+            self.add((*place, key), f"the key {key!r} is repeated here", reference="lookup-duplicate-key")
         try:
             self._table = LookupTable.model_validate(entry)
         except ValidationError as error:

@@ -138,7 +138,7 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
         return f"gave {wrong}"
     entries = msgspec.json.decode(received.text).get("entry") or []
     if len(entries) == given.entries and all(map(_unchanged, entries, (PATIENT, OBSERVATION))):
-        return "did not pseudonymize it: names, identifiers, addresses, dates and ids came back as they went"
+        return "did not pseudonymize it: names, identifiers, addresses, dates and ids came back unchanged"
     return None
 
 

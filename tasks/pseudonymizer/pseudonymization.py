@@ -282,10 +282,10 @@ class _PseudonymizerRun:
         self._outputs.forget(source)  # what the next run finds is the rules' doing then, not what they were today
         raise DataError(
             "residual-identifiers",
-            f"pseudonymizer: what identifies persons came back as it went: {self._people(source.counts)}",
+            f"pseudonymizer: identifying values came back unchanged: {self._people(source.counts)}",
             context=source.path.name,
-            hint="give the rules what they forget; what is kept on purpose belongs into "
-            "services.pseudonymizer.kept_identifiers; with residual_identifiers: warn the data goes on as it is",
+            hint="add the missing rules; list identifiers to keep in services.pseudonymizer.kept_identifiers; "
+            "with residual_identifiers: warn the job continues with the data unchanged",
         )
 
     def _worded(self, counts: Counts, *, kept: bool = False) -> dict[str, str]:
@@ -352,7 +352,7 @@ class _PseudonymizerRun:
                 "uses a key that changes between requests, and pseudonyms do not fit together"
             )
         if residual := self._people(total):
-            yield f"what identifies persons came back as it went: {residual}"
+            yield f"identifying values came back unchanged: {residual}"
         if kept := self._people(total, kept=True):
             yield f"identifiers are kept on purpose: {kept}"
         if total["too_many_numbers"]:

@@ -96,13 +96,13 @@ def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
         if operation in _OTHERS:
             return "offered an operation of another service of the pipeline"
     if not any(_objects(rest.get("resource")) for rest in rests):
-        return "said that it holds no resources"
+        return "reported that it holds no resources"
     offered = {str(one.get("code")) for rest in rests for one in _objects(rest.get("interaction"))}
     if not transactions:
         return None
     if offered and "transaction" not in offered:
-        return "said that it takes no transactions"
-    return None if offered else ProbeWarning("send: the server does not say whether it takes transactions")
+        return "reported that it accepts no transactions"
+    return None if offered else ProbeWarning("send: the server does not report whether it accepts transactions")
 
 
 def _operations(rest: dict[str, Any]) -> Iterator[str]:

@@ -182,9 +182,9 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
         response = _transaction.decode(answer.body)
         repeated = _repeats(answer.body, response)
     except UNREADABLE:
-        raise _unexpected(answer, "something that is no Bundle of results") from None
+        raise _unexpected(answer, "something that is not a Bundle of results") from None
     if repeated:
-        raise _unexpected(answer, "a key that stands twice")
+        raise _unexpected(answer, "a repeated key")
     if response.resource_type != "Bundle" or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
     results = [entry.response for entry in response.entry]

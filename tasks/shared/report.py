@@ -28,7 +28,7 @@ REPORT_MISSING = "report-missing"
 MORE_STOPS = "more-stops"
 """The open stop for all those that the record does not name."""
 
-ON_DEMAND = "the job sends nothing and asks nobody, so no release report was made"
+ON_DEMAND = "the job has no send or wait step, so no release report was made"
 
 FINDINGS_TABLE = "summary.csv"
 """The list of findings that a validation leaves in its directory, and that the release report counts."""
@@ -255,7 +255,7 @@ class Shown(StoredModel):
     leave, ``looks`` those of what a person must judge. ``more_stops`` is the number of stops that only the report
     names: they cannot be accepted one by one. ``missing`` says why there is no report. ``inside`` says that a step of
     the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no
-    report was made, because the job sends nothing and asks nobody.
+    report was made, because the job has no send or wait step.
     """
 
     sha256: str = ""

@@ -108,7 +108,7 @@ class ValidationClient:
             self._too_large(chunk, answer)
         except SluiceError as error:
             if error.reference == "answer-too-large" and len(chunk) > 1:
-                log.info("validation: the answer about %s is too large, its halves are asked", chunk.where)
+                log.info("validation: the answer about %s is too large; sending the request in two halves", chunk.where)
                 return None
             error.context = f"{chunk.where}, {error.context}" if error.context else chunk.where
             raise

@@ -127,7 +127,7 @@ def _check_outcome(body: bytes, entries: int) -> None:
         for raw in _raws.decode(members.get("issue", _NOTHING)) or ():
             unique_members(raw)
     except RepeatedKeyError:
-        raise NotAnOutcomeError("a key that stands twice") from None
+        raise NotAnOutcomeError("a repeated key") from None
     except UNREADABLE:
         pass  # what is wrong with it is said below
     issues = _issues(body)
@@ -160,14 +160,14 @@ def _instead(body: bytes) -> str:
     except UnusableError:
         return "JSON that is no resource"
     if kind == "OperationOutcome":
-        return "an OperationOutcome with issues that are not what FHIR says"
+        return "an OperationOutcome with issues that are not valid in FHIR"
     return "a resource that is no OperationOutcome"
 
 
 def _read(issue: _OutcomeIssue) -> ValidationIssue:
     severity = issue.severity.lower()
     if severity not in SEVERITIES:
-        raise NotAnOutcomeError("an issue without a severity that FHIR knows")
+        raise NotAnOutcomeError("an issue without a severity that FHIR defines")
     entries: dict[int, str] = {}
     elsewhere: dict[str, None] = {}
     for place in _places(issue):

@@ -527,7 +527,7 @@ def test_the_report_of_the_end_that_failed_is_made_again(gate: ReleaseGate, how:
 def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: ReleaseGate) -> None:
     config = gate.project / "config.yaml"
     config.write_text(config.read_text().replace("local_import, wait, send", "local_import"))
-    why = "the job sends nothing and asks nobody, so no release report was made"
+    why = "the job has no send or wait step, so no release report was made"
     assert why in gate.start().out
     assert gate.status()["report"] is None
     assert f"{why}; to make one: " in gate.text()

@@ -56,11 +56,12 @@ REGION_CODES: Final = frozenset(
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,63}\Z")
 _REGION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}\Z")
 
+_ENDPOINT_HINT: Final = "check services.send.s3.endpoint"
 _KEYS_HINT: Final = "check services.send.s3.access_key_id and secret_access_key, and that both are of the same key"
 
 _TERMINAL: Final[dict[str, tuple[str, str, str]]] = {
-    "InvalidAccessKeyId": ("s3-access-key", "the store does not know the access key", _KEYS_HINT),
-    "InvalidSecurity": ("s3-access-key", "the store does not know the access key", _KEYS_HINT),
+    "InvalidAccessKeyId": ("s3-access-key", "the store rejects the access key as unknown", _KEYS_HINT),
+    "InvalidSecurity": ("s3-access-key", "the store rejects the access key as unknown", _KEYS_HINT),
     "SignatureDoesNotMatch": (
         "s3-signature",
         "the store does not accept the signature",
@@ -69,8 +70,8 @@ _TERMINAL: Final[dict[str, tuple[str, str, str]]] = {
     "NoSuchBucket": ("s3-bucket", "there is no such bucket", "check services.send.s3.bucket and endpoint"),
     "InvalidBucketName": ("s3-bucket", "there is no such bucket", "check services.send.s3.bucket and endpoint"),
     "EntityTooLarge": ("s3-too-large", "the store does not take an object of this size", "see the limits of the store"),
-    "MethodNotAllowed": ("s3-not-supported", "the store does not know this request", "check services.send.s3.endpoint"),
-    "NotImplemented": ("s3-not-supported", "the store does not know this request", "check services.send.s3.endpoint"),
+    "MethodNotAllowed": ("s3-not-supported", "the store does not support this request", _ENDPOINT_HINT),
+    "NotImplemented": ("s3-not-supported", "the store does not support this request", _ENDPOINT_HINT),
 } | dict.fromkeys(
     ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
     (

@@ -217,7 +217,7 @@ def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
     if identifier is not msgspec.UNSET and not ID.fullmatch(identifier):
         raise UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", kind)
     if ambiguous(bytes(raw)):
-        raise UnusableError("repeated-key", "resourceType or id stands twice in the resource", kind)
+        raise UnusableError("repeated-key", "the resource repeats resourceType or id", kind)
     return kind, None if identifier is msgspec.UNSET else identifier
 
 

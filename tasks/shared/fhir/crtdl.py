@@ -169,7 +169,7 @@ def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]
     for place, group in groups:
         if _is_text(group_id := group.get("id")) and ids.setdefault(group_id, place) != place:
             message = f"the group id {group_id!r} is already used by {ids[group_id]}"
-            yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group an id of its own")
+            yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group a different id")
         if [entry.get("type") for _, entry in _entries(group, "filter", place)].count("date") > 1:
             yield _finding(SCHEMA_REFERENCE, "a group has at most one date filter", path, f"{place}.filter")
 

@@ -114,7 +114,7 @@ def open_envelope(line: bytes) -> tuple[Envelope, bytes]:
         _decode(_text, members[name].text) if name in members else None for name in ("resourceType", "id", "type")
     )
     if kind != "Bundle":
-        raise UnusableError("not-a-bundle", "this is no Bundle")
+        raise UnusableError("not-a-bundle", "this is not a Bundle")
     if "entry" not in members:
         start = end = len(line.rstrip(_BLANK)[:-1].rstrip(_BLANK))  # before the closing brace
         form, entries = EntryForm.MISSING, b""
@@ -175,7 +175,9 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(text)
     except msgspec.ValidationError:
-        raise UnusableError("not-a-bundle", "this is no Bundle, or its keys hold what FHIR does not allow") from None
+        raise UnusableError(
+            "not-a-bundle", "this is not a Bundle, or its keys hold values that FHIR does not allow"
+        ) from None
     except msgspec.DecodeError:
         raise UnusableError("not-json") from None
     except RecursionError:

@@ -75,7 +75,7 @@ def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]
     shown = list(names)
     if not shown:
         return ()
-    return (f"left alone in {directory.name}/, because it is no data: {', '.join(as_shown(shown))}",)
+    return (f"left alone in {directory.name}/, because it is not data: {', '.join(as_shown(shown))}",)
 
 
 def file_names(directories: Iterable[Path]) -> list[str]:

@@ -192,7 +192,7 @@ class Downloader:
             encoding = response.headers.get("Content-Encoding", "").strip().lower()
             if encoding not in {"", "identity", "zstd"}:
                 raise self._refused(
-                    transfer, "download-encoding", "was answered with a Content-Encoding nobody asked for", status
+                    transfer, "download-encoding", "was answered with a Content-Encoding that was not requested", status
                 )
             if transfer.length is not None and on_size is not None:
                 on_size(transfer.length)

@@ -95,7 +95,7 @@ def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: F
     )  # fmt: skip
     text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, left)}))
     assert "## Still identifying" in text
-    assert "| 4 | Patient.name.family | fewer than 5 patients | came back as it went |" in text
+    assert "| 4 | Patient.name.family | fewer than 5 patients | came back unchanged |" in text
     assert "| 4 | Patient.identifier.value | 10 patients | kept on purpose |" in text
     assert "| 4 | and 2 more paths |  | kept on purpose |" in text
 
@@ -107,7 +107,7 @@ def test_the_page_says_what_validation_found_whether_that_stops_the_job_or_not(
     assert "## Findings" not in page(prefect)
     report = StepReport(position=4, name="validation", findings=1235, details={"reports": "validation"})
     text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, report)}), state)
-    assert "| 4 | validation | about 1,235 | where each is stands in validation/summary.csv |" in text
+    assert "| 4 | validation | about 1,235 | each is listed in validation/summary.csv |" in text
 
 
 def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: FakePrefect) -> None:

@@ -404,7 +404,7 @@ class TestCompanions:
         result = manifest(BATCH, error=[{"type": "OperationOutcome", "url": "/out/CANARY.ndjson"}])
         done = job(tmp_path, result, {BATCH: BUNDLE}).run()
         assert done.files == 1
-        assert done.warnings == ("the result lists 1 errors beside its files; see extraction/manifest.json",)
+        assert done.warnings == ("the result lists 1 errors in addition to its files; see extraction/manifest.json",)
 
     def test_issues_and_counts_become_details_and_a_warning(self, tmp_path: Path) -> None:
         extension = [

@@ -116,7 +116,7 @@ SUBMISSIONS: dict[str, Lie] = {
         "submission-unanswered",
     ),
     "a body without end": Lie(location("/fhir/__status/{job}", body=b" " * (80 << 20)), "answer-too-large"),
-    "a Content-Encoding nobody asked for": Lie(
+    "a Content-Encoding that was not requested": Lie(
         lambda told: Reply(202, b"x", {"Content-Location": f"/fhir/__status/{told.job}", "Content-Encoding": "x-odd"}),
         "answer-encoding",
     ),
@@ -539,7 +539,7 @@ FILES: dict[str, Lie] = {
     "202": Lie(lambda _: FILE, "download-status", status=202),
     "203 of a proxy": Lie(lambda _: FILE, "download-status", status=203),
     "204": Lie(lambda _: "", "download-status", status=204),
-    "206 that was not asked for": Lie(
+    "206 that was not requested": Lie(
         lambda _: HALF, "download-status", status=206,
         headers={"Content-Range": f"bytes 0-{len(HALF) - 1}/{len(FILE)}"},
     ),

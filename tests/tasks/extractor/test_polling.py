@@ -277,7 +277,7 @@ class TestNothingMoves:
         seen = watch(run)
         warned = warnings_of(run)
         run.run()
-        assert seen[0] == (f"extracting: PAUSED on the server (PAUSED, 40%); it goes on with {self.RESUME}", 0.4)
+        assert seen[0] == (f"extracting: PAUSED on the server (PAUSED, 40%); resume it with {self.RESUME}", 0.4)
         assert [text for _, text in warned] == [f"the extraction is {seen[0][0].removeprefix('extracting: ')}"]  # type: ignore[union-attr]
         assert run.context.meter.snapshot().eta_seconds is None
 

@@ -301,7 +301,7 @@ class TestUnknown:
         died_in_submission(job, created=True)
         error = fails(job, TerminalError)
         assert error.reference == "submission-unknown"
-        assert "submits anew" in (error.hint or "")
+        assert "submits the query again" in (error.hint or "")
         assert len(job.server.submissions) == 1
 
     def test_a_server_that_is_busy_is_asked_by_the_next_run(self, job: ExtractorJob) -> None:

@@ -182,7 +182,7 @@ def test_what_a_wait_has_named_is_not_named_again(job: ImportedJob) -> None:
     (job.input / "NOTES.txt").write_text("x")
     with serving() as server:
         assert run(job.context("direct_resource_load", server.url)).warnings == (
-            "left alone in import/, because it is no data: NOTES.txt",
+            "left alone in import/, because it is not data: NOTES.txt",
         )
         job.recorded = job.record("wait")
         assert run(job.context("direct_resource_load", server.url)).warnings == ()

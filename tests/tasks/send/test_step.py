@@ -72,4 +72,4 @@ def test_what_is_no_data_is_named_once_and_not_sent(tmp_path: Path) -> None:
     (given.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
     with serving() as server:
         result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
-    assert result.warnings[0] == "left alone in import/, because it is no data: NOTES.txt"
+    assert result.warnings[0] == "left alone in import/, because it is not data: NOTES.txt"

@@ -152,7 +152,7 @@ def test_what_is_no_data_is_left_alone_and_named_once(tmp_path: Path, corrected:
     (corrected / "good.ndjson").write_bytes(LINE)
     beside = run(context(tmp_path))
     assert beside.lines_out == 1
-    assert beside.warnings == (f"left alone in import_wait/, because it is no data: {name}",)
+    assert beside.warnings == (f"left alone in import_wait/, because it is not data: {name}",)
 
 
 def test_two_forms_of_one_file_are_an_error(tmp_path: Path, corrected: Path) -> None:
@@ -225,7 +225,7 @@ def test_behind_flattening_corrected_tables_become_the_output(tmp_path: Path, ta
     (tables / "NOTES.txt").write_bytes(b"x")
     result = run(behind_flattening(tmp_path, Corrections.TABLES))
     assert (result.files, result.bytes_out, result.output, result.lines_out) == (2, 9, "csv_wait", None)
-    assert result.warnings == ("left alone in csv_wait/, because it is no data: NOTES.txt",)
+    assert result.warnings == ("left alone in csv_wait/, because it is not data: NOTES.txt",)
 
 
 @pytest.mark.parametrize("name", ["Patient.ndjson", "Patient.xlsx", "Patient.csv.txt", "Patient.csv.gz"])
