@@ -11,7 +11,6 @@ import io
 import itertools
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from flows.job.record import JobRecord
 from flows.job.running.state import JobState
 from flows.job.session import opened
 from flows.jobs_dir import load
-from flows.output import patience, print_line
+from flows.output import on_terminal, patience, print_line
 from flows.shell import install
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
@@ -52,7 +51,7 @@ SHOWN_LINES = 2
 
 def run(*, keep: bool, review: bool, send: str) -> int:
     """Run the demo; return the exit code of the pipeline."""
-    if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if review and not on_terminal():
         raise InputError("review-needs-terminal", "demo --review needs a terminal")
     if send == "s3" and not objectstore.available():
         raise InputError(

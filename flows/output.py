@@ -40,6 +40,11 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def on_terminal() -> bool:
+    """Return whether a person can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def print_line(text: str, *, err: bool = False) -> None:
     """Print ``text`` and a line break."""
     write(text + "\n", err=err)

@@ -8,7 +8,6 @@ ROOT = Path(__file__).parents[1]
 
 ELSEWHERE = {
     "flows/commands/complete.py": "the configuration, and a schema of ours",
-    "flows/commands/init.py": "writes the configuration where it is asked to",
     "flows/demo.py": "the lock of the demo's own directory",
     "flows/engine/api_address.py": "Prefect's profiles",
     "flows/engine/flow_runs.py": "Prefect's own sources",

@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from config import ConfigError
-from config.fields import nearest
 from flows.commands.decide import (
     NO_DECISION_ARGS,
     DecisionArgs,
@@ -19,28 +18,27 @@ from flows.commands.decide import (
     decision_of,
     login,
     make_again,
-    on_terminal,
     release,
     still_waiting,
-    why_again,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.engine.flow_runs import BEHIND, set_parameters
-from flows.gate.decisions import as_decided, ask_project, reject, settle, to_be_parked
+from flows.gate.decisions import as_decided, ask_project, refuse_ended, reject, settle, to_be_parked
+from flows.gate.sight import why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import AT_THE_END, JobRecord, how_to_go_on, refuse_changed_steps
+from flows.job.record import JobRecord, how_to_go_on, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
 from flows.job.running.sweep import late, notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
-from flows.job.which import exact
+from flows.job.which import exact, step_to_run
 from flows.job.writer import RecordWriter
 from flows.jobs_dir import load
-from flows.output import one_line, print_findings, print_json, print_line, print_unless_quiet
+from flows.output import on_terminal, one_line, print_findings, print_json, print_line, print_unless_quiet
 from flows.reports.status import status_of
 from flows.shell import about
-from tasks.shared.errors import GateError, InputError, SluiceError, TerminalError, shown
+from tasks.shared.errors import GateError, InputError, SluiceError
 
 
 @dataclass(frozen=True)
@@ -113,21 +111,6 @@ def go_on(
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json) or undone
 
 
-def refuse_ended(record: JobRecord, decision: str | None) -> None:
-    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a decision without a wait."""
-    if record.state is JobState.CANCELLED:
-        raise TerminalError(
-            "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
-        )
-    if decision and record.undecided is None:
-        decided = record.waiting is not None and record.waiting.position in record.approvals
-        state = "decided already" if decided else record.state.value
-        raise InputError(
-            "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
-            hint="continue it without --approve or --reject",
-        )  # fmt: skip
-
-
 def report_again(asked: ContinueRequest) -> None:
     """Make the release report of a job again if ``why_again`` gives a reason. Its lines go to stderr.
 
@@ -161,65 +144,14 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
 def run_one(asked: ContinueRequest, *, step: str, force: bool) -> int:
     """Run one step again and stop after it; ``force`` resets it and the steps after it."""
     with adopted(asked) as (session, record, inputs):
-        if record.state in {JobState.CANCELLED, JobState.WAITING}:
-            cancelled = record.state is JobState.CANCELLED
-            raise InputError(
-                "job-state", f"the job is {record.state.value}", context=record.id,
-                hint="start a new job" if cancelled else f"decide its wait: {about('pipeline continue', record.id)}",
-            )  # fmt: skip
-        if record.has_deployment:
-            raise InputError(
-                "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
-                hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
-            )  # fmt: skip
-        position = find_step(record, step)
-        before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]
-        if before:
-            raise InputError(
-                "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
-                hint=f"this runs them in order: {about('pipeline continue', record.id)}",
-            )  # fmt: skip
-        complete = record.step(position).state == "completed"
-        if complete and not force:
-            raise InputError(
-                "step-complete", f"step {position}, {record.step(position).name}, is complete", context=record.id,
-                hint="--force runs it again, resets the steps after it and removes their outputs",
-            )  # fmt: skip
-        code = check_open_steps(record, inputs, only=position, reset=position if complete else record.reset)
+        position = step_to_run(record, step, force=force)
+        again = record.step(position).state == "completed"
+        code = check_open_steps(record, inputs, only=position, reset=position if again else record.reset)
         if code:
             return code
         set_parameters(session.api, record.id, inputs.parameters())
-        # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
-        later = range(position, len(record.steps) + 1)
-        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown", "questions")]
-        cleared = dict.fromkeys((*gone, f"shown__{AT_THE_END}")) if complete else {}
-        RecordWriter(session.api, record.id).set(
-            **cleared, waiting=None, until=position, reset=position if complete else None
-        )
+        RecordWriter(session.api, record.id).run_alone(record, position, again=again)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
-
-
-def find_step(record: JobRecord, step: str) -> int:
-    """Return the position of a step given by name or position.
-
-    Raises:
-        InputError: there is no such step, or its name occurs more than once.
-    """
-    if step.isdigit() and 1 <= int(step) <= len(record.steps):
-        return int(step)
-    found = [candidate.position for candidate in record.steps if candidate.name == step]
-    known = ", ".join(f"{candidate.position} {candidate.name}" for candidate in record.steps)
-    if not found:
-        near = nearest(step, [candidate.name for candidate in record.steps])
-        raise InputError(
-            "step-unknown", f"the job has no step {shown(step)}", context=known,
-            hint=f"did you mean {near}?" if near else "give its name or its position",
-        )  # fmt: skip
-    if len(found) > 1:
-        raise InputError(
-            "step-ambiguous", f"the job has {step} more than once", context=known, hint="give the position"
-        )
-    return found[0]
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,7 +13,15 @@ import click
 from config import PipelineConfig
 from flows.gate import rules
 from flows.gate.decisions import save_decision
-from flows.gate.sight import ReviewedFiles, digest_at_decision, digest_now, report_lines, to_be_read, where_to_look
+from flows.gate.sight import (
+    CHANGED,
+    CORRECTED,
+    ReviewedFiles,
+    digest_at_decision,
+    report_lines,
+    to_be_read,
+    where_to_look,
+)
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, now
@@ -23,16 +30,7 @@ from flows.job.sources import destinations
 from flows.job.writer import RecordWriter
 from flows.output import print_line
 from tasks.shared.errors import DataError
-from tasks.shared.report import ON_DEMAND, Approval, Shown, Waiting
-
-CHANGED = "files changed after the job began to wait"
-CORRECTED = "corrected files are there and will be read"
-"""Why a job without release reports waits once more."""
-
-
-def on_terminal() -> bool:
-    """Return whether a person can be asked."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+from tasks.shared.report import Approval, Shown, Waiting
 
 
 @dataclass(frozen=True)
@@ -169,28 +167,6 @@ def release(
         session, record, decision_of(True, given, files=files, shown=waiting.report, questions=waiting.questions)
     )
     return "decided"
-
-
-def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
-    """Return why the flow must run again for a waiting or complete job without a decision: its release report failed or
-    does not cover the current files. ``None`` if it need not, and for any other job.
-
-    With ``on_demand``, the report was requested, also for a job that needs none. Raises ``StorageError``.
-    """
-    waiting = record.undecided
-    if waiting is None:
-        shown = record.shown_at_the_end if record.done and config.report.enabled else None
-        if shown is None or shown.on_demand:
-            return ON_DEMAND if shown is not None and on_demand else None
-        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
-    position = waiting.position
-    if position not in record.seen or waiting.refused:
-        return None  # of an earlier version, or the run says why the answer in the form is not taken
-    files, corrected = digest_now(job, record, waiting)
-    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
-    if why is not None or files == record.seen[position]:
-        return why
-    return CORRECTED if corrected else CHANGED
 
 
 def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:

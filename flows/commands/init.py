@@ -16,13 +16,13 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-from config import STEPS, ConfigError, Role, has_role, load_config
+from config import STEPS, ConfigError, LoadedConfig, Role, has_role, load_config
 from config.fields import KeyKind
 from config.keys import blocks, keys_by_name
 from config.model import read_step
 from config.services import SendMode
 from config.template import SIGNED_IN, TERMS, example, may_sign_in, template, to_fill_in, variables
-from flows.output import print_line
+from flows.output import on_terminal, print_line
 from flows.shell import command
 from tasks.shared.errors import InputError, shown
 from tasks.shared.files.out_file import write_file
@@ -75,11 +75,6 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
         print_line("\n".join(["replace these examples with your own values:", *(f"  {key}" for key in examples)]))
     print_line(f"next: {check}")
     return 0
-
-
-def on_terminal() -> bool:
-    """Return whether a person can be asked."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def is_piped() -> bool:
@@ -232,10 +227,14 @@ def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
     """Raise the error that ``config check`` would, once the variables are set."""
     addresses = [value for key, value in (values or {}).items() if keys_by_name()[key].kind is KeyKind.URL]
     set_ = dict.fromkeys(variables(text), "x") | dict.fromkeys(variables("\n".join(addresses)), "https://x.example")
-    with tempfile.TemporaryDirectory(prefix="sluice-init-") as directory:
-        path = Path(directory) / "sluice.yaml"
-        path.write_text(text, encoding="utf-8")
-        load_config(path, environ=set_)
+    load_text(text, set_)
+
+
+def load_text(text: str, environ: Mapping[str, str]) -> LoadedConfig:
+    """Load a configuration that is in no file yet."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as directory:
+        path = write_file(Path(directory) / "sluice.yaml", text.encode())  # it may hold secrets
+        return load_config(path, environ=environ)
 
 
 def free(path: Path, *, force: bool) -> None:

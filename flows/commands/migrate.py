@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from config.document import DocumentError, plain
 from config.keys import ENV_PREFIX, root_urls
 from config.sources import read_environment, read_file, text_of
 from config.template import variables
-from flows.commands.init import free
+from flows.commands.init import free, load_text
 from flows.output import print_findings, print_line
 from flows.shell import command
 from tasks.shared.errors import InputError
@@ -43,9 +43,11 @@ def migrate(old: str, new: str | None, *, force: bool) -> int:
     own = {name: value for name, value in os.environ.items() if not name.startswith((ENV_PREFIX, OLDER_PREFIX))}
     environ = dict.fromkeys(variables(text), _ANYTHING) | own
     before = load_config(Path(old), environ=environ)
+    after: LoadedConfig | None = None
     try:
         changed = rewrite.migrate(text)
-        after = _loaded(changed, environ)
+        with suppress(ConfigError):
+            after = load_text(changed, environ)
     except DocumentError as error:
         raise _by_hand(old, f"the file cannot be migrated: it {error}", error.line) from None
     if after is None or after.config != before.config:
@@ -74,12 +76,3 @@ def _by_hand(old: str, message: str, line: int | None = None) -> InputError:
 def _placed(finding: Finding, new: str | None) -> Finding:
     """Return a finding of the migrated text with its place there."""
     return finding if finding.line is None else replace(finding, where=f"{new or 'new text'}:{finding.line}")
-
-
-def _loaded(text: str, environ: dict[str, str]) -> LoadedConfig | None:
-    with tempfile.TemporaryDirectory(prefix="sluice-migrate-") as directory:
-        path = write_file(Path(directory) / "sluice.yaml", text.encode())  # it may hold secrets
-        try:
-            return load_config(path, environ=environ)
-        except ConfigError:
-            return None

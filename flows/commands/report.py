@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from config import ConfigError
 from flows.gate.rules import GONE, OTHER_THAN_SEEN
-from flows.gate.sight import is_still_there
+from flows.gate.sight import is_still_there, why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord
@@ -91,8 +91,6 @@ def report(asked: ReportRequest) -> int:
 
 def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
     """Return whether the report of a waiting or complete job failed or does not cover the current files."""
-    from flows.commands.decide import why_again
-
     try:
         config = JobInputs.of(record.parameters).load().config
     except (ValidationError, ConfigError):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config import LoadedConfig
 from flows.engine import api_address
-from flows.engine.flow_runs import find_deployments, run_deployment, set_labels
+from flows.engine.flow_runs import choose_deployment, run_deployment, set_labels
 from flows.engine.reached import chosen_api
 from flows.engine.server.database import diagnosed
 from flows.engine.server.start import EmbeddedServer, lingering
@@ -26,12 +26,9 @@ from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
-from tasks.shared.errors import InputError, SluiceError, TerminalError
+from tasks.shared.errors import SluiceError, TerminalError
 from tasks.shared.publication import without_names
 from tasks.shared.units import human_count
-
-DEPLOYMENT = "sluice"
-"""The deployment that ``--detach`` hands runs to, when there are several."""
 
 _said: set[str] = set()
 """What this command printed as doubtful before it ran the job."""
@@ -86,22 +83,7 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
 def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
     """Start the job through a deployment of the flow, and print its id."""
     with opened(loaded) as session:
-        found = find_deployments(
-            session.api,
-        )
-        chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
-        if not chosen:
-            raise InputError(
-                "no-deployment", "there is no deployment of the flow", context=session.address.ui,
-                hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
-            )  # fmt: skip
-        if len(chosen) > 1:
-            raise InputError(
-                "deployment-ambiguous", "more than one deployment of the flow could take the run",
-                context=", ".join(str(one["name"]) for one in chosen),
-                hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
-            )  # fmt: skip
-        job_id = run_deployment(session.api, str(chosen[0]["id"]), inputs.parameters())
+        job_id = run_deployment(session.api, choose_deployment(session.api), inputs.parameters())
         print_unless_quiet(f"job {job_id}", aside=as_json)
         if as_json:
             print_json(status_of(session.job(job_id)))

@@ -17,10 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
 from flows.engine.artifacts import artifacts_of, delete_artifact
+from tasks.shared.errors import InputError
 from tasks.shared.log import logger
 
 BEHIND = "AwaitingConcurrencySlot"
 """Prefect's name for a run that waits until another one of its deployment is over."""
+
+DEPLOYMENT = "sluice"
+"""The deployment that runs detached jobs, when there are several."""
 
 BULK = 50
 """Maximum runs that Prefect deletes with one request."""
@@ -38,6 +42,28 @@ def find_deployments(api: PrefectApi) -> list[Json]:
     body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "deployments": {"tags": {"all_": [TAG]}}, "limit": 50}
     rows: list[Json] = api.request("POST", "/deployments/filter", body) or []
     return rows
+
+
+def choose_deployment(api: PrefectApi) -> str:
+    """Return the id of the deployment that runs detached jobs: the only one, or the one named ``DEPLOYMENT``.
+
+    Raises:
+        InputError: there is none, or none of several has that name.
+    """
+    found = find_deployments(api)
+    chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
+    if not chosen:
+        raise InputError(
+            "no-deployment", "there is no deployment of the flow", context=api.address.ui,
+            hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
+        )  # fmt: skip
+    if len(chosen) > 1:
+        raise InputError(
+            "deployment-ambiguous", "more than one deployment of the flow could take the run",
+            context=", ".join(str(one["name"]) for one in chosen),
+            hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
+        )  # fmt: skip
+    return str(chosen[0]["id"])
 
 
 def run_deployment(

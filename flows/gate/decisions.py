@@ -229,6 +229,21 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
     )  # fmt: skip
 
 
+def refuse_ended(record: JobRecord, decision: str | None) -> None:
+    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a decision without a wait."""
+    if record.state is JobState.CANCELLED:
+        raise TerminalError(
+            "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
+        )
+    if decision and record.undecided is None:
+        decided = record.waiting is not None and record.waiting.position in record.approvals
+        state = "decided already" if decided else record.state.value
+        raise InputError(
+            "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
+            hint="continue it without --approve or --reject",
+        )  # fmt: skip
+
+
 def reject(session: Session, record: JobRecord, decision: Approval) -> None:
     """Record the rejection, and end the job as cancelled."""
     save_decision(session, record, decision)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.gate import rules
 from flows.job.record import JobRecord
 from flows.output import one_line, print_unless_quiet
 from tasks.shared import publication
@@ -22,11 +23,12 @@ from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import finished_files, stored_bytes
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take_inventory
-from tasks.shared.report import Approval, Corrections, StepReport, Waiting
+from tasks.shared.report import ON_DEMAND, Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_count
 
 if TYPE_CHECKING:
+    from config import PipelineConfig
     from tasks.release_report.page.words import Words
 
 _WORTH_A_WORD = 256_000_000
@@ -37,6 +39,10 @@ NEXT = "the next step"
 
 INSIDE = "this decision sends no data, so it needs no reason"
 """Why a release of data that another step still processes needs no reason: that step may resolve the stops."""
+
+CHANGED = "files changed after the job began to wait"
+CORRECTED = "corrected files are there and will be read"
+"""Why a job without release reports waits once more."""
 
 OF_AN_EARLIER_VERSION = "the decision does not name its files"
 OTHER_FILES = "the decision was for other files"
@@ -178,6 +184,28 @@ def _found_now(sight: ReviewedFiles, record: JobRecord) -> Inventory:
         print_unless_quiet(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
     before = sight.seen_files(record.seen.get(sight.position, ""))
     return sight.list_files(before.hash_of if before is not None else None, Stop())
+
+
+def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
+    """Return why the flow must run again for a waiting or complete job without a decision: its release report failed or
+    does not cover the current files. ``None`` if it need not, and for any other job.
+
+    With ``on_demand``, the report was requested, also for a job that needs none. Raises ``StorageError``.
+    """
+    waiting = record.undecided
+    if waiting is None:
+        shown = record.shown_at_the_end if record.done and config.report.enabled else None
+        if shown is None or shown.on_demand:
+            return ON_DEMAND if shown is not None and on_demand else None
+        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
+    position = waiting.position
+    if position not in record.seen or waiting.refused:
+        return None  # of an earlier version, or the run says why the answer in the form is not taken
+    files, corrected = digest_now(job, record, waiting)
+    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
+    if why is not None or files == record.seen[position]:
+        return why
+    return CORRECTED if corrected else CHANGED
 
 
 def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> bool:

@@ -1,14 +1,21 @@
-"""Find the job that a person means: by its id, a unique beginning of it, or ``latest`` (``4-product.md`` §2)."""
+"""Find the job that a person means: by its id, a unique beginning of it, or ``latest`` (``4-product.md`` §2).
+
+Also a step of it, by its name or position.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.shell import about
 from tasks.shared.errors import InputError, shown, storage_errors
+
+if TYPE_CHECKING:
+    from flows.job.record import JobRecord
 
 LATEST = "latest"
 
@@ -131,3 +138,62 @@ def in_record(
             hint=f"{nearest(start, known)}see: {about('job list')}",
         )  # fmt: skip
     return found
+
+
+def step_to_run(record: JobRecord, step: str, *, force: bool) -> int:
+    """Return the position of the step to run alone; ``force`` allows one that is complete.
+
+    Raises:
+        InputError: the job or the step cannot be run now, or ``find_step``.
+    """
+    from flows.job.running.state import JobState  # ``extraction`` uses this module, and needs no locks
+
+    if record.state in {JobState.CANCELLED, JobState.WAITING}:
+        cancelled = record.state is JobState.CANCELLED
+        raise InputError(
+            "job-state", f"the job is {record.state.value}", context=record.id,
+            hint="start a new job" if cancelled else f"decide its wait: {about('pipeline continue', record.id)}",
+        )  # fmt: skip
+    if record.has_deployment:
+        raise InputError(
+            "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
+            hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
+        )  # fmt: skip
+    position = find_step(record, step)
+    before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]
+    if before:
+        raise InputError(
+            "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
+            hint=f"this runs them in order: {about('pipeline continue', record.id)}",
+        )  # fmt: skip
+    if record.step(position).state == "completed" and not force:
+        raise InputError(
+            "step-complete", f"step {position}, {record.step(position).name}, is complete", context=record.id,
+            hint="--force runs it again, resets the steps after it and removes their outputs",
+        )  # fmt: skip
+    return position
+
+
+def find_step(record: JobRecord, step: str) -> int:
+    """Return the position of a step given by name or position.
+
+    Raises:
+        InputError: there is no such step, or its name occurs more than once.
+    """
+    from config.fields import nearest as nearest_name
+
+    if step.isdigit() and 1 <= int(step) <= len(record.steps):
+        return int(step)
+    found = [candidate.position for candidate in record.steps if candidate.name == step]
+    known = ", ".join(f"{candidate.position} {candidate.name}" for candidate in record.steps)
+    if not found:
+        near = nearest_name(step, [candidate.name for candidate in record.steps])
+        raise InputError(
+            "step-unknown", f"the job has no step {shown(step)}", context=known,
+            hint=f"did you mean {near}?" if near else "give its name or its position",
+        )  # fmt: skip
+    if len(found) > 1:
+        raise InputError(
+            "step-ambiguous", f"the job has {step} more than once", context=known, hint="give the position"
+        )
+    return found[0]

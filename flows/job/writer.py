@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.engine.flow_runs import set_labels
-from flows.job.record import JobRecord
+from flows.job.record import AT_THE_END, JobRecord
 from flows.reports.events import KickOff
 from tasks.shared.errors import TerminalError
 from tasks.shared.events import Collector, Status
@@ -69,6 +69,16 @@ class RecordWriter:
     def record_questions(self, position: int, questions: tuple[str, ...]) -> None:
         """Record the questions of reviewers. A form that asked one is used up."""
         self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
+
+    def run_alone(self, record: JobRecord, position: int, *, again: bool) -> None:
+        """Record that the step at ``position`` is run alone; ``again`` resets it and the steps after it.
+
+        All at once, and before anything on the disk is removed, which happens when the flow begins.
+        """
+        later = range(position, len(record.steps) + 1)
+        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown", "questions")]
+        cleared = dict.fromkeys((*gone, f"shown__{AT_THE_END}")) if again else {}
+        self.set(**cleared, waiting=None, until=position, reset=position if again else None)
 
 
 class RecordedHandle(HandleStore):
