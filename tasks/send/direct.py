@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.send import STATE
+from tasks.send import LEDGER, STATE
 from tasks.send.batches import MAX_BODY, Batch, Resolve, SendUnit, TransactionLimits, Transactions, UnitPart, pack
 from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import InputComparison, required
@@ -29,7 +29,7 @@ from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.files.data_directory import stored_bytes
-from tasks.shared.files.kept_answers import FAILED, FailedAnswers
+from tasks.shared.files.kept_answers import FAILED
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import is_ndjson_name
 from tasks.shared.http.client import ServiceClient
@@ -39,7 +39,6 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
 from tasks.shared.work import Workers
 
-LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
 """What a killed run of an earlier version left."""
 _LANE: Final = frozenset({"waiting"})
@@ -122,7 +121,7 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        failed = FailedAnswers(directory).begin().saving_answers()
+        failed = self._context.failed_answers(STATE).saving_answers()
         with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,

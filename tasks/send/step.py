@@ -1,17 +1,25 @@
-"""The step ``send``: which mode runs (document 1, services.send.send_as)."""
+"""The step ``send``: which mode runs (document 1, services.send.send_as), and how it is divided among child runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from config import PipelineConfig, SendMode
-from tasks.send import STATE, checks, direct
-from tasks.send.comparison import WITHOUT_RECORD, InputComparison, compare
+from tasks.send import LEDGER, STATE, checks, direct
+from tasks.send.comparison import (
+    WITHOUT_RECORD,
+    InputComparison,
+    compare,
+    compare_before_shards,
+    forget_comparison,
+)
 from tasks.send.transfer import transfer
-from tasks.shared.errors import InputError
-from tasks.shared.files.data_directory import left_alone, left_alone_warning
+from tasks.shared.errors import InputError, storage_errors
+from tasks.shared.files.data_directory import finished_files, left_alone, left_alone_warning
+from tasks.shared.files.ledger import Ledger
+from tasks.shared.files.names import CORE, base_name
 from tasks.shared.report import StepReport
-from tasks.shared.step import Reads, Step, StepContext
+from tasks.shared.step import Reads, Splits, Step, StepContext
 
 
 def reads(config: PipelineConfig) -> Reads:
@@ -32,6 +40,8 @@ def run(context: StepContext) -> StepReport:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
     compared = compare(context)
     result = _mode(mode)(context, compared)
+    if context.part is None:
+        forget_comparison(context)
     notes = (*_left_alone(context), *(() if compared.recorded else (WITHOUT_RECORD,)))
     return result.model_copy(update={"warnings": (*notes, *result.warnings)})
 
@@ -54,6 +64,43 @@ def _left_alone(context: StepContext) -> tuple[str, ...]:
     return left_alone_warning(context.input_dir, left_alone(context.input_dir))
 
 
+def divided_files(context: StepContext) -> list[tuple[str, int]]:
+    """Return the files that can be sent by child runs, with their stored bytes: none if the mode sends them together.
+
+    Raises ``StorageError``.
+    """
+    if context.config.services.send.send_as is not SendMode.S3_UPLOAD:
+        return []
+    directory = context.input_dir
+    with storage_errors(directory):
+        return [(path.relative_to(directory).as_posix(), path.stat().st_size) for path in finished_files(directory)]
+
+
+def core_files(names: Sequence[str]) -> Collection[str]:
+    """Return the file that is sent before all others."""
+    return [name for name in names if base_name(name).lower() == CORE]
+
+
+def requests_at_once(config: PipelineConfig) -> int:
+    """Return how many requests may be under way in the whole job."""
+    if config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD:
+        return config.services.send.max_concurrent_requests
+    from tasks.send.s3.client import CONNECTIONS  # boto3 again
+
+    return CONNECTIONS
+
+
+def prepare(context: StepContext) -> None:
+    """Compare the whole input with the record, before a child run sends a part of it. Raises as ``compare`` does."""
+    compare_before_shards(context)
+
+
+def adopt(context: StepContext, child: StepContext) -> None:
+    """Take over what a child run has sent. Raises ``StorageError``."""
+    with Ledger(context.state(STATE) / LEDGER) as ledger:
+        ledger.adopt(child.state(STATE) / LEDGER)
+
+
 STEP = Step(
     name="send",
     run=run,
@@ -61,4 +108,5 @@ STEP = Step(
     folders=(STATE,),
     services=lambda config: [checks.service(config)],
     space=checks.space,
+    splits=Splits(at_once=requests_at_once, adopt=adopt, files=divided_files, first=core_files, prepare=prepare),
 )

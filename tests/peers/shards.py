@@ -19,6 +19,10 @@ from tasks.shared.shards import (
 from tasks.shared.step import Splits, Step, StepContext
 
 
+class KilledError(BaseException):
+    """In place of a signal."""
+
+
 def divided(step: Step, context: StepContext, count: int) -> tuple[Splits, Division]:
     """Return how the step is divided: as its job already was, or now among at most ``count`` shards."""
     splits = step.splits

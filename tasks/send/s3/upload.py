@@ -29,9 +29,8 @@ from tasks.send.s3.bucket import Bucket, ComparedObject
 from tasks.send.s3.client import CONNECTIONS
 from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
-from tasks.send.s3.uploaded import MANIFEST, Uploaded, timestamp, write_manifest
+from tasks.send.s3.uploaded import MANIFEST, Uploaded, UploadFacts, UploadLedger, timestamp, write_manifest
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
-from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import RefusedError
@@ -128,26 +127,36 @@ def run(
     keys = {path: object_key(prefix, compared.name(path)) for path in files}
     total = sum(compared.entry(path).size for path in files)
     context.meter.expect(files=len(files), bytes=total)
-    state = context.state(STATE)
+    state, part = context.state(STATE), context.part is not None
     bucket = Bucket(
         context.config, stop=context.stop, meter=context.meter, transport=transport, environ=environ, sleep=sleep
     )
-    with FailedAnswers(state).begin().saving_answers(), bucket:
+    ledger = UploadLedger(
+        state, {compared.name(path): f"{compared.entry(path).sha256} {bucket.place(key)}" for path, key in keys.items()}
+    )
+    with context.failed_answers(STATE).saving_answers(), bucket:
+        known = ledger.recorded_objects()
         divided = {keys[path] for path in files if compared.entry(path).size > sizes.threshold}
         divided.update(read_state(state / IN_PARTS, tuple[str, ...]) or ())  # left by a run that did not end
         _write_in_parts(state, divided)
-        _tidy(bucket, [prefix, *sorted(divided)], context.stop)
-        uploader = Uploader(bucket, context.meter, sizes)
+        _tidy(bucket, sorted(divided) if part else [prefix, *sorted(divided)], context.stop, whole=part)
+        uploader = Uploader(bucket, context.meter, sizes, context.requests_at_once(CONNECTIONS), known.values())
 
         def one(path: Path, stop: Stop) -> None:
             with OpenFile(compared, path) as file:
                 uploader.upload(file, keys[path], stop)
 
-        for_each(files, one, threads=CONNECTIONS, stop=context.stop)
+        left = [path for path in files if compared.name(path) not in known]
+        for_each(left, one, threads=uploader.threads, stop=context.stop)
     warnings = tuple(f"send: {text}" for text in bucket.warnings)
     for text in warnings:
         context.meter.warn(text)
-    write_manifest(state, uploader.done)
+    if part:
+        names = {key: compared.name(path) for path, key in keys.items()}
+        ledger.record({names[facts.object.key]: facts for facts in uploader.facts()})
+    else:
+        write_manifest(state, uploader.done)
+        ledger.remove()
     _write_in_parts(state, ())
     return StepReport(
         files=len(files),
@@ -165,20 +174,30 @@ def run(
 
 
 class Uploader:
-    """Uploads files into one bucket; thread-safe. At most ``CONNECTIONS`` files or parts are under way at once."""
+    """Uploads files into one bucket; thread-safe. At most ``threads`` files or parts are under way at once. ``known``
+    are the objects that shards have uploaded."""
 
-    def __init__(self, bucket: Bucket, progress: Meter, sizes: Sizes) -> None:
-        self.done: list[Uploaded] = []
-        self._there: list[str] = []
+    def __init__(
+        self, bucket: Bucket, progress: Meter, sizes: Sizes, threads: int, known: Collection[UploadFacts] = ()
+    ) -> None:
+        self.threads = threads
+        self.done = [facts.object for facts in known]
+        self._there = {facts.object.key for facts in known if facts.there}
+        bucket.warnings |= dict.fromkeys(text for facts in known for text in facts.warnings)
         self._bucket = bucket
         self._progress = progress
         self._sizes = sizes
-        self._slots = threading.Semaphore(CONNECTIONS)
+        self._slots = threading.Semaphore(threads)
 
     @property
     def already_there(self) -> int:
         """The number of files that did not have to be sent."""
         return len(self._there)
+
+    def facts(self) -> Iterator[UploadFacts]:
+        """Yield what a shard notes of each object."""
+        for uploaded in self.done:
+            yield UploadFacts(uploaded, uploaded.key in self._there, tuple(self._bucket.warnings))
 
     def upload(self, file: OpenFile, key: str, stop: Stop) -> None:
         """Bring a file into the bucket as ``key``, unless it is there.
@@ -190,7 +209,7 @@ class Uploader:
             with self._slot(stop):
                 stored = self._find(file, key, stop)
             if stored is not None:
-                self._there.append(key)
+                self._there.add(key)
                 etag, moment = stored.etag, stored.modified
             else:
                 etag, moment = (self._in_parts if large else self._whole)(file, key, stop), datetime.now(UTC)
@@ -248,7 +267,7 @@ class Uploader:
                 done.append(self._bucket.put_part(key, upload_id, start // size + 1, body, stop))
             self._progress.add(bytes=length)
 
-        for_each(range(0, file.size, size), one, threads=CONNECTIONS, stop=stop)
+        for_each(range(0, file.size, size), one, threads=self.threads, stop=stop)
         return done
 
     def _compare(self, file: OpenFile, key: str, etag: str, stop: Stop, body: FileSection | None = None) -> None:
@@ -283,16 +302,19 @@ def _difference(
     return None
 
 
-def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop) -> None:
+def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop, *, whole: bool) -> None:
     """Abort what a killed run of this job left: unfinished uploads cost their owner storage, and nobody sees them.
 
     Some stores (MinIO) list an upload only for its whole key, so ``prefixes`` holds those of the files that go in
-    parts, too, and of those that an earlier run sent in parts, whatever became of the files.
+    parts, too, and of those that an earlier run sent in parts, whatever became of the files. With ``whole`` they are
+    keys, and the uploads of other keys belong to other shards.
     """
     for prefix in prefixes:
         try:
             for key, upload_id in list(bucket.unfinished(prefix, stop)):
                 stop.check()
+                if whole and key != prefix:
+                    continue
                 log.info("send: removing an unfinished upload of an earlier run: %s", key)
                 _abort(bucket, key, upload_id)
         except ServiceError as error:

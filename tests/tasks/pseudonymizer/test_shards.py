@@ -20,7 +20,7 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.step import StepContext
 from tests.peers.pseudonymization import FakePseudonymizer, PseudonymizerJob, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
-from tests.peers.shards import digests
+from tests.peers.shards import KilledError, digests
 
 NAMES = ("a", "b", "c", "d")
 
@@ -73,10 +73,6 @@ def test_outputs_report_and_requests_are_those_of_an_undivided_run(
         assert [b'"core"' in request.resource for request in service.requests] == [True] * 5 + [False] * 12
     assert digests(job.output) == expected
     assert left_of(job) == ["ledger.ndjson", "shards.json"]
-
-
-class KilledError(BaseException):
-    """In place of a signal."""
 
 
 @pytest.mark.parametrize(
