@@ -167,7 +167,7 @@ class _Orders:
 
 
 class _Progress:
-    """Prints the bytes that were read, once somebody listens."""
+    """Prints the bytes of content that were read since the report waits for the measures, which its rate is about."""
 
     def __init__(self, orders: _Orders) -> None:
         self._orders = orders
@@ -175,8 +175,10 @@ class _Progress:
         self._next = 0.0
 
     def add(self, count: int) -> None:
+        if self._orders.leaving is None:
+            return
         self._bytes += count
-        if self._orders.leaving is not None and (now := time.monotonic()) >= self._next:
+        if (now := time.monotonic()) >= self._next:
             self._next = now + _LOOK
             os.write(sys.stdout.fileno(), b"%d\n" % self._bytes)
             self._bytes = 0

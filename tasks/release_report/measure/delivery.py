@@ -36,7 +36,7 @@ class Delivery:
     ``base`` is the job directory, ``leaving`` the files that ``send`` would read, ``imported`` those of ``import/``
     (none: not compared), ``copies`` tables with the rows of a CSV that leaves beside them. ``k`` and ``region_prefix``
     are those of the configuration's ``report``; ``largest`` is the limit of a resource in bytes. ``read`` gets the
-    number of bytes read.
+    number of bytes of content read.
     """
 
     base: Path

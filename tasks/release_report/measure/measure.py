@@ -71,9 +71,9 @@ def measure(
 
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
-    signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` is told of stored bytes
-    that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured for both; of them, and
-    of Parquet where pyarrow is not there, the bytes alone are looked at.
+    signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` gets the bytes of
+    content, uncompressed, that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured
+    for both; of them, and of Parquet where pyarrow is not there, the bytes alone are looked at.
 
     Files that are still written are ``ready`` one after the other, which waits for one and returns its path; the order
     is then that of the files that they are ``like``.
@@ -175,11 +175,11 @@ class _Reader:
             nonlocal stored
             digest.update(piece)
             stored += len(piece)
-            self._read(len(piece))
 
         def inside(piece: bytes | memoryview) -> None:
             nonlocal content
             content += len(piece)
+            self._read(len(piece))
 
         account.file = Cell()
         self._lines.resources = 0
@@ -209,10 +209,12 @@ class _Reader:
             account.end()
         if (rest := _hash_rest(path, digest, stored)) is None:
             return
-        self._read(rest)
         beside = path.with_suffix(".csv").relative_to(self._base).as_posix() if copy else None
         cell = next((one[-1] for one in self._files if one[0] == beside), account.file)
-        stored, content = stored + rest, content + (rest if is_parquet(path) else 0)
+        stored += rest
+        if is_parquet(path):
+            content += rest
+            self._read(rest)
         self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), cell))
 
     def _line(self, name: str, number: int, line: bytes | LongLine) -> None:

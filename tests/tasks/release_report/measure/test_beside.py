@@ -13,11 +13,13 @@ import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import zstandard
 
-from tasks.release_report.measure.beside import BesideProcess
+from tasks.release_report.measure.beside import BesideProcess, _Progress
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
 from tasks.release_report.measure.stored import MEASURED, decode, digest_of, encode, read_kept, store_measures
 from tasks.shared.errors import Stopped
@@ -89,6 +91,16 @@ def test_files_are_measured_in_the_process_as_they_are_finished_and_as_here(job:
     assert found is not None
     assert found[1].paths["Patient.name.family"].original == FILES
     assert sum(read) <= sum(path.stat().st_size for path in (*job.imported, *leaving))  # none was read twice
+
+
+def test_the_progress_counts_what_is_read_while_the_report_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its rate is about that time: not a gigabyte a second, because files were read before."""
+    orders: Any = SimpleNamespace(leaving=None)
+    progress = _Progress(orders)
+    progress.add(10**9)
+    orders.leaving = True
+    progress.add(7)
+    assert capfd.readouterr().out == "7\n"
 
 
 @pytest.mark.parametrize("what", ["corrected", "fewer", "compressed", "not expected"])

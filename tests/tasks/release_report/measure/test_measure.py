@@ -37,10 +37,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(place: Path, *, originals: Originals | None = None, collect: bool = False, folder: str = "data") -> Measured:
-    files = sorted((place / folder).iterdir())
+def run(
+    place: Path, *, originals: Originals | None = None, collect: bool = False, folder: str = "data", **more: Any
+) -> Measured:
+    files, spool = sorted((place / folder).iterdir()), place / "spool"
     return measure(
-        files, base=place, spool=place / "spool", stop=Stop(), k=K, today=TODAY, originals=originals, collect=collect
+        files, base=place, spool=spool, stop=Stop(), k=K, today=TODAY, originals=originals, collect=collect, **more
     )
 
 
@@ -293,7 +295,8 @@ def everywhere(found: Measured) -> None:
 def test_the_files_are_hashed_and_counted_as_they_are_stored(place: Path) -> None:
     plain = write(place, "a.ndjson", bundle(patient("p1")), bundle(patient("p2")))
     packed = write(place, "b.ndjson.zst", bundle(patient("p3"), observation("p3", 1)))
-    first, second = run(place).files
+    read: list[int] = []
+    first, second = run(place, read=read.append).files
     for file, path in ((first, plain), (second, packed)):
         assert file.name == f"data/{path.name}"
         assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -301,6 +304,7 @@ def test_the_files_are_hashed_and_counted_as_they_are_stored(place: Path) -> Non
     assert (first.content, first.lines, first.resources, first.patients) == (first.bytes, 2, 2, 2)
     assert (second.lines, second.resources, second.patients) == (1, 2, 1)
     assert second.content > second.bytes
+    assert sum(read) == first.content + second.content, "progress is in bytes of content"
 
 
 def test_what_cannot_be_read_is_said_and_ends_nothing(place: Path) -> None:
