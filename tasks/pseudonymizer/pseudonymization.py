@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -135,7 +135,7 @@ class _PseudonymizerRun:
     def _all(self) -> None:
         sources = self._outputs.sources
         self._context.meter.work_on(source.path for source in sources)
-        kept = replace(self._context, part=None).state(STATE) / IDENTITIES
+        kept = self._context.whole.state(STATE) / IDENTITIES
         self._identities = self._open_identities(kept)
         needed = True
         try:

@@ -172,6 +172,11 @@ class StepContext:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return directory
 
+    @property
+    def whole(self) -> StepContext:
+        """Return the context of the step as a whole, also in a run of a part of it."""
+        return replace(self, part=None)
+
     def shard_states(self, name: str) -> list[Path]:
         """Return the directories ``name`` that the shards of this step have left, in no order."""
         return [*(self.job_dir / ".results" / str(self.position)).glob(f"[0-9]*/{name}")]
@@ -186,7 +191,7 @@ class StepContext:
         """Return what keeps the answers to failed requests below the directory ``name`` of this step: that of all its
         shards, each with names of its own. Raises ``StorageError``."""
         shard = self.part.shard if self.part is not None else None
-        return FailedAnswers(replace(self, part=None).state(name), "" if shard is None else f"{shard}-").begin()
+        return FailedAnswers(self.whole.state(name), "" if shard is None else f"{shard}-").begin()
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tasks.shared.report import StepReport
 from tasks.shared.shards import (
@@ -62,3 +66,15 @@ def digests(*directories: Path) -> dict[str, str]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def kill_at_call(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, call: int) -> None:
+    """Let one call of a function (counted from 0) raise ``KilledError``."""
+    real, seen = getattr(where, name), itertools.count()
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        if next(seen) == call:
+            raise KilledError
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(where, name, killed)

@@ -20,7 +20,7 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.step import StepContext
 from tests.peers.pseudonymization import FakePseudonymizer, PseudonymizerJob, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
-from tests.peers.shards import KilledError, digests
+from tests.peers.shards import KilledError, digests, kill_at_call
 
 NAMES = ("a", "b", "c", "d")
 
@@ -86,16 +86,9 @@ def test_killed_anywhere_only_what_was_under_way_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type, name: str, call: int, more: int
 ) -> None:
     expected, report = undivided(tmp_path / "undivided")
-    job, seen, real = filled(tmp_path / "job"), [0], getattr(where, name)
-
-    def killed(*arguments: Any, **named: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == call + 1:
-            raise KilledError
-        return real(*arguments, **named)
-
+    job = filled(tmp_path / "job")
     with FakePseudonymizer(pseudonyms) as service:
-        monkeypatch.setattr(where, name, killed)
+        kill_at_call(monkeypatch, where, name, call)
         with pytest.raises(KilledError):
             run(job, service.url, shards=3)
         found = run(job, service.url, shards=3)
