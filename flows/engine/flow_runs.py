@@ -66,21 +66,26 @@ def choose_deployment(api: PrefectApi) -> str:
     return str(chosen[0]["id"])
 
 
-def run_deployment(
-    api: PrefectApi,
-    deployment_id: str,
-    parameters: Mapping[str, Any],
-    *,
-    key: str | None = None,
-    name: str | None = None,
-) -> str:
-    """Start a run through a deployment and return its id. Repeating the call starts no second run; nor does another
-    call with the same ``key``.
+def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str, Any]) -> str:
+    """Start a run through a deployment and return its job id. Repeating the call starts no second run.
 
     ``None`` is sent as an empty text, as the deployment's form does: not given, even if the deployment has a default.
     """
-    given = {field: "" if value is None else value for field, value in parameters.items()}
-    body = {"parameters": given, "idempotency_key": key or str(uuid4())} | ({"name": name} if name else {})
+    given = {name: "" if value is None else value for name, value in parameters.items()}
+    body = {"parameters": given, "idempotency_key": str(uuid4())}
+    return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
+
+
+def run_child(api: PrefectApi, deployment_id: str, parent: str, parameters: Mapping[str, Any], key: str) -> str:
+    """Start a run through a deployment as a child of the run ``parent``, whose page links it, and return its id.
+
+    Repeating the call with the same ``key`` starts no second run.
+    """
+    task = {"name": key, "task_key": "shard", "dynamic_key": key, "flow_run_id": parent, "state": {"type": "PENDING"}}
+    body = {
+        "parameters": dict(parameters), "idempotency_key": f"{parent} {key}", "name": f"{parent[:8]} {key}",
+        "parent_task_run_id": api.created("/task_runs/", task),
+    }  # fmt: skip
     return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
 
 

@@ -52,6 +52,7 @@ from tasks.shared.report import StepReport
 from tasks.shared.shards import Shard, load_division, shard_context
 from tasks.shared.step import Source, StepContext
 from tasks.shared.stop import Stop
+from tasks.shared.units import human_count
 
 PROGRESS_EVERY: Final = 1.0
 """Seconds between two writings of the progress."""
@@ -90,7 +91,7 @@ class _ShardRun:
             context = self._context()
             with self._writing_progress():
                 report = declared(context.name).run(context)
-            logger.info("%s files are done", report.files)
+            logger.info("complete: %s", human_count(len(self.shard.files), "file"))
             return self._receipt(report=report.result(), outputs=tuple(self._outputs(context, report)))
         except Stopped:
             raise
@@ -211,7 +212,8 @@ def run_shard(directory: Path, stop: Stop) -> ShardReceipt:
         known = read_state(directory / RECEIPT, ShardReceipt)
         if known is not None and known.attempt >= order.attempt:
             return known  # the same order a second time
-        logger.info("attempt %d runs in process %d: %d files", order.attempt, os.getpid(), len(run.shard.files))
+        files = human_count(len(run.shard.files), "file")
+        logger.info("attempt %d runs in process %d: %s", order.attempt, os.getpid(), files)
         receipt = run.run()
         stop.before_request()  # the last thing that only the holder of the lock may do
         write_state(directory / RECEIPT, receipt)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flows.engine.api import Json, PrefectApi
-from flows.engine.flow_runs import run_deployment
+from flows.engine.flow_runs import run_child
 from flows.job.running.lock import is_held
 from flows.job.running.proof import Heartbeat
 from flows.shards.files import ShardOrder
@@ -129,10 +129,10 @@ class PoolChildren:
 
     def start(self, order: ShardOrder) -> None:
         """Submit a run. A repetition for the same attempt returns the same run."""
-        self._runs[order.shard] = run_deployment(
-            self._api, self._deployment, {"config": "", "shard": f"{order.job}/{order.position}/{order.shard}"},
-            key=f"{order.job}/{order.position}/{order.shard}/{order.attempt}",
-            name=f"{order.job[:8]} step {order.position} shard {order.shard} attempt {order.attempt}",
+        self._runs[order.shard] = run_child(
+            self._api, self._deployment, order.job,
+            {"config": "", "shard": f"{order.job}/{order.position}/{order.shard}"},
+            f"step {order.position} shard {order.shard} attempt {order.attempt}",
         )  # fmt: skip
         self._states[order.shard] = ChildState.WAITING
         self._signs.pop(order.shard, None)
@@ -195,12 +195,12 @@ class PoolChildren:
         return waiting and self._clock() - self._moved > UNSTARTED
 
 
-def find_deployment(api: PrefectApi, name: str) -> str:
-    """Return the id of a deployment, by its name ``flow/deployment``. Raises ``InputError`` if there is none."""
-    found = api.request("GET", f"/deployments/name/{name}")
+def find_deployment(api: PrefectApi, name: str) -> Json:
+    """Return a deployment, by its name ``flow/deployment``. Raises ``InputError`` if there is none."""
+    found: Json | None = api.request("GET", f"/deployments/name/{name}")
     if found is None:
         raise InputError(
             "shard-deployment", "there is no such deployment", context=f"pipeline.shard_deployment: {name}",
             hint="create it (deployments/prefect.yaml), or leave the key out",
         )  # fmt: skip
-    return str(found["id"])
+    return found

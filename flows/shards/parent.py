@@ -171,7 +171,7 @@ class _DividedRun:
         """Return the children: runs of a deployment if one is configured or runs this job, else local processes."""
         api, name = self._job.api, self._job.config.pipeline.shard_deployment
         if name is not None:
-            return PoolChildren(api, find_deployment(api, name), context.job_dir)
+            return PoolChildren(api, str(find_deployment(api, name)["id"]), context.job_dir)
         if self._job.deployed and (run := api.read_run(self._job.id)) is not None:
             return PoolChildren(api, str(run["deployment_id"]), context.job_dir)
         return LocalChildren(context.job_dir)
@@ -209,6 +209,7 @@ class _DividedRun:
                 logger.warning("shard %d ended without a receipt, attempt %d", one.shard.index, one.attempt)
             return True
         if receipt.error is not None:
+            refuse_other_files(self._splits, context, self._division)  # which is why a child may fail
             raise receipt.error.error()
         one.done = True
         return True
@@ -223,9 +224,7 @@ class _DividedRun:
         if receipt is None or (receipt.error is not None and receipt.attempt < one.attempt):
             return None
         ours = (self._job.id, one.shard.index, one.shard.sha256)
-        ledgers = ledger_digests(one.directory)
-        if receipt.ledgers and not ledgers:
-            return None  # the step has removed it, because nothing that it says is good
+        ledgers = ledger_digests(one.directory) or receipt.ledgers  # without any, the step has taken them over
         if (receipt.job, receipt.shard, receipt.sha256) != ours or receipt.ledgers != ledgers:
             raise _changed(one.directory / RECEIPT, "the receipt of a shard does not agree with its files")
         return receipt

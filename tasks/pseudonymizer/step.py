@@ -54,7 +54,7 @@ def prepare(context: StepContext) -> None:
     state = context.state(STATE)
     if context.shard_states(STATE) and not (state / IDENTITIES).exists():
         (state / LEDGER).unlink(missing_ok=True)
-        context.remove_shard_states(STATE)
+        context.remove_shard_states("")  # their receipts, too
     IdentityMap(state / IDENTITIES).close()
 
 

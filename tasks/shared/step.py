@@ -297,8 +297,10 @@ class Step:
     ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
     have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
     yields warnings before a job exists. ``space`` returns the bytes the step writes for so many bytes read, 0 if
-    unknown. ``holds`` returns whether the step, in this job directory, has begun something outside the job that
-    depends on the job's inputs. ``splits`` says how the step is divided among child runs; ``None`` if it is not.
+    unknown. ``planned`` returns the names and stored bytes of the files that an import will write, where that is known
+    before there is a job. ``holds`` returns whether the step, in this job directory, has begun something outside the
+    job that depends on the job's inputs. ``splits`` says how the step is divided among child runs; ``None`` if it
+    is not.
     """
 
     name: str
@@ -313,6 +315,7 @@ class Step:
     checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
     space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
+    planned: Callable[[CheckContext], Sequence[tuple[str, int]]] = lambda _: ()
     holds: Callable[[Path], bool] = lambda _: False
     gate: Gate | None = None
     splits: Splits | None = None

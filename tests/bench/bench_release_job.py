@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bench.bench_pseudonymizer import make
 from tests.bench.bench_start import ROOT, Spent, cpu_spent
-from tests.bench.bench_step import make
 from tests.bench.echo import load_line, serve, serve_slowly, serving
 
 

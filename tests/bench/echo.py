@@ -10,6 +10,7 @@ With fewer cores than processes that want one, a ratio is that of the CPU time o
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import multiprocessing
 import os
@@ -240,3 +241,14 @@ def against_slow(rounds: int, path: str, step: Callable[[str, int, int], float])
 def load_line() -> str:
     """Return a line with the load of the machine."""
     return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
+
+
+def options(doc: str | None, requests: int) -> argparse.ArgumentParser:
+    """Return the command-line options of a step's bench; ``requests`` is the default number of parallel requests."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--requests", type=int, default=requests, help="max_concurrent_requests")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--zst", action="store_true", help="compressed input")
+    return parser

@@ -14,7 +14,8 @@ from tests.docs.references import ROOT
 from tests.e2e.docs.place import ExamplePlace
 
 SMALL = {
-    "bench_import": "--mb 2 --rounds 1 --only {only}", "bench_step": "--mb 2 --rounds 1",
+    "bench_import": "--mb 2 --rounds 1 --only {only}", "bench_send": "--mb 2 --rounds 1",
+    "bench_pseudonymizer": "--mb 2 --rounds 1 --large 0", "bench_validation": "--mb 2 --rounds 1",
     "bench_flattening": "--mb 2", "bench_s3": "--mb 20 --files 2 --no-curl",
     "bench_sandbox_flattening": "--resources 200", "bench_start": "--runs 1",
     "bench_jobs": "--jobs 1 --seconds 3 --finished 3 --database sqlite",

@@ -1,0 +1,152 @@
+"""A step in shards of one machine (6-scale-out.md, *What must hold*)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Commands, wait_until
+from tests.flows.shards.site import (
+    children,
+    configure,
+    counting,
+    directory_of,
+    outputs,
+    reported,
+    the_job,
+    write_input,
+)
+
+pytestmark = pytest.mark.e2e
+
+
+def test_outputs_report_and_requests_are_those_of_an_undivided_run(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    found = []
+    for shards in (1, 2, 4):
+        with counting() as service:
+            configure(sluice, service)
+            url = service.url
+            ran = sluice("pipeline", "start", "config.yaml", "--shards", str(shards))
+            assert ran.code == 0, ran.err
+            assert set(service.seen.values()) == {1}
+            assert service.peak <= 4
+            job = directory_of(sluice, ran)
+            report = json.dumps(reported(job)).replace(url, "URL")
+            found.append((outputs(job), report, service.requests, service.probes))
+            status = sluice.status(ran.job)
+            assert [step["shards"] for step in status["steps"]] == [
+                None, None if shards == 1 else {"total": shards, "done": shards, "running": 0, "failed": 0},
+            ]  # fmt: skip
+            kept = job / ".results" / "2" / "shards.json"
+            assert kept.exists() == (shards > 1)
+            if shards > 1:
+                names = [file["name"] for shard in json.loads(kept.read_text())["shards"] for file in shard["files"]]
+                assert sorted(names) == [f"b{n}.ndjson.zst" for n in range(8)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_killed_child_is_started_again_and_nothing_is_done_twice(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.1) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 20)
+        os.kill(children(started.pid)[0], signal.SIGKILL)
+        _, err = started.communicate(timeout=120)
+        assert started.returncode == 0, err
+        job = the_job(sluice)
+        undisturbed = service.requests
+        again = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert again.code == 0, again.err
+        assert outputs(job) == outputs(directory_of(sluice, again))
+        assert undisturbed <= service.requests - undisturbed + 4 + 2  # those that were under way
+    assert "ended without a receipt" in (job / "job.log").read_text()
+
+
+def test_a_killed_job_keeps_its_division_and_goes_on(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.1) as service:
+        configure(sluice, service, shards=4)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 30)
+        mine = children(started.pid)
+        assert mine
+        started.kill()
+        started.communicate(timeout=30)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), 10)
+        job = the_job(sluice)
+        division = (job / ".results/2/shards.json").read_bytes()
+        service.delay = 0.0
+        ran = sluice("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.shards=2")
+        assert ran.code == 0, ran.err
+        assert (job / ".results/2/shards.json").read_bytes() == division
+        assert sluice.status(job.name)["steps"][1]["shards"]["total"] == 4
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert outputs(job) == outputs(directory_of(sluice, whole))
+
+
+def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.03) as service:
+        configure(sluice, service, shards=4)
+        service.refused = b'"id": "p803"'
+        ran = sluice("pipeline", "start", "config.yaml")
+        assert ran.code == 1
+        assert ran.err.count("error[") == 1, ran.err
+        job = directory_of(sluice, ran)
+        assert "b7.ndjson" in ran.err
+        status = sluice.status(job.name)
+        assert status["error"]["reference"] == ran.err.partition("error[")[2].partition("]")[0]
+        service.refused = None
+        before = service.requests
+        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert again.code == 0, again.err
+        assert service.requests - before < before
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert outputs(job) == outputs(directory_of(sluice, whole))
+
+
+def test_other_files_than_were_divided_are_one_clear_error(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.1) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 20)
+        job = the_job(sluice)
+        (job / "import/b9.ndjson").write_bytes(b'{"resourceType":"Patient","id":"p"}\n')
+        (job / "import/b1.ndjson.zst").rename(job / "b1")
+        _, err = started.communicate(timeout=120)
+        assert started.returncode == 1
+        assert "error[shards-input-changed]" in err
+        assert "added: b9.ndjson" in err
+        assert "removed: b1.ndjson.zst" in err
+        (job / "import/b9.ndjson").unlink()
+        (job / "b1").rename(job / "import/b1.ndjson.zst")
+        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert again.code == 0, again.err
+        assert len(outputs(job)) == 9
+
+
+def test_a_stop_reaches_the_children(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.2) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 10)
+        mine = children(started.pid)
+        started.send_signal(signal.SIGINT)
+        started.communicate(timeout=15)
+        assert started.returncode == 130
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), 5)
+        assert sluice.status(the_job(sluice).name)["state"] == "stopped"
