@@ -1,6 +1,7 @@
 """A job that an earlier version left half done is continued by this one: its ledgers, its parts, its record.
 
-The earlier versions come from the history of the repository. Without it the tests are skipped.
+The earlier versions come from the history of the repository. Only where there is none, in an unpacked archive or a
+shallow clone, the tests are skipped; ``.ci/run`` fetches the history of a shallow clone.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ step.run(step.job(Path(sys.argv[2])), sys.argv[3], max_concurrent_requests=4)
 PACKAGES = ("config", "tasks", "flows", "deployments", "tests", "pyproject.toml")
 
 
+def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory with the files of an earlier version."""
-    packed = subprocess.run(
-        ["git", "archive", request.param, *PACKAGES], cwd=ROOT, capture_output=True, check=False
-    )  # fmt: skip
-    if packed.returncode:
-        pytest.skip("the history of the repository is not there")
+    shallow = git("rev-parse", "--is-shallow-repository")
+    if shallow.stdout.strip() != b"false":
+        pytest.skip(f"no history of the repository; git fetch --unshallow gets it: {shallow.stderr.decode()}")
+    packed = git("archive", request.param, *PACKAGES)
+    assert packed.returncode == 0, packed.stderr
     tree = tmp_path_factory.mktemp(request.param)
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(tree, filter="data")
