@@ -75,18 +75,35 @@ def count_shards(wanted: int | str, stored: int) -> int:
     return wanted if isinstance(wanted, int) else max(1, min(AUTO_MOST, -(-stored // AUTO_BYTES)))
 
 
-def divide(files: Iterable[tuple[str, int]], count: int) -> Division:
+def divide(files: Iterable[tuple[str, int]], count: int, *, in_order: bool = False) -> Division:
     """Return a division of files (names and bytes) into at most ``count`` shards of about the same size.
 
-    The largest file goes first, each to the shard that has the fewest bytes. Equal input gives an equal division.
+    The largest file goes first, each to the shard that has the fewest bytes; ``in_order`` the files of a shard are
+    neighbours, and the shards follow each other. Equal input gives an equal division.
     """
-    left = sorted(files, key=lambda file: (-file[1], file[0]))
-    groups: list[list[ShardFile]] = [[] for _ in range(min(count, len(left)))]
-    for name, size in left:
-        group = min(groups, key=lambda one: (sum(file.bytes for file in one), len(one)))
-        group.append(ShardFile(name, size))
-    ordered = [sorted(group, key=lambda file: file.name) for group in groups]
-    return Division([Shard(index, group, _digest(group)) for index, group in enumerate(ordered)])
+    found = [ShardFile(name, size) for name, size in files]
+    groups = _neighbours(found, count) if in_order else _balanced(found, count)
+    return Division([Shard(index, group, _digest(group)) for index, group in enumerate(groups)])
+
+
+def _balanced(files: Sequence[ShardFile], count: int) -> list[list[ShardFile]]:
+    groups: list[list[ShardFile]] = [[] for _ in range(min(count, len(files)))]
+    for file in sorted(files, key=lambda file: (-file.bytes, file.name)):
+        min(groups, key=lambda one: (sum(each.bytes for each in one), len(one))).append(file)
+    return [sorted(group, key=lambda file: file.name) for group in groups]
+
+
+def _neighbours(files: Sequence[ShardFile], count: int) -> list[list[ShardFile]]:
+    groups: list[list[ShardFile]] = []
+    at = 0
+    for groups_left in range(min(count, len(files)), 0, -1):
+        goal = sum(file.bytes for file in files[at:]) / groups_left
+        end, size = at + 1, files[at].bytes
+        while len(files) - end >= groups_left and size + files[end].bytes / 2 <= goal:
+            end, size = end + 1, size + files[end].bytes
+        groups.append([*files[at:end]])
+        at = end
+    return groups
 
 
 def _digest(files: Sequence[ShardFile]) -> str:
@@ -133,7 +150,8 @@ def plan_division(splits: Splits, context: StepContext, wanted: int | str) -> Di
     files = splits.files(context)
     first = set(splits.first([name for name, _ in files]))
     divided = [file for file in files if file[0] not in first]
-    division = divide(divided, count_shards(wanted, sum(size for _, size in files)))
+    count = count_shards(wanted, sum(size for _, size in files))
+    division = divide(divided, count, in_order=splits.in_order)
     return division if len(division.shards) > 1 else None
 
 

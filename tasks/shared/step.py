@@ -275,14 +275,15 @@ class Splits:
 
     ``at_once`` returns how many requests of the step's service may be under way in the whole job; the children share
     them. ``files`` returns the names and bytes that are divided, and ``first`` the names of those that are processed
-    before all others, by the parent. ``prepare`` is called in the parent before the children run. ``adopt`` gets the
-    context of the step and that of one child that has ended.
+    before all others, by the parent. ``in_order`` has each shard get neighbours. ``prepare`` is called in the parent
+    before the children run. ``adopt`` gets the context of the step and that of one child that has ended.
     """
 
     at_once: Callable[[PipelineConfig], int]
-    adopt: Callable[[StepContext, StepContext], None]
+    adopt: Callable[[StepContext, StepContext], None] = lambda _context, _child: None
     files: Callable[[StepContext], Sequence[tuple[str, int]]] = input_files
     first: Callable[[Sequence[str]], Collection[str]] = lambda _: ()
+    in_order: bool = False
     prepare: Callable[[StepContext], None] = lambda _: None
 
 

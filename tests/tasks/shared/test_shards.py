@@ -16,9 +16,11 @@ from tasks.shared.shards import AUTO_BYTES, count_shards, divide, division_path,
 FILES = st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 10**12), min_size=1, max_size=40)
 
 
-@given(FILES, st.integers(1, 256))
-def test_every_file_is_in_exactly_one_shard_and_no_shard_is_empty(files: dict[str, int], count: int) -> None:
-    division = divide(files.items(), count)
+@given(FILES, st.integers(1, 256), st.booleans())
+def test_every_file_is_in_exactly_one_shard_and_no_shard_is_empty(
+    files: dict[str, int], count: int, in_order: bool
+) -> None:
+    division = divide(files.items(), count, in_order=in_order)
     assert len(division.shards) == min(count, len(files))
     assert sorted((file.name, file.bytes) for shard in division.shards for file in shard.files) == sorted(files.items())
     assert all(shard.files for shard in division.shards)
@@ -34,6 +36,26 @@ def test_shards_differ_by_the_largest_file_at_most(files: dict[str, int], count:
 @given(FILES, st.integers(1, 16))
 def test_equal_input_gives_an_equal_division(files: dict[str, int], count: int) -> None:
     assert divide(files.items(), count) == divide(reversed(files.items()), count)
+
+
+@given(FILES, st.integers(1, 16))
+def test_in_order_the_shards_follow_each_other(files: dict[str, int], count: int) -> None:
+    division = divide(files.items(), count, in_order=True)
+    assert [file.name for shard in division.shards for file in shard.files] == [*files]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shards"),
+    [
+        ([5] * 8, [10] * 4),
+        ([1, 1, 1, 10], [1, 1, 1, 10]),
+        ([9, 1, 1, 9], [9, 1, 1, 9]),
+        ([4, 4, 4, 4, 4], [4, 4, 8, 4]),
+    ],
+)
+def test_in_order_the_shards_are_of_about_the_same_size(sizes: list[int], shards: list[int]) -> None:
+    files = [(str(number), size) for number, size in enumerate(sizes)]
+    assert [shard.bytes for shard in divide(files, 4, in_order=True).shards] == shards
 
 
 def test_auto_is_one_shard_for_each_2_gb_and_64_at_most() -> None:
