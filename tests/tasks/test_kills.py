@@ -95,9 +95,9 @@ def without_requests(result: StepReport) -> dict[str, Any]:
     return result.result() | {"content": None, "details": {**result.details, "requests": 0}}
 
 
-def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_requests: int) -> StepReport:
+def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_requests: int, shards: int = 0) -> StepReport:
     del max_concurrent_requests  # it is always that of two groups
-    return job.run(url, **SMALL)
+    return job.run(url, **SMALL, shards=shards)
 
 
 def _pseudonymizer(compression: bool, **more: Any) -> Killable:
@@ -137,6 +137,10 @@ STEPS = {
     "flattening": Killable(
         flattening.FlatteningJob, flattening.serving, flattened, fill_flattening, flattening.FlatteningJob.tables,
         "flattening/ledger.ndjson", (2, 5, 6), 2 + 5 + 6 - 3 * 2, without_requests,
+    ),
+    "flattening, shards": Killable(
+        flattening.FlatteningJob, flattening.serving, partial(flattened, shards=3), fill_flattening,
+        flattening.FlatteningJob.tables, "flattening/ledger.ndjson", (2, 5, 6), 2 + 5 + 6 - 3 * 2, without_requests,
     ),
 }  # fmt: skip
 
