@@ -95,18 +95,6 @@ class ObjectStoreChild(Child):
                 )
         return found
 
-    def unfinished(self, bucket: str = BUCKET) -> list[str]:
-        """Return the keys of multipart uploads that were neither completed nor aborted."""
-        uploads = self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())
-        return sorted(upload["Key"] for upload in uploads)
-
-    def make_bucket(self, name: str, *, versioned: bool = False) -> None:
-        """Create a bucket."""
-        client = self.client()
-        client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
-        if versioned:
-            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-
     def stop(self, timeout: float = 5.0) -> None:
         """End the process and wait for it; kill it after ``timeout`` seconds. Further calls do nothing."""
         if self._client is not None:

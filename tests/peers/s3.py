@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 
 from config import PipelineConfig
+from deployments.sandbox.objectstore import BUCKET, REGION, ObjectStoreChild
 from tasks.send.comparison import compare
 from tasks.send.s3.upload import MIB, Sizes, run
 from tasks.send.step import STEP
@@ -99,6 +100,19 @@ def victim(job: S3Job, url: str, bucket: str = "sluice-demo", shards: int = 1) -
     assert process.stdout.readline() == "ready\n"
     process.stdout.close()
     return process
+
+
+def make_bucket(store: ObjectStoreChild, name: str) -> None:
+    """Create a versioned bucket."""
+    client = store.client()
+    client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+    client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+
+
+def unfinished_uploads(store: ObjectStoreChild, bucket: str = BUCKET) -> list[str]:
+    """Return the keys of multipart uploads that were neither completed nor aborted."""
+    uploads = store.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+    return sorted(upload["Key"] for upload in uploads)
 
 
 def sha256(content: bytes) -> str:

@@ -169,20 +169,27 @@ def undisturbed(step: Killable, directory: Path, lines: int) -> tuple[dict[str, 
         return step.made(job), f"{step.reported(result)}\n", len(service.requests)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-def test_after_three_kills_all_is_byte_for_byte_that_of_an_undisturbed_run(tmp_path: Path, name: str) -> None:
+def continues_after_kills(
+    directory: Path, name: str, start_killed: Callable[[str, Any, str], subprocess.Popen[str]]
+) -> None:
+    """Assert that a step killed at its moments ends as an undisturbed one. ``start_killed`` starts what is killed."""
     step, lines = STEPS[name], 80 if name.startswith("pseudonymizer") else 40
-    expected, reported, total = undisturbed(step, tmp_path / "undisturbed", lines)
-    job = filled(step, tmp_path / "job", lines)
+    expected, reported, total = undisturbed(step, directory / "undisturbed", lines)
+    job = filled(step, directory / "job", lines)
     with step.serving() as service:
         for moment in step.moments:
             service.requests.clear()
-            service.kill_at(moment, lambda: start(name, job, service.url))
+            service.kill_at(moment, lambda: start_killed(name, job, service.url))
         service.requests.clear()
         assert finish(name, job, service.url) == reported
         assert len(service.requests) <= total - step.spared
     assert step.made(job) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_after_three_kills_all_is_byte_for_byte_that_of_an_undisturbed_run(tmp_path: Path, name: str) -> None:
+    continues_after_kills(tmp_path, name, start)
 
 
 @pytest.mark.campaign

@@ -16,6 +16,7 @@ from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO
 from tests.docs.pages import DOCS, PageBlock, blocks
 from tests.e2e.docs.place import ExamplePlace
 from tests.e2e.docs.services import SECRET, ExampleServices, services
+from tests.peers.s3 import make_bucket
 
 EXAMPLES = [block for page in DOCS for block in blocks(page, "yaml") if page.name != "from-aether.md"]
 """Those of all pages. ``test_connect`` runs the file of aether."""
@@ -56,7 +57,7 @@ def test_an_example_configuration_runs_as_a_job(
     place.environment |= dict.fromkeys(variables, SECRET) | {"CA_BUNDLE": str(running.ca_bundle)}
     if configuration["services"].get("send", {}).get("send_as") == "s3_upload":
         with objectstore.start_object_store() as store:
-            store.make_bucket(configuration["services"]["send"]["s3"]["bucket"])
+            make_bucket(store, configuration["services"]["send"]["s3"]["bucket"])
             place.known["objectstore"] = store.url
             run(place, example, steps)
             assert store.objects("project-x", "deliveries/").keys()

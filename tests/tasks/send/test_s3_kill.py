@@ -15,7 +15,17 @@ import pytest
 from deployments.sandbox.objectstore import start_object_store
 from tasks.send.s3.upload import MIB
 from tests.conftest import kill, wait_until
-from tests.peers.s3 import SMALL, S3Job, S3Request, configuration, scripted, sha256, victim
+from tests.peers.s3 import (
+    SMALL,
+    S3Job,
+    S3Request,
+    configuration,
+    make_bucket,
+    scripted,
+    sha256,
+    unfinished_uploads,
+    victim,
+)
 from tests.peers.server import Raw
 
 MOMENTS: dict[str, Callable[[S3Request], bool]] = {
@@ -81,7 +91,7 @@ def test_thirty_moments(tmp_path: Path) -> None:
     draw = random.Random(20)
     killed = 0
     with start_object_store() as store:
-        store.make_bucket("kills", versioned=True)
+        make_bucket(store, "kills")
         config = configuration(store.url, bucket="kills")
         for number in range(30):
             job = S3Job(tmp_path / f"{number}", job_id=f"job-{number}")
@@ -98,7 +108,7 @@ def test_thirty_moments(tmp_path: Path) -> None:
             objects = store.objects("kills", f"{job.job_id}/")
             assert {key: found.sha256 for key, found in objects.items()} == expected
             assert {key: found.metadata["sha256"] for key, found in objects.items()} == expected
-            assert store.unfinished("kills") == []
+            assert unfinished_uploads(store, "kills") == []
             assert job.send(config, sizes=SMALL).details["uploaded"] == 0
             assert store.objects("kills", f"{job.job_id}/") == objects
     assert killed >= 15, "most of them have to be killed while they upload"

@@ -14,7 +14,7 @@ from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_obje
 from tasks.send.s3.upload import MIB, findings
 from tasks.send.step import run
 from tasks.shared.errors import InputError, SluiceError
-from tests.peers.s3 import SMALL, S3Job, configuration, sha256
+from tests.peers.s3 import SMALL, S3Job, configuration, make_bucket, sha256, unfinished_uploads
 
 NO_DATA = ("NOTES.txt", "README.md", "Thumbs.db", ".DS_Store", "desktop.ini", "a.ndjson~", "#a.ndjson#", "csv/~$b.xlsx")
 LINE = b'{"resourceType":"Patient","id":"p"}\n'
@@ -86,7 +86,7 @@ def test_any_file_name_is_a_key(store: ObjectStoreChild, job: S3Job, name: str) 
 @pytest.mark.slow
 def test_sent_twice_leaves_the_bucket_as_after_one_time(store: ObjectStoreChild, job: S3Job) -> None:
     store_name = f"versioned-{os.getpid()}"
-    store.make_bucket(store_name, versioned=True)
+    make_bucket(store, store_name)
     config = configuration(store.url, bucket=store_name)
     job.write("a.ndjson", LINE)
     job.write("large.ndjson", os.urandom(7 * MIB))
@@ -129,7 +129,7 @@ def test_a_file_above_the_threshold_goes_in_parts(store: ObjectStoreChild, job: 
     assert objects["job-1/large.ndjson"].sha256 == sha256(content)
     assert objects["job-1/large.ndjson"].content_type == "application/fhir+ndjson"
     assert objects["job-1/large.ndjson"].metadata == {"sha256": sha256(content)}
-    assert store.unfinished() == []
+    assert unfinished_uploads(store) == []
 
 
 def test_what_a_killed_run_of_this_job_left_unfinished_is_aborted(store: ObjectStoreChild, job: S3Job) -> None:
@@ -138,7 +138,7 @@ def test_what_a_killed_run_of_this_job_left_unfinished_is_aborted(store: ObjectS
         client.create_multipart_upload(Bucket=BUCKET, Key=key)
     job.write("a.ndjson", LINE)
     job.send(store.url)
-    assert store.unfinished() == ["job-10/other.ndjson"]
+    assert unfinished_uploads(store) == ["job-10/other.ndjson"]
     for upload in client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]:
         client.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
 

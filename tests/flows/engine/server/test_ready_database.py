@@ -30,11 +30,17 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cached(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the database in a cache directory of its own."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the database in a cache directory of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = cached_at()
     assert place is not None
+    return place
+
+
+@pytest.fixture
+def cached(place: Path, migrated_database: Path) -> Path:
+    """Return the database in a cache directory of its own."""
     place.parent.mkdir(mode=0o700, parents=True)
     place.write_bytes(migrated_database.read_bytes())
     place.chmod(0o600)
@@ -48,13 +54,8 @@ def tables(path: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_the_first_server_keeps_what_it_made_and_later_ones_copy_it(
-    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_server_keeps_what_it_made_and_later_ones_copy_it(tmp_path: Path, path: Path, place: Path) -> None:
     """Also of two that begin at once, beside a damaged one that is kept."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = cached_at()
-    assert place is not None
     place.parent.mkdir(mode=0o700, parents=True)
     place.write_bytes(b"x")
     with EmbeddedServer(tmp_path / "a") as first, EmbeddedServer(tmp_path / "b") as second:
@@ -87,13 +88,8 @@ def test_without_a_cache_directory_and_after_a_kill_prefect_migrates_to_the_same
     assert made == tables(migrated_database)
 
 
-def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(
-    tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_directory_in_which_it_cannot_be_kept_keeps_nothing(migrated_database: Path, place: Path) -> None:
     """Full, or in use by another process that keeps one."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = cached_at()
-    assert place is not None
     place.mkdir(mode=0o700, parents=True)
     database._store_in_cache(migrated_database.read_bytes())
     assert {one.suffix for one in place.parent.iterdir()} == {".db", ".lock"}
