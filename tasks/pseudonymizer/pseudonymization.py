@@ -135,8 +135,8 @@ class _PseudonymizerRun:
     def _all(self) -> None:
         sources = self._outputs.sources
         self._context.meter.work_on(source.path for source in sources)
-        kept = self._context.whole.state(STATE) / IDENTITIES
-        self._identities = self._open_identities(kept)
+        shards = [state / IDENTITIES for state in self._context.shard_states(STATE)]
+        self._identities = self._open_identities([path for path in shards if path.exists()])
         needed = True
         try:
             self._affected = Affected(self._identities, self._outputs.total())
@@ -150,26 +150,26 @@ class _PseudonymizerRun:
             self._rest([source for source in sources if not source.finished])
             self._refuse_contradictions()
             if self._context.part is None:
-                self._context.remove_shard_states(STATE)
+                for path in shards:
+                    path.unlink(missing_ok=True)
                 needed = False
         except MixedUpError:
             needed = False
-            for source in sources:  # which of the answers was the wrong one nobody knows
-                self._outputs.forget(source)
-            kept.unlink(missing_ok=True)  # nor of those of other shards (``prepare``)
+            # Which of the answers was the wrong one nobody knows, also of those of other shards (``prepare``).
+            (self._context.whole.state(STATE) / LEDGER).unlink(missing_ok=True)
             raise
         finally:
             self._identities.close(keep=needed)
 
-    def _open_identities(self, kept: Path) -> IdentityMap:
-        """Return the map of this run; ``kept`` is the file of the job's own process."""
-        path = self._state / IDENTITIES
+    def _open_identities(self, shards: list[Path]) -> IdentityMap:
+        """Return the map of this run: a shard compares with what the parent did, the whole step with its shards."""
+        path, kept = self._state / IDENTITIES, self._context.whole.state(STATE) / IDENTITIES
         # Without data of an earlier run none follows from what it saw.
         anew = not any(source.finished or source.after for source in self._outputs.sources)
         parts = [kept] if path != kept else []
         if self._context.part is None and not anew:
-            parts = [state / IDENTITIES for state in self._context.shard_states(STATE)]
-        return IdentityMap(path, anew=anew, parts=[part for part in parts if part.exists()])
+            parts = shards
+        return IdentityMap(path, anew=anew, parts=parts)
 
     def _refuse_contradictions(self) -> None:
         if self._identities.contradicts():

@@ -48,13 +48,14 @@ def warnings(context: CheckContext) -> Iterator[str]:
 def prepare(context: StepContext) -> None:
     """Check all files of a divided step, and make the key of its hashes. Raises ``StorageError`` and ``DataError``.
 
-    Answers were mixed up if shards have begun and there is no key any more: then all files are made again.
+    Answers were mixed up if shards have begun and there is no ledger any more: then all files are made again.
     """
     refuse_clashes(context.files())
     state = context.state(STATE)
-    if context.shard_states(STATE) and not (state / IDENTITIES).exists():
-        (state / LEDGER).unlink(missing_ok=True)
+    if not (state / LEDGER).exists():
+        (state / IDENTITIES).unlink(missing_ok=True)
         context.remove_shard_states("")  # their receipts, too
+    Ledger(state / LEDGER).close()
     IdentityMap(state / IDENTITIES).close()
 
 

@@ -147,7 +147,6 @@ class _Validation:
                     report.close()
         if self._context.part is None:
             assemble(self._directory / FINDINGS_TABLE, map(places.fragment, self._reports))
-            self._context.remove_shard_states(REPORTS)
         return self._result()
 
     # Reading

@@ -13,11 +13,11 @@ import pytest
 
 from tasks.pseudonymizer.agreement import MixedUpError
 from tasks.pseudonymizer.answer_check import outline_of
+from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import Outputs
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.step import StepContext
 from tests.peers.pseudonymization import FakePseudonymizer, PseudonymizerJob, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
 from tests.peers.shards import KilledError, digests, kill_at_call
@@ -53,7 +53,7 @@ def undivided(directory: Path) -> tuple[dict[str, str], dict[str, Any]]:
 def left_of(job: PseudonymizerJob) -> list[str]:
     """Return the files of the step's own that are left."""
     places = (job.directory / ".results").rglob("*"), (job.directory / "pseudonymizer").rglob("*")
-    return sorted(path.name for place in places for path in place if path.is_file())
+    return sorted({path.name for place in places for path in place if path.is_file()})
 
 
 def test_whose_a_value_is_has_one_hash_in_all_processes() -> None:
@@ -71,6 +71,8 @@ def test_outputs_report_and_requests_are_those_of_an_undivided_run(
     with FakePseudonymizer(pseudonyms) as service:
         assert run(job, service.url, shards=shards, order=order) == report
         assert [b'"core"' in request.resource for request in service.requests] == [True] * 5 + [False] * 12
+        run(job, service.url, shards=shards)  # killed before its result was stored
+        assert len(service.requests) == 17
     assert digests(job.output) == expected
     assert left_of(job) == ["ledger.ndjson", "shards.json"]
 
@@ -79,7 +81,7 @@ def test_outputs_report_and_requests_are_those_of_an_undivided_run(
     ("where", "name", "call", "more"),
     [
         (Outputs, "finish", 0, 5), (Outputs, "finish", 1, 7), (Outputs, "finish", 3, 7), (Ledger, "adopt", 0, 0),
-        (Ledger, "adopt", 2, 0), (StepContext, "remove_shard_states", 0, 0),
+        (Ledger, "adopt", 2, 0), (IdentityMap, "contradicts", 4, 0),
     ],
 )  # fmt: skip
 def test_killed_anywhere_only_what_was_under_way_is_sent_again(
