@@ -152,10 +152,9 @@ def report(
     """
     from flows.commands import report as command
 
-    asked = command.ReportRequest(
+    return command.report(
         config, job, overrides, recipient=reader is not None, as_json=as_json, browser=browser, out=out, check=check
     )
-    return command.report(asked)
 
 
 @group.command()

@@ -7,8 +7,6 @@ first; otherwise Prefect is not imported.
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -34,21 +32,17 @@ STOPS = 5
 """The exit code with ``--check`` when something speaks against a release."""
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """The arguments of ``job report``."""
-
-    config: str
-    job: str
-    overrides: Sequence[str] = ()
-    recipient: bool = False
-    as_json: bool = False
-    browser: bool = False
-    out: Path | None = None
-    check: bool = False
-
-
-def report(asked: ReportRequest) -> int:
+def report(
+    config: str,
+    job: str,
+    overrides: tuple[str, ...],
+    *,
+    recipient: bool,
+    as_json: bool,
+    browser: bool,
+    out: Path | None,
+    check: bool,
+) -> int:
     """Print the path of a job's newest report, its stops and points to check; return 0, or ``STOPS`` with ``check``.
 
     Raises:
@@ -57,36 +51,37 @@ def report(asked: ReportRequest) -> int:
             it covers.
         StorageError: the copy cannot be written.
     """
-    if asked.out is not None:
-        check_target("--out", asked.out)
-    loaded = load(asked.config, asked.overrides)
-    with opened(loaded, asked.job) as session:
-        record = session.job(session.find(asked.job))
+    if out is not None:
+        check_target("--out", out)
+    loaded = load(config, overrides)
+    with opened(loaded, job) as session:
+        record = session.job(session.find(job))
         directory = JobDirectory.of(session.jobs_dir, record.id)
     if _is_due(directory, record):
         from flows.commands import continue_job
 
-        continue_job.report_again(continue_job.ContinueRequest(asked.config, record.id, tuple(asked.overrides)))
+        continue_job.report_again(continue_job.ContinueRequest(config, record.id, overrides))
         with opened(loaded, record.id) as session:
             record = session.job(record.id)
-    found = _found(directory, record, recipient=asked.recipient)
-    place = files.document if asked.as_json else files.page
-    path = place(directory.path, found.step, recipient=asked.recipient)
+    found = _found(directory, record, recipient=recipient)
+    page = files.page(directory.path, found.step, recipient=recipient)
+    path = files.document(directory.path, found.step, recipient=recipient) if as_json else page
     text = f"{found.model_dump_json(indent=2)}\n"
-    if asked.out is not None:
-        path = write_file(asked.out.absolute(), (text if asked.as_json else html(found)).encode())
-    if asked.as_json and asked.out is None:
+    if out is not None:
+        path = write_file(out.absolute(), (text if as_json else html(found)).encode())
+        page = page if as_json else path
+    if as_json and out is None:
         write(text)
     else:
         print_line("\n".join([str(path), *lines(found)]))
-    if asked.browser and not webbrowser.open(_page_of(asked, directory, found, path).as_uri()):
+    if browser and not webbrowser.open(page.as_uri()):
         print_line("no browser found: open the file above yourself", err=True)
-    if asked.check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
+    if check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
         raise DataError(
             "report-differs", OTHER_THAN_SEEN, context=str(directory.path),
             hint="restore the files: the report covers only the original ones",
         )  # fmt: skip
-    return STOPS if asked.check and found.tiles.stops else 0
+    return STOPS if check and found.tiles.stops else 0
 
 
 def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
@@ -96,11 +91,6 @@ def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
     except (ValidationError, ConfigError):
         return False  # of another version, or the file is gone: the report that is there is shown
     return why_again(directory.path, record, config, on_demand=True) is not None
-
-
-def _page_of(asked: ReportRequest, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:
-    """Return the path of the page for a browser."""
-    return files.page(directory.path, found.step, recipient=asked.recipient) if asked.as_json else path
 
 
 def _found(directory: JobDirectory, record: JobRecord, *, recipient: bool) -> ReleaseReport:

@@ -240,31 +240,20 @@ def saved_form(
     The form shows ``description`` and the texts of ``fields``. If the answer to the call was lost, its repetition is
     refused: another form is then saved under another key.
     """
+    form = worded(fields).with_initial_data(description=description)
     while True:
-        key, state = form_state(position, deployed=deployed)
+        pause_key = f"{position}-{uuid4().hex[:8]}"
+        state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
+        keys = keyset_from_paused_state(state)
+        state.state_details.run_input_keyset = {str(key): value for key, value in keys.items()}
         try:
-            save_form(job_id, state, description, fields)
+            with translated():
+                form.save(keys, flow_run_id=UUID(job_id))
         except NetworkError as error:
             if error.status != 409:
                 raise
         else:
-            return key, state
-
-
-def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
-    """Return the key under which the answers to the form are stored, and the state that parks this run."""
-    pause_key = f"{position}-{uuid4().hex[:8]}"
-    state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
-    keyset = keyset_from_paused_state(state)
-    state.state_details.run_input_keyset = {str(key): value for key, value in keyset.items()}
-    return keyset["response"], state
-
-
-def save_form(job_id: str, state: State[Any], description: str, fields: FieldWords) -> None:
-    """Save the form of a run that is about to be parked in ``state``."""
-    form = worded(fields).with_initial_data(description=description)
-    with translated():
-        form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
+            return keys["response"], state
 
 
 def worded(fields: FieldWords) -> type[WaitForm]:
