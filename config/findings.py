@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from config.fields import nearest
+
+if TYPE_CHECKING:
+    from config.loader import LoadedConfig
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,17 @@ def about(key: str, predicate: str) -> str:
 
 
 class ConfigError(Exception):
-    """The configuration is rejected (exit code 2); ``findings`` holds everything that was found, errors first."""
+    """The configuration is rejected (exit code 2); ``findings`` holds everything that was found, errors first.
+
+    ``partial`` is what can be read of it, with defaults in place of wrong values, to look for the files it names;
+    ``None`` if there is nothing to read.
+    """
 
     exit_code = 2
 
-    def __init__(self, findings: Iterable[Finding]) -> None:
+    def __init__(self, findings: Iterable[Finding], *, partial: LoadedConfig | None = None) -> None:
         self.findings: tuple[Finding, ...] = tuple(findings)
+        self.partial = partial
         super().__init__("\n\n".join(finding.render() for finding in self.findings))
 
 

@@ -138,9 +138,14 @@ class _Loading:
             steps=self.steps,
         )
         self.findings += [self._located(finding) for finding in check(facts)]
+        loaded = LoadedConfig(config, self.path, tuple(self.findings), self._sources())
         if any(finding.level == "error" for finding in self.findings):
-            raise ConfigError(sorted(self.findings, key=lambda finding: finding.level))  # errors before warnings
-        return LoadedConfig(config, self.path, tuple(self.findings), self._sources())
+            known = tuple(step for step in self.steps or () if step is not None)
+            block = config.pipeline.model_copy(update={"enabled_steps": known})
+            partial = replace(loaded, config=config.model_copy(update={"pipeline": block}))
+            # Errors before warnings.
+            raise ConfigError(sorted(self.findings, key=lambda finding: finding.level), partial=partial)
+        return loaded
 
     # --- deprecated keys ---
 

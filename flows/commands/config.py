@@ -27,8 +27,14 @@ def check(config: str, overrides: tuple[str, ...]) -> int:
     from config import ConfigError
     from flows.jobs_dir import load
 
-    loaded = load(config, overrides)
-    findings = [*loaded.unreadable(), *loaded.warnings]
+    try:
+        loaded = load(config, overrides)
+    except ConfigError as error:
+        if error.partial is None:
+            raise
+        findings = [*error.findings, *error.partial.unreadable()]
+    else:
+        findings = [*loaded.unreadable(), *loaded.warnings]
     if any(finding.level == "error" for finding in findings):
         raise ConfigError(sorted(findings, key=lambda finding: finding.level))
     print_findings(findings)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.commands import complete
+
+if TYPE_CHECKING:
+    from tasks.shared.errors import InputError
 
 config_argument = click.argument("config", shell_complete=complete.files)
 job_argument = click.argument("job", shell_complete=complete.jobs)
@@ -38,7 +41,7 @@ class ShardsType(click.IntRange):
 
 
 def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the arguments of a new job to a command, which gets them as its first argument, a ``JobInputs``."""
+    """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
 
     @functools.wraps(function)
     def command(
@@ -53,6 +56,7 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         from flows.job.inputs import gather
 
+        wrong: list[InputError] = []
         job = gather(
             config,
             inputs,
@@ -60,8 +64,9 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
             anonymization_config=anonymization_config,
             patients=patients,
             overrides=(*overrides, *([f"pipeline.shards={shards}"] if shards is not None else [])),
+            wrong=wrong,
         )
-        return function(job, **more)
+        return function(job, wrong, **more)
 
     for decorate in (
         click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ from flows.output import print_json, print_line, write
 
 if TYPE_CHECKING:
     from flows.job.inputs import JobInputs
+    from tasks.shared.errors import InputError
 
 
 @click.group("pipeline")
@@ -31,23 +33,23 @@ def group() -> None:
 @no_progress_option
 @status_option
 @click.option("--detach", is_flag=True, help="Hand the run to a Prefect deployment instead of running it here.")
-def start(job: JobInputs, no_progress: bool, as_json: bool, detach: bool) -> int:
+def start(job: JobInputs, wrong: Sequence[InputError], no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
 
     CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
     """
     from flows.commands import start
 
-    return start.start(job, progress=not no_progress, as_json=as_json, detach=detach)
+    return start.start(job, wrong, progress=not no_progress, as_json=as_json, detach=detach)
 
 
 @group.command()
 @job_inputs
-def plan(job: JobInputs) -> int:
+def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
     """Run the checks of start, and start nothing."""
     from flows.commands import start
 
-    return start.plan(job)
+    return start.plan(job, wrong)
 
 
 @group.command("continue")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
-from config import LoadedConfig
+from config import ConfigError, Finding, LoadedConfig
 from flows.engine import api_address
 from flows.engine.flow_runs import choose_deployment, run_deployment, set_labels
 from flows.engine.reached import chosen_api
@@ -26,7 +26,7 @@ from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
-from tasks.shared.errors import SluiceError, TerminalError
+from tasks.shared.errors import InputError, SluiceError, TerminalError
 from tasks.shared.publication import without_names
 from tasks.shared.units import human_count
 
@@ -34,9 +34,10 @@ _said: set[str] = set()
 """What this command printed as doubtful before it ran the job."""
 
 
-def plan(inputs: JobInputs) -> int:
+def plan(inputs: JobInputs, wrong: Sequence[InputError] = ()) -> int:
     """Run the preflight only: print every finding, and whether the job can start."""
-    loaded = inputs.load()
+    if (loaded := load_job(inputs, wrong)) is None:
+        return 2
     code = check(loaded, inputs)
     if code == 0:
         from flows.shards.plan import shard_lines, shard_warnings
@@ -51,6 +52,30 @@ def plan(inputs: JobInputs) -> int:
     return code
 
 
+def load_job(inputs: JobInputs, wrong: Sequence[InputError]) -> LoadedConfig | None:
+    """Return the configuration of a new job. If it or an argument is ``wrong``, print all findings, also about files,
+    and return ``None``.
+    """
+    from flows.job.preflight import file_findings
+
+    findings: Sequence[Finding]
+    try:
+        loaded = inputs.load()
+    except ConfigError as error:
+        partial, findings = error.partial, error.findings
+    except InputError as error:  # of the jobs directory
+        if not wrong:
+            raise
+        wrong, partial, findings = [*wrong, error], None, ()
+    else:
+        if not wrong:
+            return loaded
+        partial, findings = loaded, loaded.warnings
+    files = file_findings(partial.config, inputs, wrong, findings) if partial is not None else ()
+    print_findings([*wrong, *findings, *files])
+    return None
+
+
 def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
     """Print all findings that can be found before a job exists; return their exit code, 0 without findings."""
     from flows.job.preflight import exit_code, preflight
@@ -61,9 +86,10 @@ def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
     return exit_code(findings)
 
 
-def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
+def start(inputs: JobInputs, wrong: Sequence[InputError] = (), *, progress: bool, as_json: bool, detach: bool) -> int:
     """Run the preflight, create the job, and run it here or hand it to a deployment."""
-    loaded = inputs.load()
+    if (loaded := load_job(inputs, wrong)) is None:
+        return 2
     if code := check(loaded, inputs):
         return code
     if detach:

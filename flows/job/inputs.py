@@ -161,32 +161,46 @@ def gather(
     anonymization_config: str | None = None,
     patients: str | None = None,
     overrides: Sequence[str] = (),
+    wrong: list[InputError] | None = None,
 ) -> JobInputs:
     """Make ``JobInputs`` from a command line; relative paths are relative to the working directory.
+
+    Errors are added to ``wrong``, if it is given, and the arguments are left out.
 
     Raises:
         InputError: an argument is neither a CRTDL nor a directory nor a URL, or one kind is given twice.
     """
     crtdl: str | None = None
+    source: str | None = None
+    found: list[InputError] = []
+    if directory is not None and is_url(directory):
+        found.append(InputError("dir-is-url", "--dir takes a directory, not a URL", hint="give the URL as INPUT"))
+    elif directory:
+        source = str(Path(directory).absolute())
     if "" in (directory, *positional):
         # From an unset shell variable. As a path it would be the working directory, whatever its content.
-        raise InputError(
+        found.append(InputError(
             "argument-empty", "an empty text is given where a path or a URL is expected",
             context="--dir" if directory == "" else "INPUT", hint="check whether a variable of the shell is unset",
-        )  # fmt: skip
-    source = str(Path(directory).absolute()) if directory is not None else None
-    if directory is not None and is_url(directory):
-        raise InputError("dir-is-url", "--dir takes a directory, not a URL", hint="give the URL as INPUT")
-    for argument in positional:
-        kind, value = classify(argument)
-        if kind == "crtdl":
-            if crtdl is not None:
-                raise InputError("two-crtdls", "two CRTDL files are given", hint="give one")
+        ))  # fmt: skip
+    for argument in filter(None, positional):
+        try:
+            kind, value = classify(argument)
+        except InputError as error:
+            found.append(error)
+            continue
+        if kind == "crtdl" and crtdl is not None:
+            found.append(InputError("two-crtdls", "two CRTDL files are given", hint="give one"))
+        elif kind == "crtdl":
             crtdl = value
+        elif source is not None and source != value:
+            found.append(InputError("two-inputs", "two inputs are given", hint="give one directory or URL, or --dir"))
         else:
-            if source is not None and source != value:
-                raise InputError("two-inputs", "two inputs are given", hint="give one directory or URL, or --dir")
             source = value
+    if found and wrong is None:
+        raise found[0]
+    if wrong is not None:
+        wrong.extend(found)
     return JobInputs(
         config=str(Path(config).absolute()),
         crtdl=crtdl,

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from config import STEPS, LoadedConfig, PipelineConfig, Role, has_role
+from config import STEPS, ConfigError, Finding, LoadedConfig, PipelineConfig, Role, has_role
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
@@ -27,6 +27,9 @@ from tasks.shared.units import human_bytes
 
 RESERVE = 100_000_000
 """Bytes that must stay free on the disk of the jobs directory besides the data."""
+
+_INPUT_KEYS = {"services.local_import.dir", "services.http_import.urls"}
+"""Keys that an INPUT on the command line overrides."""
 
 
 def preflight(
@@ -62,6 +65,24 @@ def preflight(
         for service in (service for step in steps for service in step.services(config)):
             findings.extend(_probe_service(service, config, tell))
     return findings
+
+
+def file_findings(
+    config: PipelineConfig, inputs: JobInputs, wrong: Sequence[SluiceError], findings: Sequence[Finding]
+) -> Iterator[SluiceError]:
+    """Yield the findings about files, for a job with ``wrong`` arguments or ``findings`` of its configuration.
+
+    No server is asked. Nothing is found about a key that has a finding, or an input that a wrong argument was to give.
+    """
+    context = CheckContext(config, inputs.step_inputs(), online=False)
+    keys = {finding.key for finding in findings}
+    if wrong and inputs.input is None:
+        keys |= _INPUT_KEYS
+    steps = [declared(name) for name in dict.fromkeys(config.pipeline.enabled_steps)]
+    found = list(_crtdl(context, steps, None)) if inputs.crtdl is not None or not wrong else []
+    for step in steps:
+        found += step.checks(context)
+    yield from (one for one in found if (one.context or "").partition(":")[0] not in keys)
 
 
 def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
@@ -115,7 +136,10 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> It
     elif is_special(path):
         yield not_a_file("CRTDL", path)
     else:
-        rules = enrichment_rules(context.config.services.crtdl_preprocessing)
+        try:
+            rules = enrichment_rules(context.config.services.crtdl_preprocessing)
+        except ConfigError:
+            rules = ()  # a finding of the configuration
         yield from crtdl_preprocessing.findings(path, rules)
 
 
