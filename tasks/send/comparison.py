@@ -26,7 +26,8 @@ from tasks.shared.files.inventory import (
     state_of,
     take_inventory,
 )
-from tasks.shared.files.names import CORE, base_name
+from tasks.shared.files.names import CORE, base_name, is_ndjson_name
+from tasks.shared.shards import division_path
 from tasks.shared.step import StepContext
 
 WITHOUT_RECORD: Final = (
@@ -58,6 +59,11 @@ class InputComparison:
         for path in paths:
             self.verify(path)
         return required(paths, self.directory)
+
+    def resource_files(self) -> list[Path]:
+        """Return those of them that hold resources: NDJSON, not in a folder. Raises as ``files`` does."""
+        found = [path for path in self.files() if path.parent == self.directory and is_ndjson_name(path.name)]
+        return required(found, self.directory)
 
     def _place(self, path: Path) -> tuple[bool, str]:
         name = self.name(path)
@@ -139,7 +145,7 @@ def compare(context: StepContext) -> InputComparison:
         removes = ", which removes the corrected files" if recorded.step == "wait" else ""
         again = f": {context.again(recorded.position)}{removes}"
         raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
-    if part is not None and (before is None or now != before):
+    if before != now and (before is not None or part is not None):
         listed = differences(before, now) if before is not None else ["the list of the files is gone"]
         raise _differs(f"send: {directory.name}/ is not as it was compared before the shards were sent", listed)
     progress.begin("sending")
@@ -165,7 +171,7 @@ def forget_comparison(context: StepContext) -> None:
 
 
 def _kept_comparison(context: StepContext) -> Path:
-    return context.job_dir / ".results" / f"{context.position}-compared.ndjson"
+    return division_path(context.job_dir, context.position).with_name("compared.ndjson")
 
 
 def _known_hashes(before: Inventory, part: frozenset[str] | None, folder: Path) -> Known:

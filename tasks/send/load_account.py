@@ -84,8 +84,6 @@ class LoadAccount:
         self._progress = progress
         self.failures = failures
         self.sources: dict[str, LoadSource] = {}
-        self.bytes_out = 0
-        self.deferred = 0
         self.put_off_in_a_row = 0
         """Resources that were put off since the last one that got in."""
 
@@ -131,15 +129,15 @@ class LoadAccount:
         """Enter what became of resources."""
         match outcome:
             case SentTransaction(resources, body):
-                self.bytes_out += body
-                self._sent(resources)
+                self._sent(resources, body)
             case Deferred(resources):
                 self.put_off_in_a_row += len(resources)
-                for resource in resources:
-                    if not self._waiting.holds(resource):
-                        self._supersede(resource)
-                        self._waiting.put(resource)
-                        self.deferred += 1
+                new = [resource for resource in resources if not self._waiting.holds(resource)]
+                for resource in new:
+                    self._supersede(resource)
+                    self._waiting.put(resource)
+                for file, count in Counter(resource.file for resource in new).items():
+                    self._ledger.done(file, (), deferred=count)
             case Collapsed(resources):
                 self._done(resources, "collapsed")
             case Failed(resource, verdict):
@@ -150,7 +148,8 @@ class LoadAccount:
                 self._log(resource.file, resource.line, resource.type, reason)
 
     def count(self, what: str) -> int:
-        """Return the number of resources ``sent`` or ``collapsed`` by this run and earlier ones."""
+        """Return the number of resources ``sent``, ``collapsed`` or ``deferred``, or the ``bytes`` of transactions, by
+        this run and earlier ones."""
         return sum(source.account.counts[what] for source in self.sources.values())
 
     def facts(self) -> LoadFacts:
@@ -172,17 +171,17 @@ class LoadAccount:
                 hint="this is a defect; continuing the job sends what the ledger does not know as sent",
             )
 
-    def _sent(self, resources: Sequence[Resource]) -> None:
+    def _sent(self, resources: Sequence[Resource], body: int) -> None:
         if not resources:
             return
         self.put_off_in_a_row = 0
-        if self.deferred and len(self._waiting):
+        if len(self._waiting):
             for resource in resources:
                 if self._waiting.holds(resource):
                     self._waiting.take_out(resource.key)
                 else:
                     self._supersede(resource)
-        self._done(resources, "sent")
+        self._done(resources, "sent", body)
         self._progress.add(resources=len(resources))
 
     def _supersede(self, resource: Resource) -> None:
@@ -193,12 +192,13 @@ class LoadAccount:
             self._ledger.done(file, [ordinal], collapsed=1)
             self._close(self.sources[file])
 
-    def _done(self, resources: Sequence[Resource], how: str) -> None:
+    def _done(self, resources: Sequence[Resource], how: str, body: int = 0) -> None:
         self._progress.hand_in(len(resources))
         files = {resource.file for resource in resources}
         for file in sorted(files):
             ordinals = [resource.ordinal for resource in resources if len(files) == 1 or resource.file == file]
-            self._ledger.done(file, ordinals, **{how: len(ordinals)})
+            self._ledger.done(file, ordinals, **{how: len(ordinals), "bytes": body})
+            body = 0  # counted for the first file
             self._close(self.sources[file])
 
     def _close(self, source: LoadSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Sequence
 
 from config import PipelineConfig, SendMode
@@ -13,13 +14,17 @@ from tasks.send.comparison import (
     compare_before_shards,
     forget_comparison,
 )
+from tasks.send.order import holds_patients
+from tasks.send.shared_ids import find_shared_ids, shared_ids_path
 from tasks.send.transfer import transfer
 from tasks.shared.errors import InputError, storage_errors
 from tasks.shared.files.data_directory import finished_files, left_alone, left_alone_warning
+from tasks.shared.files.kept_answers import FAILED
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.report import StepReport
-from tasks.shared.step import Reads, Splits, Step, StepContext
+from tasks.shared.shards import load_division
+from tasks.shared.step import Reads, Splits, Step, StepContext, input_files
 
 
 def reads(config: PipelineConfig) -> Reads:
@@ -42,6 +47,8 @@ def run(context: StepContext) -> StepReport:
     result = _mode(mode)(context, compared)
     if context.part is None:
         forget_comparison(context)
+        with storage_errors(context.job_dir):
+            shared_ids_path(context).unlink(missing_ok=True)
     notes = (*_left_alone(context), *(() if compared.recorded else (WITHOUT_RECORD,)))
     return result.model_copy(update={"warnings": (*notes, *result.warnings)})
 
@@ -65,13 +72,22 @@ def _left_alone(context: StepContext) -> tuple[str, ...]:
 
 
 def divided_files(context: StepContext) -> list[tuple[str, int]]:
-    """Return the files that can be sent by child runs, with their stored bytes: none if the mode sends them together.
+    """Return the files that can be sent by child runs, with their stored bytes.
 
-    Raises ``StorageError``.
+    None if the mode sends them together, or a load has a file that does not begin with the Bundle of a patient. Raises
+    what reading raises.
     """
-    if context.config.services.send.send_as is not SendMode.S3_UPLOAD:
+    directory, mode = context.input_dir, context.config.services.send.send_as
+    if mode is SendMode.DIRECT_RESOURCE_LOAD:
+        files = input_files(context)
+        every = [name for name, _ in files]
+        others = [directory / name for name in every if name not in core_files(every)]
+        if load_division(context.job_dir, context.position) is not None or all(map(holds_patients, others)):
+            return files
+        context.meter.warn("send: the load is not divided, because not every file holds Bundles of patients", once=True)
         return []
-    directory = context.input_dir
+    if mode is not SendMode.S3_UPLOAD:
+        return []
     with storage_errors(directory):
         return [(path.relative_to(directory).as_posix(), path.stat().st_size) for path in finished_files(directory)]
 
@@ -91,14 +107,18 @@ def requests_at_once(config: PipelineConfig) -> int:
 
 
 def prepare(context: StepContext) -> None:
-    """Compare the whole input with the record, before a child run sends a part of it. Raises as ``compare`` does."""
-    compare_before_shards(context)
+    """Compare the whole input with the record before a child run sends a part of it, and find out what of a load none
+    of them may send. Raises as ``compare`` does."""
+    compared = compare_before_shards(context)
+    if context.config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD:
+        find_shared_ids(context, compared.resource_files())
 
 
 def adopt(context: StepContext, child: StepContext) -> None:
     """Take over what a child run has sent. Raises ``StorageError``."""
     with Ledger(context.state(STATE) / LEDGER) as ledger:
         ledger.adopt(child.state(STATE) / LEDGER)
+    shutil.rmtree(child.state(STATE) / FAILED, ignore_errors=True)  # what was refused is sent again
 
 
 STEP = Step(

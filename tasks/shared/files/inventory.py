@@ -154,9 +154,11 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
 def load(path: Path, digest: str | None = None) -> Inventory | None:
     """Return a stored inventory; ``None`` if it is missing or unreadable, or has not this ``digest``."""
     try:
-        lines = (read_private(path) or b"").splitlines()
+        text = read_private(path)
+        if text is None:
+            return None
         # json reads names that are not UTF-8, msgspec does not.
-        found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in lines))
+        found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in text.splitlines()))
     except (OSError, ValueError, RecursionError):
         return None
     return found if digest in {None, found.digest} else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.report import StepReport
 from tasks.shared.shards import plan_division
 from tasks.shared.step import StepContext
+from tests.peers.fhir import DirectLoadJob, bundle, serving
+from tests.peers.job import StepJob, resource
+from tests.peers.job import configuration as job_configuration
 from tests.peers.s3 import SMALL, S3Job, ScriptedStore, configuration, scripted
 from tests.peers.shards import KilledError, run_divided
 
@@ -120,11 +124,35 @@ def test_a_shard_leaves_the_unfinished_uploads_of_others_alone(tmp_path: Path, w
         assert ("other" in store.begun) is whole_keys
 
 
-@pytest.mark.parametrize("mode", ["s3_upload"])
+@dataclass(frozen=True)
+class ShardedDelivery:
+    """A job that delivers in shards."""
+
+    job: StepJob
+    context: StepContext
+    sent: Callable[[], str]
+    """What the receiver got, in one text."""
+
+
+@pytest.fixture(params=["direct_resource_load", "s3_upload"])
+def delivery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ShardedDelivery]:
+    if request.param == "s3_upload":
+        upload_job = filled(tmp_path)
+        with scripted() as store:
+            yield ShardedDelivery(upload_job, uploading(upload_job, store), lambda: " ".join(store.objects))
+        return
+    job = DirectLoadJob(tmp_path)
+    job.write("core.ndjson", resource("Organization", "core.ndjson"))
+    for name in NAMES[1:3]:
+        job.write(name, bundle(resource("Patient", name)))
+    with serving() as server:
+        config = job_configuration({"send": {"send_as": request.param, "url": server.url}})
+        yield ShardedDelivery(job, job.prepare(config, position=2), lambda: " ".join(server.stored))
+
+
 def test_the_input_is_checked_once_and_by_each_shard_its_own_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    monkeypatch: pytest.MonkeyPatch, delivery: ShardedDelivery
 ) -> None:
-    job = filled(tmp_path)
     read: list[int] = []
     real: Callable[..., Any] = comparison.take_inventory
 
@@ -137,30 +165,39 @@ def test_the_input_is_checked_once_and_by_each_shard_its_own_files(
         return real(*arguments, **more | {"read": count})
 
     monkeypatch.setattr(comparison, "take_inventory", counted)
-    with scripted() as store:
-        context = uploading(job, store)
-        run_divided(STEP, context, 8)
-    sizes = [path.stat().st_size for path in job.input.rglob("*") if path.is_file()]
+    run_divided(STEP, delivery.context, 8)
+    sizes = [path.stat().st_size for path in delivery.job.input.rglob("*") if path.is_file()]
     assert read[0] == sum(sizes)
-    assert sorted(read[1:-1]) == sorted(sizes)  # the core file, and five shards of one file each
+    assert sorted(read[1:-1]) == sorted(sizes)  # the core file, and each shard its only file
     assert read[-1] == 0
 
 
-@pytest.mark.parametrize("mode", ["s3_upload"])
-def test_a_shard_sends_nothing_of_a_file_that_was_changed(tmp_path: Path, mode: str) -> None:
-    job = filled(tmp_path)
-    with scripted() as store:
-        context = uploading(job, store)
+def test_a_shard_sends_nothing_of_a_file_that_was_changed(delivery: ShardedDelivery) -> None:
+    path = delivery.job.input / "b.ndjson"
 
-        def change(index: int) -> None:
-            if index == 0:
-                (job.input / "b.ndjson").write_bytes(b"B.ndjson\n")
+    def change(index: int) -> None:
+        if index == 0:
+            path.write_bytes(path.read_bytes().swapcase())
 
-        with pytest.raises(DataError) as caught:
-            run_divided(STEP, context, 8, between=change)
-        assert caught.value.reference == "send-input-differs"
-        assert "import/b.ndjson" in caught.value.context
-        assert "job-1/b.ndjson" not in store.objects
+    with pytest.raises(DataError) as caught:
+        run_divided(STEP, delivery.context, 8, between=change)
+    assert caught.value.reference == "send-input-differs"
+    assert "import/b.ndjson" in str(caught.value.context)
+    assert "a.ndjson" in delivery.sent()
+    assert "b.ndjson" not in delivery.sent().lower()
+
+
+def test_after_the_shards_a_file_that_was_changed_is_noticed(delivery: ShardedDelivery) -> None:
+    path = delivery.job.input / "a.ndjson"
+
+    def change(index: int) -> None:
+        if index == 1:
+            path.write_bytes(path.read_bytes().swapcase())
+
+    with pytest.raises(DataError) as caught:
+        run_divided(STEP, delivery.context, 2, between=change)
+    assert caught.value.reference == "send-input-differs"
+    assert "import/a.ndjson" in str(caught.value.context)
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
