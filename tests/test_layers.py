@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from config import STEPS
 from tests.conftest import ROOT
+from tests.docs.references import syntax_tree
 
 LAYERS = ("config", "tasks", "flows")
 """Bottom to top."""
@@ -28,7 +29,7 @@ def modules() -> dict[str, ast.Module]:
     found = {}
     for path in (path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_bytes())
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = syntax_tree(path)
     return found
 
 

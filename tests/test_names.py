@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from tests.conftest import ROOT
+from tests.docs.references import syntax_tree
 
 _DIRECTORIES = ("config", "tasks", "flows", "deployments", "tests")
 _LONGEST_NAME = 79
@@ -80,7 +81,7 @@ _Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 def _modules() -> list[tuple[str, ast.Module]]:
     """Return each Python file of the project, by its path from the root, with its syntax tree."""
     paths = sorted(path for directory in _DIRECTORIES for path in (ROOT / directory).rglob("*.py"))
-    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return [(str(path.relative_to(ROOT)), syntax_tree(path)) for path in paths]
 
 
 def _definitions() -> Iterator[tuple[str, _Defined]]:

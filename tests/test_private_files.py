@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.docs.references import syntax_tree
+
 ROOT = Path(__file__).parents[1]
 
 ELSEWHERE = {
@@ -37,7 +39,7 @@ def test_who_opens_a_file_in_a_way_that_follows_links_is_named_with_what_it_open
         module.relative_to(ROOT).as_posix()
         for package in ("flows", "tasks")
         for module in (ROOT / package).rglob("*.py")
-        if any(_opens(ast.parse(module.read_bytes())))
+        if any(_opens(syntax_tree(module)))
     }
     assert found - HELPERS == set(ELSEWHERE)
 

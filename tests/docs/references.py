@@ -39,9 +39,15 @@ _WORDED = {
 
 
 @cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, which several tests look at."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def references() -> frozenset[str]:
     """Return every reference that the program can show."""
-    found = {reference for path in _sources() for reference in _in(ast.parse(path.read_text(encoding="utf-8")))}
+    found = {reference for path in _sources() for reference in _in(syntax_tree(path))}
     return frozenset(found - {"enrichment-enrichment"} | {f"enrichment-{name}" for name in ENRICHMENT} | {"usage"})
 
 

@@ -13,7 +13,7 @@ import pytest
 from config import describe_keys
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES
 from tests.docs.pages import read
-from tests.docs.references import ROOT, references
+from tests.docs.references import ROOT, references, syntax_tree
 
 PAGE = read(ROOT / "docs/contracts.md")
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
@@ -22,15 +22,10 @@ CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 CLIENT = sorted((ROOT / "tasks").rglob("*.py"))
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def constants(path: Path) -> dict[str, object]:
     """Return the module's own constants, by name."""
     found: dict[str, object] = {}
-    for node in tree(path).body:
+    for node in syntax_tree(path).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
@@ -47,7 +42,7 @@ def calls() -> tuple[tuple[str, str, str], ...]:
 def _calls() -> Iterator[tuple[str, str, str]]:
     for path in [*CLIENT, *(ROOT / "flows").rglob("*.py")]:
         known = constants(path)
-        for node in ast.walk(tree(path)):
+        for node in ast.walk(syntax_tree(path)):
             if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in ("send", "_send", "stream"):
                 continue
             operation = next((word.value for word in node.keywords if word.arg == "operation"), None)
@@ -94,7 +89,7 @@ def s3_operations() -> dict[str, str]:
 
 
 def test_every_s3_operation_stands_on_the_page() -> None:
-    store = ast.walk(tree(ROOT / "tasks/send/s3/bucket.py"))
+    store = ast.walk(syntax_tree(ROOT / "tasks/send/s3/bucket.py"))
     names = {
         node.args[0].value
         for node in store
@@ -114,8 +109,8 @@ PATH = re.compile(r"/(fhir|\.well-known|protocol|validateResource|\$validate)\b[
 def test_every_path_that_the_code_asks_for_stands_on_the_page() -> None:
     found: set[str] = set()
     for path in CLIENT:
-        docstrings = {id(part.value) for part in ast.walk(tree(path)) if isinstance(part, ast.Expr)}
-        for node in ast.walk(tree(path)):
+        docstrings = {id(part.value) for part in ast.walk(syntax_tree(path)) if isinstance(part, ast.Expr)}
+        for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 text = node.value
                 if " " not in text:
@@ -174,7 +169,7 @@ STATUSES = (
 def test_every_status_that_is_treated_on_its_own_is_named() -> None:
     found: set[int] = set()
     for name in STATUSES:
-        for node in ast.walk(tree(ROOT / name)):
+        for node in ast.walk(syntax_tree(ROOT / name)):
             parts: list[ast.expr] = []
             if isinstance(node, ast.Set | ast.Tuple):
                 parts = list(node.elts)
@@ -214,7 +209,7 @@ def test_every_reference_of_an_answer_that_services_share_is_on_the_page() -> No
     shared = {
         reference
         for name in ("answer", "client", "credentials", "download")
-        for node in ast.walk(tree(ROOT / f"tasks/shared/http/{name}.py"))
+        for node in ast.walk(syntax_tree(ROOT / f"tasks/shared/http/{name}.py"))
         if isinstance(node, ast.Constant) and node.value in references()
         for reference in [str(node.value)]
     }

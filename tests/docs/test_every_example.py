@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.not_run import ELSEWHERE, GENERATED, NOT_RUN, NOT_SPOKEN
 from tests.docs.pages import DEMO, PAGES, PageBlock, blocks, called, read, spoken
-from tests.docs.references import ROOT
+from tests.docs.references import ROOT, syntax_tree
 
 BLOCKS = [block for page in PAGES for block in blocks(page) if str(page.relative_to(ROOT)) not in GENERATED]
 
@@ -20,7 +20,7 @@ def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
     """Return the blocks that tests of pages read with ``example(page, beginning)``, and every text in these tests."""
     taken, texts = set(), set()
     for path in ROOT.glob("tests/**/docs/test_*.py"):
-        for node in ast.walk(ast.parse(read(path))):
+        for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "example":

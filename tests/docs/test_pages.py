@@ -29,7 +29,7 @@ from flows.reports.status import row_of, status_of
 from flows.run import cli
 from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, PageBlock, blocks, command_lines, prose, read
-from tests.docs.references import ROOT, references
+from tests.docs.references import ROOT, references, syntax_tree
 
 CONFIGURATION, COMMANDS, STEPS, OPERATING, TROUBLESHOOTING, JSON, FIRST_JOB = (
     ROOT / "docs" / f"{name}.md"
@@ -84,7 +84,7 @@ class TestCoverage:
             for package in ("config", "tasks", "flows")
             for path in (ROOT / package).rglob("*.py")
             if "exit_code" in read(path)
-            for node in ast.walk(ast.parse(read(path)))
+            for node in ast.walk(syntax_tree(path))
             if isinstance(node, ast.Assign | ast.AnnAssign)
             and "exit_code" in ast.unparse(node)
             and isinstance(node.value, ast.Constant)

@@ -9,6 +9,7 @@ import pytest
 
 from config import STEPS
 from tests.conftest import ROOT
+from tests.docs.references import syntax_tree
 
 EVENT_KINDS = ("flows/reports/events.py",)
 """A kind of event is called ``wait``; it tells that a person is asked, whatever the step is called."""
@@ -37,7 +38,7 @@ def named(folder: str) -> Iterator[str]:
     for path in sorted((ROOT / folder).rglob("*.py")):
         place = str(path.relative_to(ROOT))
         if place not in EVENT_KINDS:
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = syntax_tree(path)
             words = set(map(id, headings(tree)))
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and node.value in STEPS and id(node) not in words:

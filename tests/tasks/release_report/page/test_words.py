@@ -14,6 +14,7 @@ from tasks.release_report.report.document import ReportFinding
 from tasks.release_report.report.outline import FINDINGS, TABLES
 from tasks.release_report.report.risk import most_of_some, size_bands
 from tests.conftest import ROOT
+from tests.docs.references import syntax_tree
 from tests.peers import release_report as reports
 
 PACKAGE = ROOT / "tasks/release_report"
@@ -45,7 +46,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*[a-z0-9]")
 def trees() -> Iterator[ast.Module]:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name in SAYING or path.parent.name == "sections":
-            yield ast.parse(path.read_text(encoding="utf-8"))
+            yield syntax_tree(path)
 
 
 def texts(node: ast.AST | None) -> list[str]:
