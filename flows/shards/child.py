@@ -93,7 +93,8 @@ class _ShardRun:
                 report = declared(context.name).run(context)
             logger.info("complete: %s", human_count(len(self.shard.files), "file"))
             return self._receipt(report=report.result(), outputs=tuple(self._outputs(context, report)))
-        except Stopped:
+        except Stopped as reason:
+            logger.info("stopped: %s", reason)
             raise
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
             known = error if isinstance(error, SluiceError) else internal_error(error)

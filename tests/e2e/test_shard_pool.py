@@ -1,0 +1,183 @@
+"""A step in shards on a work pool (6-scale-out.md, *What must hold*)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.engine.flow_runs import run_deployment
+from tests.conftest import Commands, address_of, wait_until
+from tests.e2e.machines import WorkerProcess, other_machine, two_workers
+from tests.flows.shards.site import CountingService, configure, counting, directory_of, outputs, write_input
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+Json = dict[str, Any]
+
+_SOON = "import flows.shards.children\nflows.shards.children.UNSTARTED = 3.0\n"
+
+
+@dataclass
+class PoolSite:
+    """Two workers on a pool, and a job in four shards."""
+
+    sluice: Commands
+    prefect: PrefectApi
+    workers: tuple[WorkerProcess, WorkerProcess]
+    deployed: str
+    service: CountingService
+    job: str = ""
+
+    def start(self) -> None:
+        """Start the job for whichever worker takes it."""
+        self.job = run_deployment(self.prefect, self.deployed, {"config": str(self.sluice.cwd / "config.yaml")})
+
+    @property
+    def directory(self) -> Path:
+        return self.sluice.cwd / "jobs" / self.job
+
+    def children(self) -> list[Json]:
+        """Return the runs of shards, the oldest first."""
+        found = [run for run in self.prefect.runs() if run["parameters"].get("shard", "").startswith(self.job)]
+        return sorted(found, key=lambda run: str(run["created"]))
+
+    def state(self) -> str:
+        run = self.prefect.read_run(self.job)
+        assert run is not None
+        return str(run["state_type"])
+
+    def ends(self, state: str, seconds: float = 120) -> None:
+        """Wait until the job has ended in this state."""
+        ended = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+        wait_until(lambda: self.state() in ended, seconds)
+        assert self.state() == state, (self.directory / "job.log").read_text()
+
+    def check_outputs(self) -> None:
+        """Compare the outputs with those of an undivided run."""
+        whole = self.sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert whole.code == 0, whole.err
+        assert outputs(self.directory) == outputs(directory_of(self.sluice, whole))
+
+
+@contextmanager
+def site(sluice: Commands, api: str, second: dict[str, str], *, delay: float, shards: int = 4) -> Iterator[PoolSite]:
+    """Start two workers, the second with its environment, and the service."""
+    write_input(sluice.cwd / "in")
+    with (
+        counting(delay=delay) as service,
+        PrefectApi(address_of(api)) as prefect,
+        two_workers(sluice, api, {}, second) as (one, two, deployed),
+    ):
+        configure(sluice, service, shards=shards)
+        yield PoolSite(sluice, prefect, (one, two), deployed, service)
+
+
+def test_every_shard_runs_once_below_the_parents_page(sluice: Commands, prefect_api: str) -> None:
+    with site(sluice, prefect_api, {}, delay=0.05) as pool:
+        pool.start()
+        pool.ends("COMPLETED")
+        runs = pool.children()
+        assert [run["state_type"] for run in runs] == ["COMPLETED"] * 4
+        assert all(run["parent_task_run_id"] for run in runs)
+        assert {tuple(run["parameters"]) for run in runs} == {("config", "shard")}
+        assert {run["parameters"]["config"] for run in runs} == {""}
+        assert set(pool.service.seen.values()) == {1}
+        assert pool.service.peak <= 4
+        assert [row["id"] for row in _jobs(sluice)] == [pool.job]
+        pool.check_outputs()
+
+
+def test_a_pool_with_one_slot_does_not_deadlock(sluice: Commands, prefect_api: str, tmp_path: Path) -> None:
+    place = tmp_path / "soon"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(_SOON)
+    sluice.environment["PYTHONPATH"] = f"{place}:{sluice.environment['PYTHONPATH']}"
+    with site(sluice, prefect_api, {}, delay=0.01, shards=2) as pool:
+        deployment = pool.prefect.request("GET", f"/deployments/{pool.deployed}")
+        pool.prefect.request("PATCH", f"/work_pools/{deployment['work_pool_name']}", {"concurrency_limit": 1})
+        pool.start()
+        pool.ends("COMPLETED")
+        assert "no worker starts the shards" in (pool.directory / "job.log").read_text()
+        assert {run["state_type"] for run in pool.children()} == {"CANCELLED"}
+        assert set(pool.service.seen.values()) == {1}
+        pool.check_outputs()
+
+
+def test_a_cancelled_child_is_submitted_again_and_a_cancelled_job_ends_its_children(
+    sluice: Commands, prefect_api: str
+) -> None:
+    with site(sluice, prefect_api, {}, delay=2.0, shards=2) as pool:
+        pool.start()
+        _runs(pool, lambda runs: len(runs) == 2 and all(run["state_type"] == "RUNNING" for run in runs))
+        wait_until(lambda: pool.service.requests > 8)
+        pool.prefect.set_state(pool.children()[0]["id"], "CANCELLING")
+        _runs(pool, lambda runs: len(runs) == 3, 60)
+        assert "was cancelled; it is submitted again" in (pool.directory / "job.log").read_text()
+        _runs(pool, lambda runs: runs[2]["state_type"] == "RUNNING")
+        pool.prefect.set_state(pool.job, "CANCELLING")
+        asked = time.monotonic()
+        wait_until(lambda: all(run["state_type"] not in {"RUNNING", "PENDING"} for run in pool.children()), 15)
+        pool.ends("CANCELLED", 20)
+        log = pool.directory / "job.log"
+        wait_until(lambda: "step 2 shard 0: stopped" in log.read_text(), 15 - (time.monotonic() - asked))
+        _runs(pool, lambda runs: runs[0]["state_type"] == runs[2]["state_type"] == "CANCELLED")
+
+
+@pytest.mark.campaign
+def test_a_shard_of_a_dead_machine_is_submitted_again_within_90_seconds(sluice: Commands, prefect_api: str) -> None:
+    other = other_machine(sluice.cwd / "other-machine")
+    with site(sluice, prefect_api, other, delay=0.5) as pool:
+        pool.start()
+        _runs(pool, lambda runs: len(runs) == 4 and sum(run["state_type"] == "RUNNING" for run in runs) == 4, 60)
+        wait_until(lambda: pool.service.requests > 20)
+        parents = [worker for worker in pool.workers if _runs_job(worker, pool.job)]
+        (dying,) = [worker for worker in pool.workers if worker not in parents]
+        assert dying.runs
+        dying.die()
+        died = time.monotonic()
+        _runs(pool, lambda runs: len(runs) > 4, 90)
+        print(f"submitted again {time.monotonic() - died:.0f} s after the death")
+        pool.ends("COMPLETED", 240)
+        pool.check_outputs()
+
+
+@pytest.mark.campaign
+def test_a_machine_that_slept_loses_its_shard_and_ends(sluice: Commands, prefect_api: str) -> None:
+    other = other_machine(sluice.cwd / "other-machine")
+    with site(sluice, prefect_api, other, delay=0.5) as pool:
+        pool.start()
+        _runs(pool, lambda runs: len(runs) == 4 and sum(run["state_type"] == "RUNNING" for run in runs) == 4, 60)
+        wait_until(lambda: pool.service.requests > 20)
+        parents = [worker for worker in pool.workers if _runs_job(worker, pool.job)]
+        (sleeping,) = [worker for worker in pool.workers if worker not in parents]
+        sleeping.freeze()
+        pool.ends("COMPLETED", 280)
+        done = pool.service.requests
+        sleeping.thaw()
+        wait_until(lambda: not sleeping.runs, 60)
+        assert pool.service.requests <= done + 4  # what was under way
+        pool.check_outputs()
+
+
+def _runs(pool: PoolSite, condition: Callable[[list[Json]], bool], seconds: float = 60) -> None:
+    wait_until(lambda: condition(pool.children()), seconds)
+
+
+def _runs_job(worker: WorkerProcess, job: str) -> bool:
+    return job.encode() in worker.log.read_bytes()
+
+
+def _jobs(sluice: Commands) -> list[Json]:
+    import json
+
+    ran = sluice("job", "list", "config.yaml", "--json")
+    assert ran.code == 0, ran.err
+    found: list[Json] = json.loads(ran.out)
+    return found
