@@ -23,7 +23,7 @@ def shard_lines(config: PipelineConfig, inputs: JobInputs) -> Iterator[str]:
         if not files:
             yield f"{place}: the files are not known yet; {human_count(total, 'request')} at once in all"
             continue
-        sizes = [shard.bytes for shard in divide(files, _count(config, files)).shards]
+        sizes = [shard.bytes for shard in divide(files, _count(config, files), in_order=splits.in_order).shards]
         at_once = min(len(sizes), total)
         least = total // at_once
         share = f"{least} or {least + 1} requests" if total % at_once else human_count(least, "request")
@@ -40,10 +40,10 @@ def shard_warnings(config: PipelineConfig, inputs: JobInputs) -> Iterator[str]:
         InputError: ``pipeline.shard_deployment`` names no deployment.
         NetworkError: the Prefect API does not answer.
     """
-    for place, _, files in _divided_steps(config, inputs):
+    for place, splits, files in _divided_steps(config, inputs):
         count = _count(config, files)
         stored = sum(size for _, size in files)
-        sizes = [shard.bytes for shard in divide(files, count).shards]
+        sizes = [shard.bytes for shard in divide(files, count, in_order=splits.in_order).shards]
         if len(sizes) > 1 and min(sizes) < FEW_BYTES:
             few = human_bytes(FEW_BYTES)
             yield f"{place}: a shard would hold less than {few}, and its start costs more than it saves"
