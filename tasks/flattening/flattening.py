@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -179,7 +179,7 @@ class _FlatteningRun:
 
     def __post_init__(self) -> None:
         self.state = self.context.state(STATE)
-        self.of_all = replace(self.context, part=None).state(STATE)
+        self.of_all = self.context.whole.state(STATE)
         self.budget = self.context.config.services.flattening.batch_size_mb * self.bounds.mebibyte
         self.share = share(self.budget, len(self.views))
         self.rules = [RowRule.of(view) for view in self.views]
@@ -221,7 +221,7 @@ class _FlatteningRun:
             finished = ledger.account(INPUT, self.terms).complete is not None
         known = read_state(self.of_all / _ROUTED, _Routed)
         if not finished and (known is None or known.terms != self.terms):
-            self.context.remove_shard_states(STATE)
+            self.context.remove_shard_states("")  # their receipts, too
             self._remove(_ROUTED)
             meter.begin("assigning all resources to their groups")
             meter.work_on(self.files)
