@@ -27,12 +27,14 @@ LINES = 12
 class CountingService:
     """Counts of the pseudonymization service: its requests, and the most at once. ``delay`` is in seconds.
 
-    ``refused`` is a piece of text: a request that holds it is refused.
+    ``refused`` is a piece of text: a request that holds it is refused; where one holds ``mixed_up``, its reference to a
+    practitioner becomes one to another.
     """
 
     url: str = ""
     delay: float = 0.01
     refused: bytes | None = None
+    mixed_up: bytes | None = None
     peak: int = 0
     probes: int = 0
     seen: Counter[str] = field(default_factory=Counter)
@@ -52,6 +54,8 @@ class CountingService:
             self._now -= 1
         if self.refused is not None and self.refused in resource:
             return b'{"resourceType":"OperationOutcome","issue":[]}'
+        if self.mixed_up is not None and self.mixed_up in resource:
+            resource = resource.replace(b"Practitioner/d1", b"Practitioner/d2")
         return pseudonyms(resource)
 
     @property

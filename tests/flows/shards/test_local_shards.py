@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Commands, wait_until
 from tests.flows.shards.site import (
+    LINES,
     children,
     configure,
     counting,
@@ -20,6 +21,7 @@ from tests.flows.shards.site import (
     the_job,
     write_input,
 )
+from tests.peers.pseudonymization import observation
 
 pytestmark = pytest.mark.e2e
 
@@ -66,7 +68,7 @@ def test_a_killed_child_is_started_again_and_nothing_is_done_twice(sluice_proces
         again = sluice("pipeline", "start", "config.yaml", "--shards", "1")
         assert again.code == 0, again.err
         assert outputs(job) == outputs(directory_of(sluice, again))
-        assert undisturbed <= service.requests - undisturbed + 4 + 2  # those that were under way
+        assert undisturbed <= service.requests - undisturbed + LINES + 4  # an unfinished file, and what was under way
     assert "ended without a receipt" in (job / "job.log").read_text()
 
 
@@ -113,6 +115,26 @@ def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice_process: C
         assert service.requests - before < before
         whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
         assert outputs(job) == outputs(directory_of(sluice, whole))
+
+
+def test_shards_whose_answers_contradict_each_other_are_all_done_again(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in", files=4, lines=3)
+    for name in ("x", "y"):
+        one = observation(name, "p100", performer=[{"reference": "Practitioner/d1"}])
+        (sluice.cwd / "in" / f"{name}.ndjson").write_text(json.dumps(one) + "\n")
+    with counting() as service:
+        configure(sluice, service, shards=6)
+        service.mixed_up = b'"id": "x"'
+        ran = sluice("pipeline", "start", "config.yaml")
+        assert (ran.code, "error[references-differ]" in ran.err) == (1, True), ran.err
+        assert set(service.seen.values()) == {1}
+        service.mixed_up = None
+        again = sluice("pipeline", "continue", "config.yaml", ran.job)
+        assert again.code == 0, again.err
+        assert set(service.seen.values()) == {2}
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert outputs(directory_of(sluice, ran)) == outputs(directory_of(sluice, whole))
 
 
 def test_other_files_than_were_divided_are_one_clear_error(sluice_process: Commands) -> None:
