@@ -6,6 +6,7 @@ import json
 import resource
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +19,23 @@ from tasks.shared.errors import StalledError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.extraction import BUNDLE, JOB, JSON, RecordingStore, SimulatedClock, configuration, crtdl
+from tests.peers.extraction import BUNDLE, JOB, PatientExtraction, RecordingStore, SimulatedClock, configuration, crtdl
 from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 FILE = BUNDLE * 400
+MANIFEST = b'{"output": [{"type": "NDJSON Bundle", "url": "/out/b1.ndjson"}], "error": []}'
 
 
-class ScriptedServer:
-    """A server whose status answers and file answers come from lists, the last of which repeats."""
+def scripted(*file: Reply | Raw, status: Sequence[Raw] = ()) -> PatientExtraction:
+    """Return a server of one file; it first answers with the given ones, of which that for the file repeats."""
+    first = list(status)
 
-    def __init__(self, *, status: list[Reply | Raw] | None = None, file: list[Reply | Raw] | None = None) -> None:
-        self.status = status or [Reply(200, manifest(), JSON)]
-        self.file = file or [Reply(200, FILE)]
-        self.url = ""
-        self.gets: list[SeenRequest] = []
+    def override(seen: SeenRequest) -> Reply | Raw | None:
+        if first and "__status" in seen.target:
+            return first.pop(0)
+        return file[0] if file and seen.method == "GET" and "/out/" in seen.target else None
 
-    def __call__(self, seen: SeenRequest) -> Reply | Raw:
-        if seen.target.endswith("$extract-data"):
-            return Reply(202, headers={"Content-Location": f"/fhir/__status/{JOB}"})
-        if "__status" in seen.target:
-            return self.status.pop(0) if len(self.status) > 1 else self.status[0]
-        if "/fhir/Task" in seen.target:
-            return Reply(404)
-        if seen.method == "HEAD":
-            return Reply(200, FILE)
-        self.gets.append(seen)
-        return self.file.pop(0) if len(self.file) > 1 else self.file[0]
-
-
-def manifest() -> bytes:
-    return json.dumps({"output": [{"type": "NDJSON Bundle", "url": "/out/b1.ndjson"}], "error": []}).encode()
+    return PatientExtraction({"b1.ndjson": FILE}, polls=0, override=override)
 
 
 def extraction_context(tmp_path: Path, config: PipelineConfig) -> StepContext:
@@ -69,8 +57,8 @@ def whole(body: bytes, status: str = "200 OK", length: int | None = None, more: 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, then: str) -> None:
-    half = whole(manifest())[:-20]
-    with loopback(ScriptedServer(status=[Raw(half, then), Raw(half, then), Reply(200, manifest(), JSON)])) as server:
+    half = whole(MANIFEST)[:-20]
+    with loopback(scripted(status=[Raw(half, then)] * 2)) as server:
         result, content = extract(tmp_path, server.url)
     assert content == FILE
     assert result.lines_out == 400
@@ -78,7 +66,7 @@ def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, the
 
 @pytest.mark.slow
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
-    with loopback(ScriptedServer(status=[Raw(b"", "stall"), Reply(200, manifest(), JSON)])) as server:
+    with loopback(scripted(status=[Raw(b"", "stall")])) as server:
         _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
@@ -86,21 +74,18 @@ def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arrived", [0, 1, len(BUNDLE), 5000, len(FILE) - 1])
 def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
-    script = ScriptedServer(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
+    script = scripted(Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall"))
     with loopback(script) as server, pytest.raises(StalledError) as caught:
         extract(tmp_path, server.url, download_stall_timeout="1s")
     assert caught.value.operation == "download"
-    assert len(script.gets) == 1
+    assert script.count("GET", "/out/") == 1
     assert list((tmp_path / "import").iterdir()) == []
 
 
 @pytest.mark.campaign
 def test_ten_thousand_files_come_down(tmp_path: Path) -> None:
-    outputs = [{"type": "NDJSON Bundle", "url": f"/out/{number}/b{number % 100}.ndjson"} for number in range(10_000)]
-    script = ScriptedServer(
-        status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode(), JSON)], file=[Reply(200, BUNDLE)]
-    )
-    with loopback(script) as server:
+    files = {f"b{number}.ndjson": BUNDLE for number in range(10_000)}
+    with loopback(PatientExtraction(files, polls=0)) as server:
         result, _ = extract(tmp_path, server.url, file_ready_retries=0)
     assert (result.files, result.lines_out) == (10_000, 10_000)
 
@@ -125,7 +110,7 @@ def test_three_gigabytes_need_no_more_memory_than_little(tmp_path: Path) -> None
                         )
                     )
                 elif b"__status" in asked:
-                    sock.sendall(whole(manifest(), more="Content-Type: application/json\r\nConnection: close\r\n"))
+                    sock.sendall(whole(MANIFEST, more="Content-Type: application/json\r\nConnection: close\r\n"))
                 elif b"/out/" in asked:
                     sock.sendall(whole(b"", length=count * len(piece), more="Connection: close\r\n"))
                     for _ in range(count):
