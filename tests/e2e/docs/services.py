@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import Certificate, serve_in_thread
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.validation.app import validation_service
+from tests.peers.oauth import IssuerSettings, OAuthIssuer
 
 SECRET = "planted-4711"
 """The value of every variable of an example: no output may show it."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 
-from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.send.checks import service
 from tasks.send.comparison import compare
 from tasks.send.s3 import upload
@@ -25,6 +24,7 @@ from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.prefect_task import proved
 from tasks.shared.service import ProbeWarning
+from tests.peers.proxy import ForwardProxy
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, S3Request, Script, configuration, refusal, scripted
 from tests.peers.server import Raw, Reply, SeenRequest, closed_port
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 import trustme
 
-from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import NetworkError, ServiceError
+from tests.peers.proxy import ForwardProxy
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, configuration, scripted
 
 CONTENT = b'{"resourceType":"Patient","id":"p"}\n'

@@ -13,12 +13,12 @@ import pytest
 import zstandard
 
 from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.send.comparison import compare
 from tasks.send.transfer.store import TransferBounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tests.peers.oauth import IssuerSettings, OAuthIssuer
 from tests.peers.server import Reply, SeenRequest
 from tests.peers.transfer import Endpoint, TransferJob, serving
 

@@ -15,7 +15,6 @@ import pytest
 from pydantic import SecretStr
 
 from config import AuthConfig
-from deployments.sandbox.common.oauth import IssuerFault, IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http.client import ServiceClient
@@ -23,6 +22,7 @@ from tasks.shared.http.credentials import TokenCache
 from tests.conftest import wait_until
 from tests.peers.client import Sleeps, client
 from tests.peers.lies import Lie
+from tests.peers.oauth import IssuerFault, IssuerSettings, OAuthIssuer
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest, closed_port, loopback
 
 SECRET = "s3cret/with+signs&ümlaut=%20 :end"

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import AuthConfig, TlsConfig
-from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import InputError, NetworkError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
 from tests.peers.client import Sleeps, client
+from tests.peers.proxy import ForwardProxy
 from tests.peers.server import Drip, Loopback, Reply, closed_port, loopback
 
 

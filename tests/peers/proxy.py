@@ -1,7 +1,7 @@
-"""A forward HTTP proxy for trials and tests: absolute URLs, CONNECT, Basic authentication, counters.
+"""A forward HTTP proxy for tests: absolute URLs, CONNECT, Basic authentication, counters.
 
 The proxy resolves the made-up host names in ``hosts`` itself, so a request to one of them proves that the client used
-the proxy. Plain HTTP gets one request per connection; a tunnel lasts until either side ends it. Not for production.
+the proxy. Plain HTTP gets one request per connection; a tunnel lasts until either side ends it.
 """
 
 from __future__ import annotations

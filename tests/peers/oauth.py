@@ -1,4 +1,4 @@
-"""An OAuth 2.0 issuer for trials and tests: discovery and client credentials (document 3 §1, OAuth 2.0).
+"""An OAuth 2.0 issuer for tests: discovery and client credentials (document 3 §1, OAuth 2.0).
 
 ======================================  ==============================================================
 ``/.well-known/openid-configuration``   metadata, or 404 if ``discovery`` is off (Keycloak's path remains)
@@ -6,7 +6,7 @@
 ``/protocol/openid-connect/token``      the same at Keycloak's path
 ======================================  ==============================================================
 
-Tokens are random text. A service checks them with ``accepts(token)``. Not for production.
+Tokens are random text. A service checks them with ``accepts(token)``.
 """
 
 from __future__ import annotations
