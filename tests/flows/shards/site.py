@@ -104,7 +104,8 @@ def outputs(job: Path) -> dict[str, str]:
 
 def reported(job: Path) -> dict[str, Any]:
     """Return the report of the step, without times and shards."""
-    kept = json.loads((job / ".results" / "2-pseudonymizer.json").read_text())["result"]
+    (path,) = (job / ".results").glob("2-*.json")
+    kept = json.loads(path.read_text())["result"]
     report: dict[str, Any] = json.loads(kept) if isinstance(kept, str) else kept
     return {key: value for key, value in report.items() if key not in {"seconds", "p50", "p95", "started", "shards"}}
 
