@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tasks.send.direct import LoadBounds
 from tasks.send.step import STEP
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.files.ledger import Ledger
@@ -145,7 +147,13 @@ def test_what_is_stored_and_reported_is_that_of_an_undivided_load(
     } == {".results/1/shards.json", "send/ledger.ndjson"}
 
 
-def test_a_patient_in_two_files_is_sent_by_no_shard_and_the_last_file_wins(tmp_path: Path, job: ShardedLoad) -> None:
+@pytest.mark.parametrize("long", [8 << 20, 300])
+def test_a_patient_in_two_files_is_sent_by_no_shard_and_the_last_file_wins(
+    tmp_path: Path, job: ShardedLoad, monkeypatch: pytest.MonkeyPatch, long: int
+) -> None:
+    monkeypatch.setattr("tasks.send.cutting._LINE", long)
+    monkeypatch.setattr("tasks.send.cutting._PART", 200)
+
     def filled(job: DirectLoadJob) -> None:
         fill(job)
         for version, name in enumerate("adb"):
@@ -285,6 +293,26 @@ def test_stopped_among_the_last_resources_the_others_are_sent_once(job: ShardedL
         server.script = None
         assert job.load(server)["resources_out"] == 16
         assert set(Counter(server.history).values()) == {1}
+
+
+def test_a_load_of_which_too_much_is_refused_gives_up(job: ShardedLoad) -> None:
+    fill(job)
+    with serving(lambda *_: FhirReply(422, outcome("invariant"), apply=False)) as server:
+        with pytest.raises(TerminalError) as caught:
+            job.send(server.url, bounds=LoadBounds(max_failures=6), shards=4, batch_size=1)
+        # The core file, four shards and the rest gave up after six failures and what was under way; all are 68.
+        assert len(server.bundles) < 6 * 14
+    assert caught.value.reference == "send-refused"
+    assert len(job.failed()) >= 6
+    assert not [*(job.directory / ".results").rglob("[0-9]*.json")]
+
+
+def test_a_shard_makes_no_more_requests_at_once_than_its_share(job: ShardedLoad) -> None:
+    fill(job)
+    with serving(lambda *_: time.sleep(0.005)) as server:
+        job.load(server, max_concurrent_requests=4)  # each shard may make one
+        spans = server.spans[2:]  # behind the core file
+    assert max(sum(begin <= start < end for begin, end in spans) for start, _ in spans) == 1
 
 
 @pytest.mark.slow

@@ -100,6 +100,20 @@ def test_bucket_manifest_and_report_are_those_of_an_undivided_run(
     assert left_of(job) == [".results/2/shards.json", "send/upload_manifest.json"]
 
 
+def test_a_shard_uploads_no_more_files_at_once_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    real = upload.for_each
+
+    def counted(*arguments: Any, **more: Any) -> None:
+        threads.append(more["threads"])
+        real(*arguments, **more)
+
+    monkeypatch.setattr(upload, "for_each", counted)
+    with scripted() as store:
+        run_divided(STEP, uploading(filled(tmp_path), store), 3)
+    assert threads == [4, 1, 1, 1, 1, 4]  # one of them for the parts of the large file
+
+
 def test_an_object_that_is_there_is_not_sent_by_a_shard_and_counted_as_undivided(tmp_path: Path) -> None:
     job = filled(tmp_path)
     with scripted() as store:
