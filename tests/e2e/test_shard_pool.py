@@ -15,11 +15,14 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
 from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.machines import WorkerProcess, other_machine, two_workers
-from tests.flows.shards.site import CountingService, configure, counting, directory_of, outputs, write_input
+from tests.flows.shards.site import LINES, CountingService, configure, counting, directory_of, outputs, write_input
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]
+
+LINES_OF_BENCH = 1000
+"""Lines of each file: a shard of two files takes about ten seconds."""
 
 _SOON = "import flows.shards.children\nflows.shards.children.UNSTARTED = 3.0\n"
 
@@ -67,9 +70,11 @@ class PoolSite:
 
 
 @contextmanager
-def site(sluice: Commands, api: str, second: dict[str, str], *, delay: float, shards: int = 4) -> Iterator[PoolSite]:
+def site(
+    sluice: Commands, api: str, second: dict[str, str], *, delay: float, shards: int = 4, lines: int = LINES
+) -> Iterator[PoolSite]:
     """Start two workers, the second with its environment, and the service."""
-    write_input(sluice.cwd / "in")
+    write_input(sluice.cwd / "in", lines=lines)
     with (
         counting(delay=delay) as service,
         PrefectApi(address_of(api)) as prefect,
@@ -181,3 +186,20 @@ def _jobs(sluice: Commands) -> list[Json]:
     assert ran.code == 0, ran.err
     found: list[Json] = json.loads(ran.out)
     return found
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_four_shards_reach_most_of_four_times_the_speed_of_one(sluice: Commands, prefect_api: str) -> None:
+    """The service takes 20 ms for a request and bears 16 at once: 4 shards with 4 requests each, and 1 with 4."""
+    with site(sluice, prefect_api, {}, delay=0.02, lines=LINES_OF_BENCH) as pool:
+        configure(sluice, pool.service, requests=4)
+        assert sluice("pipeline", "start", "config.yaml", "--no-progress").code == 0
+        one = pool.service.rate()
+        configure(sluice, pool.service, requests=16, shards=4)
+        pool.start()
+        pool.ends("COMPLETED", 400)
+        four = pool.service.rate()
+        print(f"one: {one:.0f} requests/s, four: {four:.0f}/s, {four / one / 4:.2f} of four times one (limit 0.85)")
+        assert pool.service.peak <= 16
+        assert four / one / 4 >= 0.85

@@ -38,6 +38,7 @@ class CountingService:
     peak: int = 0
     probes: int = 0
     seen: Counter[str] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
     _now: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -49,6 +50,7 @@ class CountingService:
             self.seen[hashlib.sha256(resource).hexdigest()] += 1
             self._now += 1
             self.peak = max(self.peak, self._now)
+            self.times.append(time.monotonic())
         time.sleep(self.delay)
         with self._lock:
             self._now -= 1
@@ -57,6 +59,14 @@ class CountingService:
         if self.mixed_up is not None and self.mixed_up in resource:
             resource = resource.replace(b"Practitioner/d1", b"Practitioner/d2")
         return pseudonyms(resource)
+
+    def rate(self) -> float:
+        """Return the requests per second since the last call, without the first and the last fifth of them: children
+        begin and end one after the other.
+        """
+        times, self.times = sorted(self.times), []
+        middle = times[len(times) // 5 : -len(times) // 5]
+        return (len(middle) - 1) / (middle[-1] - middle[0])
 
     @property
     def requests(self) -> int:
@@ -83,13 +93,13 @@ def write_input(directory: Path, files: int = FILES, lines: int = LINES) -> None
         (directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def configure(sluice: Commands, service: CountingService, **pipeline: Any) -> None:
+def configure(sluice: Commands, service: CountingService, requests: int = 4, **pipeline: Any) -> None:
     """Write the configuration of a job that imports and pseudonymizes."""
     config = {
         "pipeline": {"enabled_steps": ["local_import", "pseudonymizer"], **pipeline},
         "services": {
             "local_import": {"dir": str(sluice.cwd / "in")},
-            "pseudonymizer": {"url": service.url, "max_concurrent_requests": 4},
+            "pseudonymizer": {"url": service.url, "max_concurrent_requests": requests},
         },
         "retry": {"initial_backoff_ms": 10},
         "report": {"enabled": False},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,9 @@ from tests.flows.shards.site import (
 from tests.peers.pseudonymization import observation
 
 pytestmark = pytest.mark.e2e
+
+SEED = int(os.environ.get("KILL_SEED", "20251125"))
+TRIALS = int(os.environ.get("KILL_TRIALS", "25"))
 
 
 def test_outputs_report_and_requests_are_those_of_an_undivided_run(sluice_process: Commands) -> None:
@@ -172,3 +178,41 @@ def test_a_stop_reaches_the_children(sluice_process: Commands) -> None:
         assert started.returncode == 130
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), 5)
         assert sluice.status(the_job(sluice).name)["state"] == "stopped"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_outputs_are_the_same_after_a_kill_at_any_moment(sluice_process: Commands) -> None:
+    """``kill -9`` of a child or of the job at random moments: only lines of files under way are sent again."""
+    sluice, draw = sluice_process, random.Random(SEED)
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.05) as service:
+        configure(sluice, service, shards=4)
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        expected, least = outputs(directory_of(sluice, whole)), service.requests
+        for trial in range(TRIALS):
+            service.seen.clear()
+            kills, seen = 0, {path.name for path in (sluice.cwd / "jobs").iterdir()}
+            words = ["pipeline", "start", "config.yaml"]
+            while True:
+                running = sluice.start(*words, "--no-progress")
+                at = draw.uniform(1.0, 7.0)
+                kind = draw.choice(["child", "job"]) if kills < 3 else "nothing"
+                with suppress(subprocess.TimeoutExpired):
+                    running.communicate(timeout=at if kind != "nothing" else 120)
+                new = {path.name for path in (sluice.cwd / "jobs").iterdir()} - seen
+                if running.poll() is None:
+                    mine = children(running.pid) if kind == "child" else [running.pid]
+                    for pid in mine[:1]:
+                        os.kill(pid, signal.SIGKILL)
+                        kills += 1
+                    with suppress(subprocess.TimeoutExpired):
+                        running.communicate(timeout=120 if kind == "child" else 10)
+                if running.returncode == 0:
+                    break
+                if new:
+                    words = ["pipeline", "continue", "config.yaml", new.pop()]
+            (job,) = {path.name for path in (sluice.cwd / "jobs").iterdir()} - seen
+            assert outputs(sluice.cwd / "jobs" / job) == expected, trial
+            assert service.requests <= least + 2 * LINES * kills, (trial, kills)
+            print(f"trial {trial}: {kills} kills, {service.requests - least} requests repeated")
