@@ -211,7 +211,7 @@ class PrefectApi:
         after: datetime | None = None,
         before: datetime | None = None,
     ) -> list[Json]:
-        """Return the runs of the flow ``pipeline``, newest first: all of them, or those with these ids.
+        """Return the runs of jobs, newest first: all of them, or those with these ids. Those of shards are left out.
 
         ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
         """
@@ -222,7 +222,9 @@ class PrefectApi:
         if after or before:
             wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
-        return self.read_all("/flow_runs/filter", body)
+        return [
+            run for run in self.read_all("/flow_runs/filter", body) if not (run.get("parameters") or {}).get("shard")
+        ]
 
     def read_all(self, path: str, body: Json) -> list[Json]:
         """Return all objects that match a filter, ``_PAGE`` with each request."""

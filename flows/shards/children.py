@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flows.engine.api import Json, PrefectApi
-from flows.engine.flow_runs import run_child
+from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
 from flows.job.running.proof import Heartbeat
 from flows.shards.files import ShardOrder
 from flows.signals import SUPERVISOR
-from tasks.shared.errors import InputError
+from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.step import shard_directory
 
@@ -34,11 +34,9 @@ SILENT: Final = 60.0
 UNSTARTED: Final = 30.0
 """Seconds after which runs that nobody starts are processed by the parent itself."""
 
-BUSY_NAME: Final = "Busy"
-"""Name of the state of a run whose shard another process has."""
-
-_BUSY: Final = 4
-"""Exit code of a child whose shard another process has."""
+LOST_NAME: Final = "ShardLost"
+FAILED_NAME: Final = "ShardFailed"
+"""Names of the states of runs of shards: notifications are for those of jobs."""
 
 
 class ChildState(Enum):
@@ -46,8 +44,6 @@ class ChildState(Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    BUSY = "busy"
-    """Another process has the shard: an earlier attempt that may still leave its receipt."""
     ENDED = "ended"
 
 
@@ -92,8 +88,10 @@ class LocalChildren:
 
     def states(self) -> Mapping[int, ChildState]:
         """Return the states; see ``Children``."""
-        found = {None: ChildState.RUNNING, _BUSY: ChildState.BUSY}
-        return {shard: found.get(one.poll(), ChildState.ENDED) for shard, one in self._processes.items()}
+        return {
+            shard: ChildState.RUNNING if one.poll() is None else ChildState.ENDED
+            for shard, one in self._processes.items()
+        }
 
     def stop(self) -> None:
         """Ask the processes to end, and kill them if they do not."""
@@ -128,10 +126,17 @@ class PoolChildren:
         self._looked = self._moved = clock()
 
     def start(self, order: ShardOrder) -> None:
-        """Submit a run. A repetition for the same attempt returns the same run."""
+        """Submit a run. A repetition for the same attempt returns the same run.
+
+        Runs of earlier attempts are over, whatever Prefect's record says: the shard's lock was free.
+        """
+        shard = f"{order.job}/{order.position}/{order.shard}"
+        for run in children_of(self._api, [order.job]):
+            if run["parameters"].get("shard") == shard and run["state_type"] in {"PENDING", "RUNNING", "CANCELLING"}:
+                self._api.set_state(str(run["id"]), "CRASHED", name=LOST_NAME, message="its process is gone")
         self._runs[order.shard] = run_child(
             self._api, self._deployment, order.job,
-            {"config": "", "shard": f"{order.job}/{order.position}/{order.shard}"},
+            {"config": "", "shard": shard},
             f"step {order.position} shard {order.shard} attempt {order.attempt}",
         )  # fmt: skip
         self._states[order.shard] = ChildState.WAITING
@@ -155,15 +160,13 @@ class PoolChildren:
         kind = (run or {}).get("state_type")
         if kind == "SCHEDULED":
             return ChildState.WAITING
-        if (run or {}).get("state_name") == BUSY_NAME:
-            return ChildState.BUSY
         if kind not in {"PENDING", "RUNNING", "CANCELLING"}:
             if kind == "CANCELLED":
                 logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
             return ChildState.ENDED
         if kind == "RUNNING" and self._silent(shard, now):
             logger.warning("the run of shard %d gives no sign of life; it is submitted again", shard)
-            self._api.set_state(self._runs[shard], "CRASHED", message="its process gave no sign of life")
+            self._api.set_state(self._runs[shard], "CRASHED", name=LOST_NAME, message="it gave no sign of life")
             return ChildState.ENDED
         return ChildState.RUNNING
 
@@ -187,7 +190,10 @@ class PoolChildren:
             state = self._states.get(shard)
             if state is not ChildState.ENDED:
                 kind = "CANCELLED" if state is ChildState.WAITING else "CANCELLING"
-                self._api.set_state(run, kind, message="the job does not need it any more")
+                try:
+                    self._api.set_state(run, kind, message="the job does not need it any more")
+                except SluiceError as error:
+                    logger.warning("the run of shard %d is not cancelled: %s", shard, error.message)
 
     def unstarted(self) -> bool:
         """Return whether all remaining runs have waited for ``UNSTARTED`` seconds, and none is running."""

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from flows.job.job import RunningJob
+from flows.job.running.lock import is_held
 from flows.shards.child import digest_of
 from flows.shards.children import Children, ChildState, LocalChildren, PoolChildren, find_deployment
 from flows.shards.files import (
@@ -27,7 +28,7 @@ from flows.shards.files import (
     read_state,
     write_state,
 )
-from tasks.shared.errors import StorageError, TransientError, storage_error, storage_errors
+from tasks.shared.errors import SluiceError, StorageError, TransientError, storage_error, storage_errors
 from tasks.shared.events import RequestRetry
 from tasks.shared.files.intake import FileFacts, FileLedger
 from tasks.shared.files.private_file import open_private
@@ -48,6 +49,9 @@ from tasks.shared.step import Splits, Step, StepContext, shard_directory
 
 LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the children."""
+
+HELD_EVERY: Final = 3.0
+"""Seconds between two looks at the lock of a shard whose child has ended."""
 
 COUNT_EVERY: Final = 1.0
 """Seconds between two readings of what the children have done."""
@@ -86,6 +90,7 @@ class _ShardState:
     started: int = 0
     slot: int | None = None
     done: bool = False
+    look_at: float = 0.0
     counted: ShardProgress = field(default_factory=ShardProgress)
     events: int = 0
 
@@ -177,7 +182,10 @@ class _DividedRun:
         return LocalChildren(context.job_dir)
 
     def _start(self, one: _ShardState, children: Children, context: StepContext, requests: int) -> None:
-        """Write the order of the next attempt, and start its child."""
+        """Write the order of the next attempt and start its child, unless an earlier one still has the shard."""
+        if _is_held(one, context.job_dir):
+            logger.info("shard %d is being run by an earlier attempt", one.shard.index)
+            return
         if one.started >= context.config.retry.max_attempts:
             raise TransientError(
                 "shard-crashed", f"the process of shard {one.shard.index} ended {one.started} times before it was done",
@@ -200,13 +208,14 @@ class _DividedRun:
         """Return whether a child has ended, with a receipt (then it is ``done``) or without. Raises its error."""
         if state in {ChildState.WAITING, ChildState.RUNNING}:
             return False
+        if time.monotonic() < one.look_at:
+            return False
+        one.look_at = time.monotonic() + HELD_EVERY
         receipt = self._receipt(one)
+        if receipt is None and _is_held(one, context.job_dir):
+            return False  # by an attempt of an earlier run of the job, on another machine
         if receipt is None:
-            if state is ChildState.BUSY:
-                one.started -= 1  # not its fault
-                context.stop.sleep(1.0)
-            else:
-                logger.warning("shard %d ended without a receipt, attempt %d", one.shard.index, one.attempt)
+            logger.warning("shard %d ended without a receipt, attempt %d", one.shard.index, one.attempt)
             return True
         if receipt.error is not None:
             refuse_other_files(self._splits, context, self._division)  # which is why a child may fail
@@ -272,6 +281,14 @@ class _DividedRun:
                 known = hashes.get(path)
                 if known is None or known.sha256 != output.sha256:
                     hashes.add(FileFacts(output.name, 0, 0, output.size, output.sha256))
+
+
+def _is_held(one: _ShardState, job_dir: Path) -> bool:
+    """Return whether a process has the shard, or may have it, because the Prefect API does not say."""
+    try:
+        return is_held(one.directory, job=job_dir)
+    except SluiceError:
+        return True
 
 
 def _count(one: _ShardState, found: ShardProgress | None, meter: Meter, *, earlier: bool = False) -> None:

@@ -21,7 +21,7 @@ from flows.job.running.lock import JobBusyError
 from flows.job.watch import CANCEL, LOOK_EVERY, stop_asked
 from flows.job.writer import RecordWriter
 from flows.shards.child import run_shard
-from flows.shards.children import BUSY_NAME
+from flows.shards.children import FAILED_NAME, LOST_NAME
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import InputError, SluiceError, Stopped
 from tasks.shared.log import logger
@@ -47,20 +47,20 @@ def run_in_pool(run_id: str, shard: str) -> State[None]:
                 receipt = run_shard(_directory(api, shard), stop)
         except JobBusyError as busy:
             logger.warning("%s", busy.message)
-            return Crashed(name=BUSY_NAME, message="another process has the shard")
+            return Crashed(name=LOST_NAME, message="another process has the shard")
         except Stopped as reason:
             runs.raise_termination_if_asked()
             if str(reason) == CANCEL:
                 return Cancelled(message="cancelled; the job decides whether the shard is submitted again")
-            return Crashed(name="Stopped", message=f"stopped by {reason}")
+            return Crashed(name=LOST_NAME, message=f"stopped by {reason}")
         except SluiceError as error:
             logger.error("%s", error.render())
-            return Failed(message=f"error[{error.reference}]: {SAID_BY_THE_LOG}")
+            return Failed(name=FAILED_NAME, message=f"error[{error.reference}]: {SAID_BY_THE_LOG}")
         finally:
             over.set()
             nothing_after(run_id)
     if receipt.error is not None:
-        return Failed(message=f"error[{receipt.error.reference}]: {SAID_BY_THE_LOG}")
+        return Failed(name=FAILED_NAME, message=f"error[{receipt.error.reference}]: {SAID_BY_THE_LOG}")
     return Completed(message="the shard is done")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows.engine.api import PrefectApi
-from flows.engine.flow_runs import run_deployment
+from flows.engine.flow_runs import children_of, run_deployment
 from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.machines import WorkerProcess, other_machine, two_workers
 from tests.flows.shards.site import LINES, CountingService, configure, counting, directory_of, outputs, write_input
@@ -48,8 +48,7 @@ class PoolSite:
 
     def children(self) -> list[Json]:
         """Return the runs of shards, the oldest first."""
-        found = [run for run in self.prefect.runs() if run["parameters"].get("shard", "").startswith(self.job)]
-        return sorted(found, key=lambda run: str(run["created"]))
+        return sorted(children_of(self.prefect, [self.job]), key=lambda run: str(run["created"]))
 
     def state(self) -> str:
         run = self.prefect.read_run(self.job)
