@@ -57,27 +57,31 @@ COUNT_EVERY: Final = 1.0
 """Seconds between two readings of what the children have done."""
 
 
-def division_of(job: RunningJob, step: Step, context: StepContext) -> Division | None:
-    """Return the division of a step, made now if the step has not begun; ``None`` if it is not divided.
+def run_of(job: RunningJob, step: Step, context: StepContext) -> Callable[[StepContext], StepReport]:
+    """Return the function that does a step: its own, or one that runs it in shards.
+
+    A step that has not begun is divided when that function is called: what an import has to fetch is known only then.
 
     Raises:
-        StorageError: the files cannot be read, or the division was changed.
+        StorageError: the division of a step that has begun cannot be read, or was changed.
     """
     if step.splits is None:
-        return None
+        return step.run
     division = load_division(context.job_dir, context.position)
-    if division is not None or job.steps[context.position].state != "pending" or job.config.pipeline.shards == 1:
-        return division
-    division = plan_division(step.splits, context, job.config.pipeline.shards)
-    if division is not None:
-        save_division(division, context.job_dir, context.position)
-    return division
+    begun = job.steps[context.position].state != "pending"
+    if division is None and (begun or job.config.pipeline.shards == 1):
+        return step.run
+    splits, shards = step.splits, job.config.pipeline.shards
 
+    def run(context: StepContext) -> StepReport:
+        found = division or plan_division(splits, context, shards)
+        if found is None:
+            return step.run(context)
+        if division is None:
+            save_division(found, context.job_dir, context.position)
+        return _DividedRun(job, step, splits, found)(context)
 
-def run_of(job: RunningJob, step: Step, context: StepContext) -> Callable[[StepContext], StepReport]:
-    """Return the function that does a step: its own, or one that runs it in shards. Raises as ``division_of``."""
-    division = division_of(job, step, context)
-    return step.run if division is None or step.splits is None else _DividedRun(job, step, step.splits, division)
+    return run
 
 
 @dataclass
