@@ -117,7 +117,7 @@ class ImportDirectory:
         several files, so whether all are there is known at the end, when no shard has any left.
         """
         files = list(self._files.values())
-        if not files:
+        if not files and self._whole:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
         if self._whole:
             warnings = [*warnings, *self._notes(files).warnings(self._k)]
