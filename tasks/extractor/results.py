@@ -47,7 +47,7 @@ _NOT_YET = frozenset({204, *range(400, 500), *range(500, 600)}) - {401, 407}
 """Answers of a file that may still appear. 401 and 407 are about credentials: waiting changes nothing."""
 
 
-class ImportSource(msgspec.Struct):
+class ImportSource(msgspec.Struct, omit_defaults=True):
     """The job that the files in ``import/`` belong to, and what a person should know of how it came about."""
 
     status_url: str
