@@ -341,7 +341,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
                 if child.measured:
                     measure(child, value, about())
                 continue
-            spelled = bytes(raw)
+            spelled = b"" + raw  # a fifth of the time of ``bytes(raw)``
             effect = known.get(spelled)
             if effect is None:
                 record(slot, spelled, root.resources)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,16 +18,21 @@ if TYPE_CHECKING:
     from tasks.release_report.measure.cells import Cell
     from tasks.release_report.measure.trie import Effect, Node
 
-decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
-"""Read JSON; a number with a point or an exponent is a ``Decimal``, which keeps how it is written."""
+decode: Final = msgspec.json.Decoder(float_hook=str.encode).decode
+"""Read JSON; a number with a point or an exponent is ``bytes`` as it is written, and nothing else is."""
 
 _UNSURE: Final = "…"
 """What stands in a path in place of names that were too many."""
 
 
+def text_of_number(value: Any) -> str:
+    """Return how a number is written; of a boolean its name."""
+    return value.decode() if value.__class__ is bytes else str(value)
+
+
 def content_of(value: Any) -> int:
     """Return the hash of a value at a leaf; a number or a boolean is not the text that looks like it."""
-    return hash(value) if value.__class__ is str else hash(("", str(value)))
+    return hash(value) if value.__class__ is str else hash(("", text_of_number(value)))
 
 
 def taken_contents(cells: Iterable[Cell]) -> tuple[tuple[Node, int], ...]:

@@ -51,12 +51,8 @@ NO_URLS: Final[dict[str, str]] = {}
 
 def text_of(raw: msgspec.Raw | None) -> str | None:
     """Return a JSON string; ``None`` for other values."""
-    if raw is None:
-        return None
-    text = bytes(raw)
-    if text[:1] != b'"':
-        return None
-    return text[1:-1].decode() if b"\\" not in text else str(decode(text))
+    value = decode(raw) if raw is not None else None
+    return value if value.__class__ is str else None
 
 
 def decoded(members: Members) -> dict[str, Any]:
@@ -71,12 +67,7 @@ def usual_entry(entry: MemberEntry) -> Entry:
     if members is None:
         found = Entry({}, "", "", full_url, url)
     else:
-        spelled = bytes(members["resourceType"]) if "resourceType" in members else b""
-        kind = _kinds.get(spelled)
-        if kind is None:
-            kind = text_of(members.get("resourceType")) or "…"
-            if len(_kinds) < _TYPES:
-                _kinds[spelled] = kind
+        kind = text_of(members.get("resourceType")) or "…"
         found = Entry(members, kind, text_of(members.get("id")), full_url, url)
     more = request is not None and (
         request.if_none_exist or request.if_match or request.if_none_match or request.if_modified_since
@@ -85,10 +76,6 @@ def usual_entry(entry: MemberEntry) -> Entry:
         rest = BundleEntry(request=request if more else None, response=entry.response, search=entry.search)
         found.rest = decode_members(_encode(rest))
     return found
-
-
-_TYPES: Final = 1_000
-_kinds: Final[dict[bytes, str]] = {}
 
 
 def entry_of(rest: Members) -> Entry:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from math import inf, isfinite
 from statistics import median
 from typing import Any, Final
@@ -30,7 +29,8 @@ _COUNTED: Final = 1_000_000
 _HIGHEST: Final = 65_535
 _HANDFUL: Final = 5
 _SUBJECTS: Final = 5_000
-NUMBERS: Final = (int, Decimal)
+NUMBERS: Final = (int, bytes)
+"""Classes of numbers: those with a point or an exponent are as they are written (``contents.decode``)."""
 
 
 class Measure(Cell):
@@ -182,7 +182,7 @@ class Multiplicity:
         return {kind: middle for kind, middle in middles.items() if middle is not None}
 
 
-def _as_float(number: int | Decimal) -> float:
+def _as_float(number: int | bytes) -> float:
     """Return a number, infinity for one that is too large."""
     try:
         return float(number)
@@ -204,7 +204,7 @@ class Subject:
         members = self.members
         for name in ("code", "medicationCodeableConcept", "vaccineCode", "type"):
             if name in members:
-                raw = bytes(members[name])
+                raw = b"" + members[name]
                 known = self._known.get(raw)
                 if known is None:
                     if len(self._known) >= _SUBJECTS:

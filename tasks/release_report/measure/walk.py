@@ -13,7 +13,7 @@ from typing import Any, Final
 from tasks.release_report.measure.cells import Cell, DataRun
 from tasks.release_report.measure.coded import Enter, Json, coding, concept
 from tasks.release_report.measure.codes import Seen, are_texts
-from tasks.release_report.measure.contents import content_of
+from tasks.release_report.measure.contents import content_of, text_of_number
 from tasks.release_report.measure.kinds import QUANTITIES
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.numbers import NUMBERS, Measuring, Subject, code_of
@@ -84,7 +84,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         child.content += content_of(value)
         # Outside of persons a number is a measured one, and never looked up.
         if (child.person or child.defined == OUTSIDE) and child.act in (TEXT, NUMBER) and value.__class__ is not bool:
-            texting(child, str(value))
+            texting(child, text_of_number(value))
 
     def enter_value(child: Node, value: Any) -> None:
         """Record the value of a key of a resource."""
