@@ -41,11 +41,11 @@ from flows.shards.files import (
 from flows.signals import end_with_supervisor, exit_code_of, signals
 from tasks import declared
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import InputError, SluiceError, Stopped, internal_error
+from tasks.shared.errors import InputError, SluiceError, Stopped, internal_error, storage_errors
 from tasks.shared.events import Event, RequestRetry
-from tasks.shared.files.inventory import take_inventory
 from tasks.shared.files.names import base_name
-from tasks.shared.files.out_file import AppendFile
+from tasks.shared.files.out_file import PART, AppendFile
+from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
@@ -150,11 +150,11 @@ class _ShardRun:
             return
         bases = {base_name(file.name) for file in self.shard.files}
         folder = context.job_dir / report.output
-        others = {path.name: "" for path in folder.iterdir() if base_name(path.name) not in bases}
-        found = take_inventory(folder, [folder], stop=self._stop, known=lambda name, _: others.get(name))
-        for entry in found.entries:
-            if entry.name not in others:
-                yield ShardOutput(entry.name, entry.size, entry.sha256)
+        for path in sorted(folder.iterdir()):  # those of other shards may vanish at any moment
+            if base_name(path.name) in bases and path.suffix != PART:
+                with storage_errors(path), open_private(path) as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    yield ShardOutput(path.name, os.fstat(file.fileno()).st_size, digest)
 
     def progress(self) -> ShardProgress:
         """Return what has been done so far."""

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
-from flows.job.running.proof import Heartbeat
 from flows.shards.files import ShardOrder
 from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError
@@ -28,8 +27,9 @@ STOP_SECONDS: Final = 5.0
 LOOK_EVERY: Final = 3.0
 """Seconds between two looks at the runs of a deployment."""
 
-SILENT: Final = 60.0
-"""Seconds without a sign of life after which the process of a run is taken for dead."""
+SILENT: Final = 15.0
+"""Seconds after which the process of a run that does not hold its shard is taken for dead. It holds the shard, for
+others, as long as it gave a sign of life within a lease."""
 
 UNSTARTED: Final = 30.0
 """Seconds after which runs that nobody starts are processed by the parent itself."""
@@ -45,28 +45,6 @@ class ChildState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-
-
-class Children(Protocol):
-    """The children of one step, by the number of their shard. ``most`` of them can run at once."""
-
-    most: int
-
-    def start(self, order: ShardOrder) -> None:
-        """Start a child for an order that was written. Raises ``SluiceError``."""
-        ...
-
-    def states(self) -> Mapping[int, ChildState]:
-        """Return the state of each child that was started. Raises ``SluiceError``."""
-        ...
-
-    def stop(self) -> None:
-        """Stop all children."""
-        ...
-
-    def unstarted(self) -> bool:
-        """Return whether nobody starts the children."""
-        ...
 
 
 class LocalChildren:
@@ -87,7 +65,7 @@ class LocalChildren:
         )  # fmt: skip
 
     def states(self) -> Mapping[int, ChildState]:
-        """Return the states; see ``Children``."""
+        """Return the state of each process, by the number of its shard."""
         return {
             shard: ChildState.RUNNING if one.poll() is None else ChildState.ENDED
             for shard, one in self._processes.items()
@@ -122,7 +100,7 @@ class PoolChildren:
         self._clock = clock
         self._runs: dict[int, str] = {}
         self._states: dict[int, ChildState] = {}
-        self._signs: dict[int, tuple[object, float]] = {}
+        self._signs: dict[int, float] = {}
         self._looked = self._moved = clock()
 
     def start(self, order: ShardOrder) -> None:
@@ -171,18 +149,16 @@ class PoolChildren:
         return ChildState.RUNNING
 
     def _silent(self, shard: int, now: float) -> bool:
-        """Return whether neither the heartbeat nor the lock has shown life for ``SILENT`` seconds."""
+        """Return whether the process of a run has not held the lock of its shard for ``SILENT`` seconds."""
         directory = shard_directory(self._job_dir, self._position, shard)
         try:
-            beat = Heartbeat(directory).read()
-        except OSError:
-            return False
-        sign: object = beat if beat is not None else is_held(directory, job=self._job_dir) and now
-        known, since = self._signs.setdefault(shard, (sign, now))
-        if known != sign:
-            self._signs[shard] = sign, now
-            return False
-        return now - since > SILENT
+            held = is_held(directory, job=self._job_dir)
+        except SluiceError:
+            held = True  # as far as is known
+        seen = self._signs.setdefault(shard, now)
+        if held:
+            self._signs[shard] = now
+        return now - seen > SILENT
 
     def stop(self) -> None:
         """Cancel the runs. Their workers stop those that are running; none is waited for."""
@@ -199,6 +175,10 @@ class PoolChildren:
         """Return whether all remaining runs have waited for ``UNSTARTED`` seconds, and none is running."""
         waiting = ChildState.WAITING in self._states.values()
         return waiting and self._clock() - self._moved > UNSTARTED
+
+
+Children = LocalChildren | PoolChildren
+"""The children of one step. ``most`` of them can run at once."""
 
 
 def find_deployment(api: PrefectApi, name: str) -> Json:

@@ -93,7 +93,9 @@ class _ShardState:
     attempt: int = 0
     started: int = 0
     slot: int | None = None
-    done: bool = False
+    failed: bool = False
+    receipt: ShardReceipt | None = None
+    """That of a child that has done its shard."""
     look_at: float = 0.0
     counted: ShardProgress = field(default_factory=ShardProgress)
     events: int = 0
@@ -130,13 +132,13 @@ class _DividedRun:
         with suppress(OSError):
             one.events = (one.directory / EVENTS).stat().st_size
         receipt = self._receipt(one)
-        one.done = receipt is not None and receipt.error is None
-        progress = receipt.progress if receipt is not None else read_state(one.directory / PROGRESS, ShardProgress)
-        _count(one, progress, meter, earlier=True)
+        if receipt is not None and receipt.error is None:
+            one.receipt = receipt
+        _count(one, _progress(one), meter, earlier=True)
 
     def _run_children(self, context: StepContext) -> None:
         """Run all shards that are not done. Raises the error of the first child that ends with one."""
-        left = [one for one in self._shards if not one.done]
+        left = [one for one in self._shards if one.receipt is None]
         if not left:
             return
         children = self._children(context)
@@ -157,7 +159,7 @@ class _DividedRun:
                     if one.slot is not None and self._ended(one, states.get(one.shard.index), context):
                         free.append(one.slot)
                         one.slot = None
-                        if not one.done:
+                        if one.receipt is None:
                             left.append(one)
                 if children.unstarted():
                     logger.warning("no worker starts the shards: this process runs them, one after the other")
@@ -209,7 +211,7 @@ class _DividedRun:
         children.start(order)
 
     def _ended(self, one: _ShardState, state: ChildState | None, context: StepContext) -> bool:
-        """Return whether a child has ended, with a receipt (then it is ``done``) or without. Raises its error."""
+        """Return whether a child has ended, with a receipt or without. Raises its error."""
         if state in {ChildState.WAITING, ChildState.RUNNING}:
             return False
         if time.monotonic() < one.look_at:
@@ -222,9 +224,11 @@ class _DividedRun:
             logger.warning("shard %d ended without a receipt, attempt %d", one.shard.index, one.attempt)
             return True
         if receipt.error is not None:
+            one.slot, one.failed = None, True
+            self._follow(context)
             refuse_other_files(self._splits, context, self._division)  # which is why a child may fail
             raise receipt.error.error()
-        one.done = True
+        one.receipt = receipt
         return True
 
     def _receipt(self, one: _ShardState) -> ShardReceipt | None:
@@ -245,9 +249,7 @@ class _DividedRun:
     def _follow(self, context: StepContext) -> None:
         """Count what the children have done since the last look, and show it."""
         for one in self._shards:
-            receipt = self._receipt(one) if one.done else None
-            found = receipt.progress if receipt is not None else read_state(one.directory / PROGRESS, ShardProgress)
-            _count(one, found, context.meter)
+            _count(one, _progress(one), context.meter)
             _record_events(one, context.meter)
         counts = self._counts()
         if counts != self._shown:
@@ -260,9 +262,9 @@ class _DividedRun:
     def _counts(self) -> ShardCounts:
         return ShardCounts(
             total=len(self._shards),
-            done=sum(one.done for one in self._shards),
+            done=sum(one.receipt is not None for one in self._shards),
             running=sum(one.slot is not None for one in self._shards),
-            failed=sum(max(0, one.started - 1) for one in self._shards if not one.done),
+            failed=sum(one.failed for one in self._shards),
         )
 
     def _record_outputs(self, context: StepContext) -> None:
@@ -275,8 +277,7 @@ class _DividedRun:
             return  # an import hashes what it stores
         hashes = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
         for one in self._shards:
-            receipt = self._receipt(one)
-            for output in receipt.outputs if receipt is not None else ():
+            for output in one.receipt.outputs if one.receipt is not None else ():
                 path = context.job_dir / str(self._step.output) / output.name
                 with storage_errors(path):
                     size = path.stat().st_size
@@ -293,6 +294,10 @@ def _is_held(one: _ShardState, job_dir: Path) -> bool:
         return is_held(one.directory, job=job_dir)
     except SluiceError:
         return True
+
+
+def _progress(one: _ShardState) -> ShardProgress | None:
+    return one.receipt.progress if one.receipt is not None else read_state(one.directory / PROGRESS, ShardProgress)
 
 
 def _count(one: _ShardState, found: ShardProgress | None, meter: Meter, *, earlier: bool = False) -> None:
@@ -322,12 +327,12 @@ def _record_events(one: _ShardState, meter: Meter) -> None:
     try:
         with open_private(path) as file:
             file.seek(one.events)
-            lines = file.readall().rpartition(b"\n")[0].splitlines(keepends=True)
+            text = file.readall()
     except FileNotFoundError:
         return
     except OSError as error:
         raise storage_error(error, path) from None
-    for line in lines:
+    for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
         one.events += len(line)
         with suppress(msgspec.DecodeError):
             meter.record_event(msgspec.json.decode(line, type=RequestRetry))

@@ -49,7 +49,7 @@ def _column(title: str, unit: str = "") -> Any:
 
 
 class ShardCounts(StoredModel):
-    """The child runs of a divided step: how many there are, are done, are running, and how often one failed."""
+    """The child runs of a divided step: how many there are, are done, are running, and have failed."""
 
     total: int
     done: int

@@ -113,6 +113,7 @@ def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice_process: C
         job = directory_of(sluice, ran)
         assert "b7.ndjson" in ran.err
         status = sluice.status(job.name)
+        assert status["steps"][1]["shards"]["failed"] == 1
         assert status["error"]["reference"] == ran.err.partition("error[")[2].partition("]")[0]
         service.refused = None
         before = service.requests
