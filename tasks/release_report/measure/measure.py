@@ -11,7 +11,8 @@ there is counted in ``lookup.py`` (7b), ``ids.py`` (7d), ``dates.py`` (7e, 11), 
 ``numbers.py`` (10), and ``references.py`` (12), each patient once in the cells of ``cells.py`` (R1, 7c).
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
-grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.
+grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them. The pass
+over what leaves then has sets from the beginning.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def measure(
     started = time.perf_counter()
     like = files if like is None else like
     tables = bool(like) and all(map(is_table, like))
-    together = not tables and _begins_with_bundle(like)
+    before = originals.imported if originals is not None else None
+    together = not tables and (before is None or before.together) and _begins_with_bundle(like)
     while True:
         account = Account(
             spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix,

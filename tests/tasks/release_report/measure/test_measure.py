@@ -665,6 +665,18 @@ def test_a_short_identifier_is_looked_for_among_identifiers_only(place: Path) ->
     assert found == {"Patient.identifier.value": (1, 0)}
 
 
+def test_files_that_leave_are_read_once_where_patients_came_back_in_the_import(
+    place: Path, originals: Originals
+) -> None:
+    path = write(place, "a.ndjson", *(bundle(patient(name)) for name in ("p1", "p2", "p1")))
+    read: list[int] = []
+    run(place, originals=originals, collect=True, read=read.append)
+    assert sum(read) > path.stat().st_size  # begun again
+    read.clear()
+    assert run(place, originals=originals, read=read.append).patients == 2
+    assert sum(read) == path.stat().st_size
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_patients_are_counted_by_quarter_and_what_only_looks_like_one_is_a_text(place: Path, together: bool) -> None:
     values = ["2020-01-31", "2020-03", "2020-04-01", "2021", "2020-13-01", "2020-00-01", "quarter 2020-Q1", "2020-Q1"]
