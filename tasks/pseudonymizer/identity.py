@@ -141,6 +141,8 @@ class IdentityMap:
                 return IdentityVerdict.AGREES
             self._loose.update(narrowed)
             self._rows.extend(chain.from_iterable(fresh.items()))
+            if self._parts:
+                self._rows.extend(chain.from_iterable(_pairs(fresh, old, new, news)))
             self._remember(fresh)
         return IdentityVerdict.AGREES
 
@@ -216,7 +218,7 @@ class IdentityMap:
             if before != after:
                 # Whatever keeps ids gives each its own: it does not give two resources each other's.
                 swapped, here = self._find(fresh, before ^ _INVERSE)
-                if swapped == after and not news[index].rpartition("/")[2].isdecimal():
+                if swapped == after and not _is_number(news[index]):
                     raise _WrongError(id=True, here=here)
             if before != after or originals[index].startswith("Patient/"):
                 self._enter(fresh, before, after)
@@ -312,6 +314,18 @@ class IdentityMap:
                 file.seek(_KEY)
                 while len(rows := file.read(_BLOCK)) >= _ROW:
                     yield array("Q", rows[: len(rows) - len(rows) % _ROW])
+
+
+def _pairs(fresh: Collection[int], old: list[int], new: list[int], news: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield a row for each id that was entered, which contradicts that of a resource of another part if the two have
+    each other's ids."""
+    for before, after, name in zip(old, new, news, strict=True):
+        if before != after and after ^ _INVERSE in fresh and not _is_number(name):
+            yield before ^ after, before
+
+
+def _is_number(name: str) -> bool:
+    return name.rpartition("/")[2].isdecimal()
 
 
 def _is_type(kind: str) -> bool:

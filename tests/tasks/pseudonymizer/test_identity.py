@@ -380,17 +380,25 @@ class TestTheFile:
         again = IdentityMap(path, most=20)  # also by another run
         assert again.contradicts() is (wrong is not None)
 
-    @pytest.mark.parametrize("wrong", [("a", "y"), ("b", "x"), None])
-    def test_the_files_of_parts_are_compared_with_each_other(self, path: Path, wrong: tuple[str, str] | None) -> None:
+    @pytest.mark.parametrize(
+        ("one", "other", "wrong"),
+        [
+            ("ax", "ay", True), ("ax", "bx", True), ("ab", "ba", True),
+            ("ax", "by", False), ("ax", "ax", False), ("ab", "bc", False), ("12", "21", False),
+        ],
+    )  # fmt: skip
+    def test_the_files_of_parts_are_compared_with_each_other(
+        self, path: Path, one: str, other: str, wrong: bool
+    ) -> None:
         IdentityMap(path).close()
         parts = [path.with_name(f"{number}.bin") for number in range(2)]
-        for part, (old, new) in zip(parts, [("a", "x"), wrong or ("b", "y")], strict=True):
+        for part, (old, new) in zip(parts, [one, other], strict=True):
             identities = IdentityMap(part, parts=[path])
             assert identities.agree(ids(old), ids(new)) is IdentityVerdict.AGREES
             identities.close()
         with parts[0].open("ab") as file:
             file.write(b"torn")
-        assert IdentityMap(path, parts=parts).contradicts() is (wrong is not None)
+        assert IdentityMap(path, parts=parts).contradicts() is wrong
 
     def test_a_part_knows_what_the_core_file_became(self, path: Path) -> None:
         core = IdentityMap(path)
