@@ -16,7 +16,7 @@ from deployments.worker import children, limited, main, sweep
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress
 from flows.engine.flow_runs import run_deployment
-from flows.job.running.sweep import Noticed, Sweep
+from flows.job.running.sweep import Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
 from tests.peers.project import Fhir, many_transactions
@@ -53,12 +53,12 @@ def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
     looks: list[str] = []
     ending = threading.Event()
 
-    def sweep_once(self: Sweep, unfinished: str) -> Iterator[Noticed]:
+    def sweep_once(self: Sweep, unfinished: str) -> Iterator[str]:
         looks.append(unfinished)
         if len(looks) == 1:
             raise PermissionError("somebody else's")
         ending.set()
-        yield Noticed("j", "was interrupted, and is continued")
+        yield "job j: was interrupted, and is continued"
 
     monkeypatch.setattr(Sweep, "run_once", sweep_once)
     monkeypatch.setattr("deployments.worker.EVERY", 0.01)

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -58,17 +57,6 @@ OPEN = ("RUNNING", "CANCELLING", "PENDING")
 CONTINUED = "job.continued"
 
 
-@dataclass(frozen=True)
-class Noticed:
-    """A finding or an action of a sweep, in words for a person."""
-
-    job: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"job {self.job}: {self.what}"
-
-
 class Sweep:
     """Sweep of one Prefect API. Each turn builds on earlier ones; after a failed turn, watching starts again.
 
@@ -93,10 +81,10 @@ class Sweep:
         self._told: set[tuple[str, str]] = set()
         self._looked: float | None = None
 
-    def run_once(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
+    def run_once(self, unfinished: Unfinished | None = None) -> Iterator[str]:
         """Correct the runs proved dead by now; then ``continue`` or report the scheduled jobs that were cut off.
 
-        Raises ``SluiceError`` when the API does not answer.
+        Yields each finding or action in words for a person. Raises ``SluiceError`` when the API does not answer.
         """
         now = self._clock()
         if self._looked is not None and now - self._looked > 3 * EVERY:
@@ -130,7 +118,7 @@ class Sweep:
             return False
         return True
 
-    def _put_right(self, run: Json) -> Noticed | None:
+    def _put_right(self, run: Json) -> str | None:
         record = JobRecord.of(run)
         cancelled = run.get("state_type") == "CANCELLING"
         message = f"interrupted{record.at}: the process that ran it is gone\n{hint_anywhere(record)}"
@@ -143,7 +131,7 @@ class Sweep:
 
         if not self._alone(run, record, put_right):
             return None
-        return Noticed(record.id, "cancelled" if cancelled else message)
+        return f"job {record.id}: {'cancelled' if cancelled else message}"
 
     def _alone(self, run: Json, record: JobRecord, change: Callable[[], None]) -> bool:
         """Change a run while holding its job's lock, unless its state has changed. Return whether it was changed."""
@@ -157,7 +145,7 @@ class Sweep:
             return False
         return True
 
-    def _unfinished(self, how: Unfinished) -> Iterator[Noticed]:
+    def _unfinished(self, how: Unfinished) -> Iterator[str]:
         for run in self._api.runs(states=("CRASHED",), after=datetime.now(UTC) - FRESH):
             record = JobRecord.of(run)
             if not was_cut_off(run, record) or run.get("work_pool_name") != self._pool:
@@ -165,11 +153,11 @@ class Sweep:
             times = int((run.get("labels") or {}).get(CONTINUED) or 0)
             if how == "continue" and times < AT_MOST:
                 if self._continued(run, record, times + 1):
-                    yield Noticed(record.id, f"was {record.state.value}, and is continued")
+                    yield f"job {record.id}: was {record.state.value}, and is continued"
             elif (record.id, state_id(run)) not in self._told:
                 self._told.add((record.id, state_id(run)))
                 often = f" (it was continued {times} times)" if times >= AT_MOST else ""
-                yield Noticed(record.id, f"is {record.state.value}{record.at}{often}\n{hint_anywhere(record)}")
+                yield f"job {record.id}: is {record.state.value}{record.at}{often}\n{hint_anywhere(record)}"
 
     def _continued(self, run: Json, record: JobRecord, times: int) -> bool:
         # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
@@ -190,14 +178,14 @@ class Sweep:
                 if name is not None:
                     rename_run(self._api, str(run["id"]), name)
 
-    def _behind(self) -> Iterator[Noticed]:
+    def _behind(self) -> Iterator[str]:
         """Yield runs that wait for another run of their deployment: Prefect never reports these as late."""
         for run in late(self._api):
             told = (str(run["id"]), BEHIND)
             if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
                 emit_event(self._api, STILL_BEHIND, run)
                 self._told.add(told)
-                yield Noticed(told[0], "does not run: it waits for another run of its deployment to end")
+                yield f"job {told[0]}: does not run: it waits for another run of its deployment to end"
 
 
 def how_long_watched(run: Json, record: JobRecord) -> float | None:
