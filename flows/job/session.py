@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -134,16 +134,13 @@ def opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
     """Open the user's Prefect API, or the embedded one of the configuration's jobs directory, to find ``job``."""
     if job is not None:
         meant(loaded, job)
-    chosen = chosen_api(loaded.config.jobs_dir)
-    if chosen is not None:
-        with diagnosed(chosen.home), PrefectApi(chosen, told=True) as api:
-            yield Session(loaded, chosen, api)
-        return
-    linger = lingering(loaded.config.server_linger)
-    with EmbeddedServer(loaded.config.jobs_dir, linger=linger) as server:
-        address = server.address()
-        with diagnosed(address.home), PrefectApi(address, told=True) as api:
-            yield Session(loaded, address, api)
+    with ExitStack() as stack:
+        address = chosen_api(loaded.config.jobs_dir)
+        if address is None:
+            server = EmbeddedServer(loaded.config.jobs_dir, linger=lingering(loaded.config.server_linger))
+            address = stack.enter_context(server).address()
+        stack.enter_context(diagnosed(address.home))
+        yield Session(loaded, address, stack.enter_context(PrefectApi(address, told=True)))
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:
