@@ -74,7 +74,8 @@ def go_on(
         again = why_again(place, record, inputs.load().config) if decision is None and question is None else None
         if record.done and decision != "reject" and again is None:
             return report(session, record.id, as_json=asked.as_json)
-        refuse_ended(record, "question" if question is not None else decision)
+        verb = "question" if question is not None else "decide" if given.needs_decision else None
+        refuse_ended(record, decision or verb)
         undecided = record.undecided
         if decision == "reject":
             shown = record.shown.get(undecided.position) if undecided else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from config import PipelineConfig
+from flows.commands.options import AnswerText
 from flows.gate import rules
 from flows.gate.decisions import save_decision
 from flows.gate.sight import (
@@ -30,7 +32,7 @@ from flows.job.sources import destinations
 from flows.job.writer import RecordWriter
 from flows.output import print_line
 from tasks.shared.errors import DataError
-from tasks.shared.report import Approval, Shown, Waiting
+from tasks.shared.report import Approval, Shown, Waiting, visible_text
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class DecisionArgs:
     despite: str = ""
     accept: tuple[str, ...] = ()
     refuse: tuple[str, ...] = ()
+
+    @property
+    def needs_decision(self) -> bool:
+        """Return whether something is given that is recorded only with a decision."""
+        return bool(self.comment or self.despite or self.accept or self.refuse)
 
 
 NO_DECISION_ARGS = DecisionArgs()
@@ -59,18 +66,17 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, given: DecisionArgs, 
         print_line(f"  {file}", err=err)
     for step, where in destinations(config, waiting.position):
         print_line(f"then {step}: to {where}", err=err)
-    show_report(waiting, given.despite, err=err)
+    show_report(waiting, visible_text(given.despite), err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
     by, comment, despite = given.by, given.comment, given.despite
+    ask = partial(click.prompt, type=AnswerText(), err=err)
     if by is None:
-        by = str(click.prompt("Your name", default=login(), err=err))
+        by = str(ask("Your name", default=login()))
     if not comment:
-        comment = str(click.prompt("Comment (recorded with the decision)", default="", show_default=False, err=err))
-    if not despite and waiting.report is not None and waiting.report.open:
-        despite = str(
-            click.prompt("Reason to release despite the stops", default="", show_default=False, err=err)
-        ).strip()
+        comment = str(ask("Comment (recorded with the decision)", default="", show_default=False))
+    if not visible_text(despite) and waiting.report is not None and waiting.report.open:
+        despite = str(ask("Reason to release despite the stops", default="", show_default=False))
     return replace(given, by=by, comment=comment, despite=despite)
 
 
@@ -102,7 +108,7 @@ def decision_of(
         by=_text(user if given.by is None else given.by),
         login=_text(user),
         comment=_text(given.comment),
-        despite=_text(given.despite.strip()),
+        despite=_text(visible_text(given.despite)),
         when=now(),
         where="cli",
         files=files,
@@ -153,11 +159,11 @@ def release(
     files = digest_at_decision(place, record, waiting)
     config = inputs.load().config
     why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
-    if why is not None and not (why == rules.NOT_MADE and given.despite.strip()):
+    if why is not None and not (why == rules.NOT_MADE and visible_text(given.despite)):
         make_again(session, record, place, why, err=err)
         return "upgraded" if why == rules.WITHOUT_REPORT else "again"
     if not ask_first:
-        show_report(waiting, given.despite, err=err)
+        show_report(waiting, visible_text(given.despite), err=err)
     elif (answer := ask_decision(waiting, config, given, err=err)) is not None:
         given = answer
     else:

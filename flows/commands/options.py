@@ -40,6 +40,21 @@ class ShardsType(click.IntRange):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
+class AnswerText(click.ParamType[str]):
+    """A text of a reviewer, of limited length."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text. Raises ``click.BadParameter`` if it is too long."""
+        from tasks.shared.report import LONGEST_TEXT
+
+        text = str(value)
+        if len(text) > LONGEST_TEXT:
+            self.fail(f"longer than {LONGEST_TEXT:,} characters", param, ctx)
+        return text
+
+
 def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
     """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.commands.options import (
+    AnswerText,
     config_argument,
     job_argument,
     job_inputs,
@@ -16,7 +17,7 @@ from flows.commands.options import (
     set_option,
     status_option,
 )
-from flows.output import print_json, print_line, write
+from flows.output import on_terminal, print_json, print_line, write
 
 if TYPE_CHECKING:
     from flows.job.inputs import JobInputs
@@ -57,10 +58,19 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 @job_argument
 @click.option("--approve", is_flag=True, help="Approve a waiting job without asking.")
 @click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
-@click.option("--by", metavar="NAME", help="Name of the person who decides, for the record. Default: the login name.")
-@click.option("--comment", default="", metavar="TEXT", help="Comment, recorded with the decision.")
 @click.option(
-    "--despite", default="", metavar="TEXT", help="With --approve: reason to release although the report has stops."
+    "--by",
+    type=AnswerText(),
+    metavar="NAME",
+    help="Name of the person who decides, for the record. Default: the login name.",
+)
+@click.option("--comment", type=AnswerText(), default="", metavar="TEXT", help="Comment, recorded with the decision.")
+@click.option(
+    "--despite",
+    type=AnswerText(),
+    default="",
+    metavar="TEXT",
+    help="With --approve: reason to release although the report has stops.",
 )
 @click.option(
     "--accept", multiple=True, metavar="FINDING=TEXT", help="Accept a finding of the release report, with the reason."
@@ -71,7 +81,7 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
     metavar="FINDING=TEXT",
     help="With --reject: a finding that is not acceptable, with the reason.",
 )
-@click.option("--question", metavar="TEXT", help="Question to the project. The job keeps waiting.")
+@click.option("--question", type=AnswerText(), metavar="TEXT", help="Question to the project. The job keeps waiting.")
 @set_option
 @no_progress_option
 @status_option
@@ -95,25 +105,31 @@ def continue_(
     A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
     next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
     either, the job keeps waiting. If the report failed or is older than the files, it is made again and the job waits
-    again. If the report has stops, a release needs a reason.
+    again. If the report has stops, a release needs a reason. The texts are limited to 2,000 characters each.
     """
     from flows.commands import continue_job
     from flows.commands.decide import DecisionArgs
+    from tasks.shared.report import visible_text
 
     if approve and reject:
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
-    if by is not None and not by.strip():
+    if by is not None and not visible_text(by):
         raise click.UsageError("--by needs a name")
     if despite.strip() and reject:
         raise click.UsageError("--despite and --reject together: a reason is for a release")
-    if question is not None and (approve or reject or not question.strip()):
+    given = DecisionArgs(by, comment, despite, accept, refuse)
+    if question is not None and (approve or reject or given.needs_decision or not visible_text(question)):
         raise click.UsageError(
-            "--question needs a text, and cannot be combined with --approve or --reject: the job keeps waiting"
+            "--question needs a text, and cannot be combined with --approve, --reject and what is recorded with them: "
+            "the job keeps waiting"
+        )
+    if given.needs_decision and question is None and not (approve or reject or on_terminal()):
+        raise click.UsageError(
+            "--comment, --despite, --accept and --refuse are recorded with a decision: add --approve or --reject"
         )
 
     asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    given = DecisionArgs(by, comment, despite, accept, refuse)
     return continue_job.go_on(asked, decision, given, question=question)
 
 

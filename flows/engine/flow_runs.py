@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +19,7 @@ from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
 from flows.engine.artifacts import artifacts_of, delete_artifact
 from tasks.shared.errors import InputError
 from tasks.shared.log import logger
+from tasks.shared.report import LONGEST_TEXT
 
 BEHIND = "AwaitingConcurrencySlot"
 """Prefect's name for a run that waits until another one of its deployment is over."""
@@ -194,6 +195,10 @@ def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) ->
             api.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
 
 
+_LONGEST_ANSWERS: Final = 20 * LONGEST_TEXT
+"""Characters of the answers to findings in one field of a form, one on each line."""
+
+
 class FormAnswer(BaseModel):
     """A person's decision. No field has a default decision or reviewer.
 
@@ -204,11 +209,11 @@ class FormAnswer(BaseModel):
 
     # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
     decision: Literal["release", "reject", "question"]
-    by: str = Field(min_length=1, pattern=r"\S")
-    comment: str = ""
-    despite: str = ""
-    accepted: str = ""
-    refused: str = ""
+    by: str = Field(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S")
+    comment: str = Field("", max_length=LONGEST_TEXT)
+    despite: str = Field("", max_length=LONGEST_TEXT)
+    accepted: str = Field("", max_length=_LONGEST_ANSWERS)
+    refused: str = Field("", max_length=_LONGEST_ANSWERS)
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:

@@ -22,7 +22,7 @@ from flows.job.writer import RecordWriter
 from flows.output import one_line
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
-from tasks.shared.report import Approval, Problem, Shown, Waiting
+from tasks.shared.report import Approval, Problem, Shown, Waiting, visible_text
 
 
 def answered_at(
@@ -34,16 +34,16 @@ def answered_at(
         return None, None
     given = Approval(
         approved=answer.decision != "reject",
-        by=answer.by.strip(),
+        by=visible_text(answer.by),
         comment=answer.comment,
-        despite=answer.despite.strip(),
+        despite=visible_text(answer.despite),
         when=now(),
         where="ui",
         files=record.seen.get(position, ""),
     )
     shown = record.shown.get(position)
     if answer.decision == "question":
-        if not answer.comment.strip():
+        if not visible_text(answer.comment):
             return given, "not released: a question needs a comment"
         return given, question(given.by, answer.comment)
     try:
@@ -230,7 +230,7 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
 
 
 def refuse_ended(record: JobRecord, decision: str | None) -> None:
-    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a decision without a wait."""
+    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a ``decision`` (a verb) without a wait."""
     if record.state is JobState.CANCELLED:
         raise TerminalError(
             "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
@@ -240,7 +240,7 @@ def refuse_ended(record: JobRecord, decision: str | None) -> None:
         state = "decided already" if decided else record.state.value
         raise InputError(
             "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
-            hint="continue it without --approve or --reject",
+            hint="continue it without a decision, answers and comment",
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from flows.output import one_line
 from tasks import declared
 from tasks.shared.errors import InputError
 from tasks.shared.errors import shown as quoted
-from tasks.shared.report import Approval, Shown
+from tasks.shared.report import LONGEST_TEXT, Approval, Shown, visible_text
 
 WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
 ANOTHER_REPORT = "the decision was for another release report"
@@ -69,7 +69,7 @@ def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
     finding of the report, or its code where that is the code of one finding only.
 
     Raises:
-        InputError: a line has no text, or names no finding of the report, or several.
+        InputError: a line has no text or too long a one, or names no finding of the report, or several.
     """
     known = (*shown.stops, *shown.looks) if shown is not None else ()
     found: dict[str, str] = {}
@@ -82,6 +82,11 @@ def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
                 "finding-unknown", f"the answer to {quoted(name)} {problem}", context="\n  ".join(keys or known),
                 hint="name a stop or a look of the release report by its key",
             )  # fmt: skip
+        if len(why) > LONGEST_TEXT:
+            raise InputError(
+                "answer-too-long", f"the answer to {quoted(keys[0])} is longer than {LONGEST_TEXT:,} characters",
+                hint="shorten it",
+            )  # fmt: skip
         found[keys[0]] = why
     return found
 
@@ -91,9 +96,9 @@ def _split_answer(line: str, known: Iterable[str]) -> tuple[str, str]:
     for key in sorted(known, key=len, reverse=True):
         text = line[len(key) :].lstrip()
         if line.startswith(key) and text.startswith("="):
-            return key, text[1:].strip()
+            return key, visible_text(text[1:])
     name, _, text = line.partition("=")
-    return name.strip(), text.strip()
+    return name.strip(), visible_text(text)
 
 
 def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
@@ -103,6 +108,8 @@ def objection(decision: Approval, first: Approval | None, config: PipelineConfig
     """
     if not decision.approved:
         return None
+    if not visible_text(decision.by):
+        return "a decision needs a name"
     if decision.refused:
         return f"not acceptable ({len(decision.refused)}): {one_line(', '.join(decision.refused))}"
     if open_ := decision.unexplained:

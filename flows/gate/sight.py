@@ -240,7 +240,7 @@ def where_to_look(waiting: Waiting) -> list[str]:
 
 
 def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
-    """Return the summary and path of the release report and the first of two decisions; no hint with ``despite``."""
+    """Return the summary and path of the release report and the first of two decisions; no hints with ``despite``."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
         lines += [f"the release report is missing: {shown.missing}"]
@@ -250,6 +250,8 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
         lines += [f"  {place}" for place in (None if shown.in_ui else shown.link, page) if place]
     if shown is not None and shown.open and not despite:
         lines += ["To release despite the stops, give a reason with --despite TEXT (in the UI: field Reason)."]
+    if shown is not None and (shown.stops or shown.looks) and not despite:
+        lines += ["To answer a finding by its key, add --accept FINDING=TEXT, or --reject --refuse FINDING=TEXT."]
     if shown is not None and shown.inside:
         lines += [INSIDE]
     if waiting.first is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -231,11 +231,24 @@ class Approval(StoredModel):
     @property
     def unexplained(self) -> tuple[str, ...]:
         """Return the overridden stops for which no reason is given, neither for each nor for all of them."""
-        return () if self.despite.strip() else tuple(key for key in self.overridden if key not in self.accepted)
+        return () if visible_text(self.despite) else tuple(key for key in self.overridden if key not in self.accepted)
 
     def same_person(self, other: Approval) -> bool:
         """Return whether both names are the same person's: protects against haste, not against fraud."""
         return _as_name(self.by) == _as_name(other.by)
+
+
+LONGEST_TEXT: Final = 2_000
+"""Characters of a comment, a reason, an answer to a finding, or a question."""
+
+_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that look like a space."""
+
+
+def visible_text(text: str) -> str:
+    """Return the text without spaces around it; empty if it consists of spaces, format and zero-width characters."""
+    seen = any(unicodedata.category(sign)[0] in "LNPS" and sign not in _BLANK for sign in text)
+    return text.strip() if seen else ""
 
 
 def _as_name(by: str) -> str:

@@ -159,7 +159,7 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Releas
     assert "mothersMaidenName" in refused.out
     assert "STOP: original: " in refused.err
     gate.waits()
-    gate.go_on("--approve", "--by", "Anna", "--despite", " ", code=2)
+    gate.go_on("--approve", "--by", "Anna", "--despite", " \u200b", code=2)
     gate.waits()
 
     released = gate.go_on("--approve", "--by", "Anna", "--despite", WHY)

@@ -39,9 +39,22 @@ def run_state(api: str, job: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--approve", "--reject"], "--approve and --reject together"), (["--approve", "--by", " "], "--by needs a name")],
+    [
+        (["--approve", "--reject"], "--approve and --reject together"),
+        (["--approve", "--by", " "], "--by needs a name"),
+        (["--approve", "--by", "\u200b\u2060"], "--by needs a name"),
+        (["--accept", "free-text=read"], "add --approve or --reject"),
+        (["--refuse", "free-text=no"], "add --approve or --reject"),
+        (["--comment", "fine"], "add --approve or --reject"),
+        (["--despite", "agreed"], "add --approve or --reject"),
+        (["--question", "\u200b"], "--question needs a text"),
+        (["--question", "Why?", "--accept", "free-text=read"], "cannot be combined"),
+        (["--approve", "--comment", "x" * 2001], "longer than 2,000 characters"),
+        (["--approve", "--despite", "x" * 2001], "longer than 2,000 characters"),
+        (["--question", "x" * 2001], "longer than 2,000 characters"),
+    ],
 )
-def test_an_approval_that_is_a_rejection_too_or_of_nobody_is_a_usage_error(
+def test_contradictory_incomplete_or_too_long_decisions_are_usage_errors(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run.run(["pipeline", "continue", "no-such.yaml", "no-such-job", *words]) == 2
@@ -56,7 +69,7 @@ def test_without_a_terminal_a_decision_is_required_and_shown_with_name_and_reaso
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     before = run_state(prefect_api, job)
-    undecided = sluice("pipeline", "continue", "config.yaml", job, "--comment", "?", "--set", "retry.max_attempts=1")
+    undecided = sluice("pipeline", "continue", "config.yaml", job, "--set", "retry.max_attempts=1")
     assert undecided.code == 0, undecided.err
     assert "nothing is decided" in undecided.out
     assert "waits at step 2" in undecided.out

@@ -7,7 +7,7 @@ import pytest
 from config import PipelineConfig
 from flows.gate import rules
 from tasks.shared.errors import InputError
-from tasks.shared.report import Approval, Shown
+from tasks.shared.report import Approval, Shown, visible_text
 
 NAME = "identifying-left Patient.name.family"
 PHONE = "identifying-left Patient.telecom.value"
@@ -30,11 +30,40 @@ def test_an_answer_names_a_finding_by_its_key_or_its_code(line: str, key: str, w
     assert rules.answers(["", line, "  "], SHOWN) == {key: why}
 
 
-@pytest.mark.parametrize("line", [NAME, f"{NAME}= ", "identifying-left=x", "dangling-reference=x", "=x", "Patient=x"])
+@pytest.mark.parametrize(
+    "line", [NAME, f"{NAME}= ", f"{NAME}=\u200b\u00ad", "identifying-left=x", "dangling-reference=x", "=x", "Patient=x"]
+)
 @pytest.mark.parametrize("shown", [SHOWN, None, Shown(missing="disk full")])
 def test_an_answer_without_a_text_or_to_no_single_finding_is_refused(line: str, shown: Shown | None) -> None:
     with pytest.raises(InputError):
         rules.answers([line], shown)
+
+
+def test_an_answer_has_2000_characters_at_most() -> None:
+    assert rules.answers([f"{NAME}={'x' * 2000}"], SHOWN) == {NAME: "x" * 2000}
+    with pytest.raises(InputError, match="longer than 2,000 characters"):
+        rules.answers([f"{NAME}={'x' * 2001}"], SHOWN)
+
+
+INVISIBLE = [
+    "",
+    " \n\t\u00a0\u3000",
+    "\u200b\u200d\u2060\ufeff",
+    "\u00ad\u202e\u180e",
+    "\u2800\u3164\u115f",
+    "\u0301\u0000",
+]
+
+
+@pytest.mark.parametrize("text", INVISIBLE)
+def test_a_text_in_which_nothing_is_visible_is_no_reason(text: str) -> None:
+    assert visible_text(text) == ""
+    assert "stops (3)" in str(rules.objection(released(SHOWN, despite=text), None, PipelineConfig()))
+
+
+@pytest.mark.parametrize("text", ["x", "李", "é", "?", "👍", "a\u200bb"])
+def test_other_texts_are_reasons_as_they_are(text: str) -> None:
+    assert visible_text(f" {text}\n") == text
 
 
 def released(shown: Shown, *accepted: str, despite: str = "", refused: tuple[str, ...] = ()) -> Approval:

@@ -105,10 +105,20 @@ def test_the_api_body_shown_on_the_ui_page_is_an_answer_with_a_reason() -> None:
     assert answer.despite.strip()
 
 
+def test_the_form_limits_the_length_of_each_text() -> None:
+    fields = runs.worded(field_words("en")).model_json_schema()["properties"]
+    longest = {name: field.get("maxLength") for name, field in fields.items() if name != "decision"}
+    assert longest == {"by": 2000, "comment": 2000, "despite": 2000, "accepted": 40_000, "refused": 40_000}
+
+
+ON_THE_TERMINAL = {"NEXT", "INSIDE", "CHANGED", "CORRECTED", "ON_DEMAND"}
+"""Constants that no form shows."""
+
+
 def refusals() -> list[str]:
     """Return all reasons in the record for which the form can say that a job waits again."""
     constants = [value for module in (rules, sight) for name, value in vars(module).items()
-                 if name.isupper() and isinstance(value, str) and name not in {"NEXT", "INSIDE"}]  # fmt: skip
+                 if name.isupper() and isinstance(value, str) and name not in ON_THE_TERMINAL]  # fmt: skip
     two = PipelineConfig.model_construct(
         report=PipelineConfig.model_fields["report"].get_default(call_default_factory=True)
     )
@@ -118,6 +128,7 @@ def refusals() -> list[str]:
         rules.objection(yes.model_copy(update=update), first, two)
         for update, first in (
             ({"overridden": ("a",), "report": ""}, None), ({"overridden": ("a", "b"), "report": "0"}, None), ({}, yes),
+            ({"by": "\u200b"}, None),
         )
     ]  # fmt: skip
     before = Inventory((InventoryEntry("a", 1, "1"), InventoryEntry("b", 1, "2"), InventoryEntry("c", 1, "3")))
