@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Commands, wait_until
+from tests.conftest import ROOT, Commands, wait_until
 from tests.flows.shards.site import (
     LINES,
     children,
@@ -179,6 +179,65 @@ def test_a_stop_reaches_the_children(sluice_process: Commands) -> None:
         assert started.returncode == 130
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), 5)
         assert sluice.status(the_job(sluice).name)["state"] == "stopped"
+
+
+def test_a_child_that_always_ends_early_is_one_clear_error(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in", files=2, lines=1)
+    place = sluice.cwd / "early"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text("import os\nif 'SLUICE_SUPERVISOR' in os.environ:\n    os._exit(9)\n")
+    sluice.environment["PYTHONPATH"] = f"{place}:{sluice.environment['PYTHONPATH']}"
+    with counting() as service:
+        configure(sluice, service, shards=2)
+        ran = sluice("pipeline", "start", "config.yaml", "--set", "retry.max_attempts=2")
+        assert ran.code == 3
+        assert "error[shard-crashed]" in ran.err
+        assert "ended 2 times" in ran.err
+        sluice.environment["PYTHONPATH"] = str(ROOT)
+        again = sluice("pipeline", "continue", "config.yaml", ran.job)
+        assert again.code == 0, again.err
+
+
+def test_a_configuration_that_changed_while_the_job_runs_is_refused_by_a_child(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.2) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 10)
+        configure(sluice, service, shards=2, requests=3)
+        os.kill(children(started.pid)[0], signal.SIGKILL)
+        _, err = started.communicate(timeout=120)
+        assert started.returncode == 2
+        assert "error[shard-config-changed]" in err
+        again = sluice("pipeline", "continue", "config.yaml", the_job(sluice).name)
+        assert again.code == 0, again.err
+
+
+def test_a_receipt_that_was_changed_is_refused_and_its_shard_is_checked_again(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.05) as service:
+        configure(sluice, service, shards=4)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: any((sluice.cwd / "jobs").glob("*/.results/2/*/receipt.json")))
+        started.kill()
+        started.communicate(timeout=30)
+        job = the_job(sluice)
+        receipt = next(job.glob(".results/2/*/receipt.json"))
+        kept = json.loads(receipt.read_text())
+        receipt.write_text(json.dumps(kept | {"sha256": "0" * 64}))
+        ran = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert ran.code == 1
+        assert "error[shard-file-damaged]" in ran.err
+        receipt.unlink()
+        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert again.code == 0, again.err
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert outputs(job) == outputs(directory_of(sluice, whole))
+        for path in (job / ".results/2").rglob("*"):
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 @pytest.mark.campaign
