@@ -93,7 +93,7 @@ class _SortedRows:
 
 def shared_ids_path(context: StepContext) -> Path:
     """Return the path of the list of shared ids."""
-    return division_path(context.job_dir, context.position).with_name("shared-ids")
+    return division_path(context.job_dir, context.position).with_name("shared-ids.bin")
 
 
 def find_shared_ids(context: StepContext, files: Sequence[Path]) -> None:
