@@ -154,6 +154,9 @@ class _DividedRun:
                     one, slot = left.pop(0), free.pop(0)
                     one.slot = slot
                     self._start(one, children, context, shares[slot])
+                if time.monotonic() >= next_count:
+                    next_count = time.monotonic() + COUNT_EVERY
+                    self._follow(context)
                 states = children.states()
                 for one in self._shards:
                     if one.slot is not None and self._ended(one, states.get(one.shard.index), context):
@@ -169,9 +172,6 @@ class _DividedRun:
                     for one in self._shards:
                         one.slot = None
                     shares, free = [total], [0]
-                if time.monotonic() >= next_count:
-                    next_count = time.monotonic() + COUNT_EVERY
-                    self._follow(context)
                 context.stop.sleep(LOOK_EVERY)
         except BaseException:
             children.stop()

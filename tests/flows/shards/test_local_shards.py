@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Commands, wait_until
+from tests.flows.commands.test_bad_input import on_small_disk
 from tests.flows.shards.site import (
     LINES,
     children,
@@ -238,6 +239,35 @@ def test_a_receipt_that_was_changed_is_refused_and_its_shard_is_checked_again(sl
         assert outputs(job) == outputs(directory_of(sluice, whole))
         for path in (job / ".results/2").rglob("*"):
             assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+FULL = """
+"$@" pipeline start config.yaml --no-progress &
+until ls jobs/*/.results/2/0/progress.json >/dev/null 2>&1; do sleep 0.1; done
+cat /dev/zero > jobs/filling 2>/dev/null
+wait $!
+code=$?
+rm jobs/filling
+"$@" pipeline continue config.yaml latest || exit 98
+find jobs -path '*/pseudonymized/*' -exec sha256sum {} +
+exit $code
+"""
+
+
+def test_a_disk_that_fills_up_under_the_children_is_one_clear_error(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in", files=4, lines=40)
+    with counting(delay=0.05) as service:
+        configure(sluice, service, shards=2)
+        ran, _ = on_small_disk(sluice, sluice.cwd, "140m", script=FULL)
+        assert ran.code == 1, ran.err
+        assert ran.err.count("error[") == 1, ran.err
+        assert "error[disk-full]" in ran.err
+        configure(sluice, service)
+        whole = sluice("pipeline", "start", "config.yaml", "--set", "jobs_dir=elsewhere")
+        expected = outputs(sluice.cwd / "elsewhere" / whole.job)
+        found = {Path(name).name: digest for digest, name in (line.split() for line in ran.out.splitlines()[-5:])}
+        assert found == expected
 
 
 @pytest.mark.campaign
