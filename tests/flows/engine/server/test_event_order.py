@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -58,10 +59,15 @@ def test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one(
     automation = {"name": name, "trigger": trigger, "actions": [{"type": "do-nothing"}]}
     made = ask_prefect("POST", f"{prefect_api}/automations/", automation)["id"]
     fired = {"event": {"name": ["prefect.automation.triggered"]}, "resource": {"id": [f"prefect.automation.{made}"]}}
-    try:
+
+    def acted() -> bool:
+        # An event that comes before the server has read the new automation is lost to it, so one is sent each time.
         told = event(follows=uuid4()).model_dump(mode="json", exclude={"received"}) | {"event": name}
         ask_prefect("POST", f"{prefect_api}/events", [told])
-        # Prefect writes events down after some seconds; its own order of them takes 15 minutes.
-        wait_until(lambda: ask_prefect("POST", f"{prefect_api}/events/filter", {"filter": fired})["total"] == 1, 30)
+        time.sleep(0.5)
+        return ask_prefect("POST", f"{prefect_api}/events/filter", {"filter": fired})["total"] > 0
+
+    try:
+        wait_until(acted)  # Prefect writes events down after some seconds; its own order of them takes 15 minutes
     finally:
         ask_prefect("DELETE", f"{prefect_api}/automations/{made}")
