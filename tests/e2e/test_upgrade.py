@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -80,7 +79,7 @@ def test_a_job_of_an_earlier_version_sends_what_it_had_not_sent(
     job = started(child)
     place = project / "jobs" / job
     if not wait:
-        wait_until(partial(sending, place), 60)
+        wait_until(lambda: sending(place) and fhir.total() > 0)
         child.kill()
     child.communicate(timeout=60)
     imported = {path.name: path.stat().st_mtime_ns for path in (place / "import").iterdir()}
