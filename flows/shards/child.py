@@ -222,7 +222,10 @@ def run_shard(directory: Path, stop: Stop) -> ShardReceipt:
 
 
 def main(directory: str) -> int:
-    """Run a shard as a child of this machine. Return the exit code: 0 with a receipt, 4 if another process has it."""
+    """Run a shard as a child of this machine. Return the exit code: 0 with a receipt, 4 if another process has it.
+
+    An error without a receipt, because the disk is full for example, goes to the parent on standard output.
+    """
     end_with_supervisor()
     os.umask(0o077)
     stop = Stop()
@@ -233,7 +236,7 @@ def main(directory: str) -> int:
         except Stopped as reason:
             return exit_code_of(str(reason))
         except SluiceError as error:
-            sys.stderr.write(error.render() + "\n")
+            sys.stdout.buffer.write(msgspec.json.encode(ShardError.of(error)))
             return error.exit_code
     return 0
 

@@ -12,10 +12,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
-from flows.shards.files import ShardOrder
+from flows.shards.files import ShardError, ShardOrder
 from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.log import logger
@@ -60,7 +62,7 @@ class LocalChildren:
         directory = shard_directory(self._job_dir, order.position, order.shard)
         self._processes[order.shard] = subprocess.Popen(  # noqa: S603 - this program
             (sys.executable, "-m", "flows.shards.child", str(directory)),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
             env=os.environ | {SUPERVISOR: str(os.getpid())},
         )  # fmt: skip
 
@@ -71,6 +73,18 @@ class LocalChildren:
             for shard, one in self._processes.items()
         }
 
+    def error(self, shard: int) -> SluiceError | None:
+        """Return the error that an ended process had to report without a receipt."""
+        one = self._processes.get(shard)
+        if one is None or one.stdout is None:
+            return None
+        with one.stdout:
+            text = one.stdout.read()
+        one.stdout = None
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=ShardError).error()
+        return None
+
     def stop(self) -> None:
         """Ask the processes to end, and kill them if they do not."""
         for one in self._processes.values():
@@ -79,8 +93,8 @@ class LocalChildren:
         for one in self._processes.values():
             with suppress(subprocess.TimeoutExpired):
                 one.wait(max(0.0, end - time.monotonic()))
-            one.kill()
-            one.wait()
+            with one:
+                one.kill()
 
     def unstarted(self) -> bool:
         """Return ``False``: a process starts at once."""
@@ -159,6 +173,9 @@ class PoolChildren:
         if held:
             self._signs[shard] = now
         return now - seen > SILENT
+
+    def error(self, shard: int) -> None:
+        """Return ``None``: the run's state and log say how it ended."""
 
     def stop(self) -> None:
         """Cancel the runs. Their workers stop those that are running; none is waited for."""

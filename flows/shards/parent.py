@@ -159,7 +159,7 @@ class _DividedRun:
                     self._follow(context)
                 states = children.states()
                 for one in self._shards:
-                    if one.slot is not None and self._ended(one, states.get(one.shard.index), context):
+                    if one.slot is not None and self._ended(one, states.get(one.shard.index), context, children):
                         free.append(one.slot)
                         one.slot = None
                         if one.receipt is None:
@@ -210,7 +210,7 @@ class _DividedRun:
         context.stop.before_request()
         children.start(order)
 
-    def _ended(self, one: _ShardState, state: ChildState | None, context: StepContext) -> bool:
+    def _ended(self, one: _ShardState, state: ChildState | None, context: StepContext, children: Children) -> bool:
         """Return whether a child has ended, with a receipt or without. Raises its error."""
         if state in {ChildState.WAITING, ChildState.RUNNING}:
             return False
@@ -220,6 +220,10 @@ class _DividedRun:
         receipt = self._receipt(one)
         if receipt is None and _is_held(one, context.job_dir):
             return False  # by an attempt of an earlier run of the job, on another machine
+        error = children.error(one.shard.index)
+        if receipt is None and isinstance(error, StorageError):
+            one.slot, one.failed = None, True
+            raise error
         if receipt is None:
             logger.warning("shard %d ended without a receipt, attempt %d", one.shard.index, one.attempt)
             return True

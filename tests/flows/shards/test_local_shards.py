@@ -270,6 +270,25 @@ def test_a_disk_that_fills_up_under_the_children_is_one_clear_error(sluice_proce
         assert found == expected
 
 
+def test_a_receipt_that_cannot_be_written_is_one_clear_error(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.05) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: service.requests > 5)
+        for directory in the_job(sluice).glob(".results/2/[01]"):
+            (directory / "receipt.json.part").mkdir(mode=0o700)
+        _, err = started.communicate(timeout=120)
+        assert started.returncode == 1, err
+        assert err.count("error[") == 1
+        assert "error[storage-failed]" in err
+        for part in the_job(sluice).rglob("receipt.json.part"):
+            part.rmdir()
+        again = sluice("pipeline", "continue", "config.yaml", the_job(sluice).name)
+        assert again.code == 0, again.err
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 def test_outputs_are_the_same_after_a_kill_at_any_moment(sluice_process: Commands) -> None:
