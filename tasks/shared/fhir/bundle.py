@@ -32,7 +32,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.entries import RawEntry, ReadBundle, read_bundle
+from tasks.shared.fhir.entries import ReadBundle, read_bundle
 from tasks.shared.fhir.reading import ID, RESOURCE_TYPE, TYPE, USUAL, UnusableError, ambiguous, read_head
 from tasks.shared.files.names import base_name
 
@@ -163,11 +163,11 @@ def _cut_bundle(
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
-    entries: list[RawEntry] = []
-    for entry in bundle.entries:
-        if isinstance(entry, UnusableError):  # which resource it holds is not known, so nothing of the line is sent
-            raise UnusableError("repeated-key" if entry.reference == "repeated-key" else "not-a-bundle", type="Bundle")
-        entries.append(entry)
+    try:
+        entries = list(bundle.usable())
+    except UnusableError as problem:  # which resource it holds is not known, so nothing of the line is sent
+        repeated = problem.reference == "repeated-key"
+        raise UnusableError("repeated-key" if repeated else "not-a-bundle", type="Bundle") from None
     # Where no resource has a second resourceType, not even in a contained one, a usual beginning says all about it.
     exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in entries if entry.resource)
     resources: list[Resource] = []

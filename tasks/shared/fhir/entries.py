@@ -86,7 +86,7 @@ class RawEntry(BundleEntry, gc=False):
     @property
     def carries_nothing(self) -> bool:
         """Return whether there is nothing to load in the entry."""
-        return self.to_skip or (len(self.resource) <= len(b"null") and bytes(self.resource) in {b"", b"null"})
+        return not self.resource or self.resource == _NULL or self.to_skip
 
 
 class MemberEntry(BundleEntry, gc=False):
