@@ -124,6 +124,7 @@ def test_a_nightly_stopped_with_its_worker_continues_unless_unfinished_is_tell(
     assert [row["state"] for row in listed if row["id"] == job] == ["completed"]
 
 
+@pytest.mark.campaign
 def test_overlapping_nights_start_in_the_order_of_their_times_with_their_own_names(
     sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp_path: Path
 ) -> None:

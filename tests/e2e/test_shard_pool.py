@@ -13,8 +13,9 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import children_of, run_deployment
-from tests.conftest import Commands, address_of, wait_until
+from tests.conftest import Commands, address_of, ask_prefect, wait_until
 from tests.e2e.machines import WorkerProcess, other_machine, two_workers
+from tests.e2e.test_suspend import suspended
 from tests.flows.shards.site import LINES, CountingService, configure, counting, directory_of, outputs, write_input
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -114,24 +115,41 @@ def test_a_pool_with_one_slot_does_not_deadlock(sluice: Commands, prefect_api: s
         pool.check_outputs()
 
 
-def test_a_cancelled_child_is_submitted_again_and_a_cancelled_job_ends_its_children(
+def test_suspend_and_cancel_reach_the_children_and_a_lost_one_is_submitted_again(
     sluice: Commands, prefect_api: str
 ) -> None:
     with site(sluice, prefect_api, {}, delay=2.0, shards=2) as pool:
+
+        def running(count: int) -> bool:
+            runs = pool.children()
+            return len(runs) == count and all(run["state_type"] == "RUNNING" for run in runs[-2:])
+
+        def end_within(seconds: float) -> None:
+            wait_until(lambda: all(run["state_type"] not in {"RUNNING", "PENDING"} for run in pool.children()), seconds)
+
         pool.start()
-        _runs(pool, lambda runs: len(runs) == 2 and all(run["state_type"] == "RUNNING" for run in runs))
+        log = pool.directory / "job.log"
+        wait_until(lambda: running(2), 60)
         wait_until(lambda: pool.service.requests > 8)
-        pool.prefect.set_state(pool.children()[0]["id"], "CANCELLING")
-        _runs(pool, lambda runs: len(runs) == 3, 60)
-        assert "was cancelled; it is submitted again" in (pool.directory / "job.log").read_text()
-        _runs(pool, lambda runs: runs[2]["state_type"] == "RUNNING")
+        suspended(prefect_api, pool.job, "Suspended", reschedule=True)
+        end_within(15)
+        wait_until(lambda: "the job is stopped (suspend)" in log.read_text())
+        assert pool.state() == "PAUSED"
+        wait_until(lambda: not any(worker.runs for worker in pool.workers))
+        made = pool.service.requests
+        assert ask_prefect("POST", f"{prefect_api}/flow_runs/{pool.job}/resume", {})["status"] == "ACCEPT"
+        wait_until(lambda: running(4), 60)
+        wait_until(lambda: pool.service.requests > made + 2)
+        pool.prefect.set_state(pool.children()[2]["id"], "CANCELLING")
+        _runs(pool, lambda runs: len(runs) == 5, 60)
+        assert "was cancelled; it is submitted again" in log.read_text()
+        _runs(pool, lambda runs: runs[4]["state_type"] == "RUNNING")
         pool.prefect.set_state(pool.job, "CANCELLING")
         asked = time.monotonic()
-        wait_until(lambda: all(run["state_type"] not in {"RUNNING", "PENDING"} for run in pool.children()), 15)
+        end_within(15)
         pool.ends("CANCELLED", 20)
-        log = pool.directory / "job.log"
         wait_until(lambda: "step 2 shard 0: stopped" in log.read_text(), 15 - (time.monotonic() - asked))
-        _runs(pool, lambda runs: runs[0]["state_type"] == runs[2]["state_type"] == "CANCELLED")
+        _runs(pool, lambda runs: runs[2]["state_type"] == runs[4]["state_type"] == "CANCELLED")
 
 
 @pytest.mark.campaign

@@ -33,8 +33,7 @@ SEED = int(os.environ.get("KILL_SEED", "20251125"))
 TRIALS = int(os.environ.get("KILL_TRIALS", "25"))
 
 
-def test_outputs_report_and_requests_are_those_of_an_undivided_run(sluice_process: Commands) -> None:
-    sluice = sluice_process
+def test_outputs_report_and_requests_are_those_of_an_undivided_run(sluice: Commands) -> None:
     write_input(sluice.cwd / "in")
     found = []
     for shards in (1, 2, 4):
@@ -102,8 +101,7 @@ def test_a_killed_job_keeps_its_division_and_goes_on(sluice_process: Commands) -
         assert outputs(job) == outputs(directory_of(sluice, whole))
 
 
-def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice_process: Commands) -> None:
-    sluice = sluice_process
+def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice: Commands) -> None:
     write_input(sluice.cwd / "in")
     with counting(delay=0.03) as service:
         configure(sluice, service, shards=4)
@@ -125,8 +123,7 @@ def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice_process: C
         assert outputs(job) == outputs(directory_of(sluice, whole))
 
 
-def test_shards_whose_answers_contradict_each_other_are_all_done_again(sluice_process: Commands) -> None:
-    sluice = sluice_process
+def test_shards_whose_answers_contradict_each_other_are_all_done_again(sluice: Commands) -> None:
     write_input(sluice.cwd / "in", files=4, lines=3)
     for name in ("x", "y"):
         one = observation(name, "p100", performer=[{"reference": "Practitioner/d1"}])
@@ -182,8 +179,7 @@ def test_a_stop_reaches_the_children(sluice_process: Commands) -> None:
         assert sluice.status(the_job(sluice).name)["state"] == "stopped"
 
 
-def test_a_child_that_always_ends_early_is_one_clear_error(sluice_process: Commands) -> None:
-    sluice = sluice_process
+def test_a_child_that_always_ends_early_is_one_clear_error(sluice: Commands) -> None:
     write_input(sluice.cwd / "in", files=2, lines=1)
     place = sluice.cwd / "early"
     place.mkdir()
