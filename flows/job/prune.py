@@ -225,16 +225,17 @@ def _remove_batch(
 
 @contextmanager
 def held(session: Session, directory: JobDirectory) -> Iterator[None]:
-    """Hold a job's lock, or only the lease if the job has no directory.
+    """Hold a job's lock and those of its shards, or only the lease if the job has no directory.
 
     Raises:
-        JobBusyError: another process has it.
+        JobBusyError: another process has one of them.
     """
     job = directory.path.name
     with ExitStack() as stack:
         if directory.path.is_dir():
             try:
                 stack.enter_context(JobLock(directory.path))
+                _lock_shards(directory.path, stack)
             except StorageError as error:
                 if error.reference != "file-vanished":
                     raise
@@ -251,6 +252,16 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
             stack.callback(lease.release)
         # Else the API is this machine's alone, and here the job has nothing that could be locked.
         yield
+
+
+def _lock_shards(job: Path, locks: ExitStack) -> None:
+    """Take the locks of a job's shards, which runs of a deployment hold also after the job's own process has ended."""
+    shards = [lock.parent for lock in job.glob(f".results/*/*/{LOCK}")]
+
+    def lock(shard: Path, _: Stop) -> None:
+        locks.enter_context(JobLock(shard, job=job))
+
+    for_each(shards, lock, threads=len(shards) or 1, stop=Stop())
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:
