@@ -329,6 +329,8 @@ def _record_events(one: _ShardState, meter: Meter) -> None:
     """Pass on the whole lines that a child has added to its events."""
     path = one.directory / EVENTS
     try:
+        if path.lstat().st_size <= one.events:
+            return
         with open_private(path) as file:
             file.seek(one.events)
             text = file.readall()

@@ -27,7 +27,6 @@ are caught, with ``raise … from None`` when their text may quote data.
 from __future__ import annotations
 
 import errno
-import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -186,7 +185,7 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         )  # fmt: skip
     if error.errno == errno.ENAMETOOLONG:
         return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
-    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    reason = error.strerror or type(error).__name__
     return StorageError("storage-failed", f"the file system reported: {reason}", context=where)
 
 

@@ -28,10 +28,14 @@ _EDITING: Final = ".#"
 def open_private(path: Path, mode: Literal["rb", "r+b", "ab"] = "rb") -> io.FileIO:
     """Open a file below ``jobs_dir``, unbuffered; for writing, it is made if it is missing (0600).
 
-    Raises ``OSError``, with ``ELOOP`` for a symbolic link.
+    Raises ``OSError``, with ``ELOOP`` for a symbolic link; a pipe is refused, not waited for.
     """
-    handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    return os.fdopen(handle, mode, buffering=0)
+    handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    file = os.fdopen(handle, mode, buffering=0)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "Not a regular file")
+    return file
 
 
 def read_file(path: Path) -> bytes:

@@ -237,6 +237,46 @@ def test_a_receipt_that_was_changed_is_refused_and_its_shard_is_checked_again(sl
             assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
+@pytest.mark.timeout(300)
+def test_a_state_file_that_is_something_else_is_one_clear_error(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.05) as service:
+        configure(sluice, service, shards=2)
+        started = sluice.start("pipeline", "start", "config.yaml")
+        wait_until(lambda: any((sluice.cwd / "jobs").glob("*/.results/2/0/progress.json")))
+        started.kill()
+        started.communicate(timeout=30)
+        job = the_job(sluice)
+        kept = job / ".results/2"
+        shard = kept / "0"
+        elsewhere = kept / "elsewhere"
+        elsewhere.touch(0o600)
+        made = service.requests
+        for path, make in (
+            (kept / "shards.json", os.mkfifo),
+            (shard / "order.json", lambda path: path.symlink_to(elsewhere)),
+            (shard / "progress.json", os.mkfifo),
+            (shard / "receipt.json", os.mkdir),
+        ):
+            before = path.read_bytes() if path.exists() else None
+            path.unlink(missing_ok=True)
+            make(path)
+            ran = sluice("pipeline", "continue", "config.yaml", job.name)
+            assert ran.code == 1, (path.name, ran)
+            assert ran.err.count("error[") == 1, ran.err
+            assert str(path) in ran.err
+            path.rmdir() if path.is_dir() else path.unlink()
+            if before is not None:
+                path.write_bytes(before)
+                path.chmod(0o600)
+        assert service.requests <= made + 4
+        (shard / "events.ndjson").unlink(missing_ok=True)
+        os.mkfifo(shard / "events.ndjson")
+        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert again.code == 0, again.err
+
+
 FULL = """
 "$@" pipeline start config.yaml --no-progress &
 until ls jobs/*/.results/2/0/progress.json >/dev/null 2>&1; do sleep 0.1; done
