@@ -89,6 +89,12 @@ def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
     assert isinstance(found, ProbeWarning)
 
 
+def test_metadata_that_ask_for_credentials_end_a_start() -> None:
+    (found,) = probe_with_metadata(b"", status=401)
+    assert not isinstance(found, ProbeWarning)
+    assert (found.reference, found.status) == ("service-unauthorized", 401)
+
+
 def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
     (found,) = probe_with_metadata(statement({"resource": [{"type": "Patient"}]}))
     assert isinstance(found, ProbeWarning)
