@@ -79,6 +79,7 @@ def test_old_jobs_are_deleted_and_a_waiting_one_never_is(
     assert left == {three["waiting"]}
 
 
+@pytest.mark.slow
 def test_a_job_with_a_shard_that_still_runs_elsewhere_is_not_deleted(
     sluice: Commands, project: Path, three: dict[str, str]
 ) -> None:
