@@ -10,11 +10,13 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from tasks.shared.errors import StorageError
+from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, Spool, can_continue, publish, size_of, write_file
+from tasks.shared.files.private_file import open_private
 from tests.conftest import ROOT
 
 THEIRS = b"theirs\n"
@@ -63,6 +65,13 @@ def short(path: Path, _: Path) -> None:
 
 def gone(_: Path, __: Path) -> None:
     pass
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b", "ab"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, mode: Literal["rb", "r+b", "ab"]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError), storage_errors(tmp_path / "pipe"):
+        open_private(tmp_path / "pipe", mode)
 
 
 def continued(path: Path) -> None:
