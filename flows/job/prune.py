@@ -38,6 +38,9 @@ BATCH = 25
 AT_ONCE = 4
 """Batches."""
 
+SHARDS_AT_ONCE = 16
+"""Locks of shards that are waited for together: each takes a minute if its machine is dead."""
+
 SAY_EVERY = 5.0
 """Seconds between two words on how far it is."""
 
@@ -46,11 +49,11 @@ PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, Job
 
 
 def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
-    """Remove a job's directory and record; also a directory that lost its record. Refused while the job runs.
+    """Remove a job's directory and record; also a directory that lost its record.
 
     Raises:
         InputError: the job does not exist.
-        JobBusyError: it runs, here or on another machine.
+        JobBusyError: it or one of its shards runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
     with _opened(load(config, overrides), job_id) as session:
@@ -255,13 +258,13 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
 
 
 def _lock_shards(job: Path, locks: ExitStack) -> None:
-    """Take the locks of a job's shards, which runs of a deployment hold also after the job's own process has ended."""
+    """Take the locks of a job's shards. Runs of a deployment can hold them after the job's own process has ended."""
     shards = [lock.parent for lock in job.glob(f".results/*/*/{LOCK}")]
 
     def lock(shard: Path, _: Stop) -> None:
         locks.enter_context(JobLock(shard, job=job))
 
-    for_each(shards, lock, threads=len(shards) or 1, stop=Stop())
+    for_each(shards, lock, threads=SHARDS_AT_ONCE, stop=Stop())
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:
