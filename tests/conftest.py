@@ -430,13 +430,13 @@ def started(child: subprocess.Popen[str]) -> str:
     return line.split()[1]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that another process does."""
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0, *, every: float = 0.02) -> None:
+    """Wait for something that another process does. ``every``: seconds between two looks."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it did not happen in time")
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def free_ports(count: int = 1) -> int:

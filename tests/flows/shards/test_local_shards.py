@@ -33,6 +33,15 @@ SEED = int(os.environ.get("KILL_SEED", "20251125"))
 TRIALS = int(os.environ.get("KILL_TRIALS", "25"))
 
 
+def killed_with(sluice: Commands, file: str) -> Path:
+    """Start a job, and kill it as soon as there is such a file below the jobs directory; return its directory."""
+    started = sluice.start("pipeline", "start", "config.yaml")
+    wait_until(lambda: any((sluice.cwd / "jobs").glob(file)))
+    started.kill()
+    started.communicate(timeout=30)
+    return the_job(sluice)
+
+
 def test_outputs_report_and_requests_are_those_of_an_undivided_run(sluice: Commands) -> None:
     write_input(sluice.cwd / "in")
     found = []
@@ -217,11 +226,7 @@ def test_a_receipt_that_was_changed_is_refused_and_its_shard_is_checked_again(sl
     write_input(sluice.cwd / "in")
     with counting(delay=0.05) as service:
         configure(sluice, service, shards=4)
-        started = sluice.start("pipeline", "start", "config.yaml")
-        wait_until(lambda: any((sluice.cwd / "jobs").glob("*/.results/2/*/receipt.json")))
-        started.kill()
-        started.communicate(timeout=30)
-        job = the_job(sluice)
+        job = killed_with(sluice, "*/.results/2/*/receipt.json")
         receipt = next(job.glob(".results/2/*/receipt.json"))
         kept = json.loads(receipt.read_text())
         receipt.write_text(json.dumps(kept | {"sha256": "0" * 64}))
@@ -243,11 +248,7 @@ def test_a_state_file_that_is_something_else_is_one_clear_error(sluice_process: 
     write_input(sluice.cwd / "in")
     with counting(delay=0.05) as service:
         configure(sluice, service, shards=2)
-        started = sluice.start("pipeline", "start", "config.yaml")
-        wait_until(lambda: any((sluice.cwd / "jobs").glob("*/.results/2/0/progress.json")))
-        started.kill()
-        started.communicate(timeout=30)
-        job = the_job(sluice)
+        job = killed_with(sluice, "*/.results/2/0/progress.json")
         kept = job / ".results/2"
         shard = kept / "0"
         elsewhere = kept / "elsewhere"
