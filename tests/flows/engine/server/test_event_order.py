@@ -66,8 +66,7 @@ def test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one(
         return ask_prefect("POST", f"{prefect_api}/events/filter", {"filter": fired})["total"] > 0
 
     try:
-        wait_until(
-            acted, every=0.5
-        )  # Prefect writes events down after some seconds; its own order of them takes 15 minutes
+        # Prefect writes events down after some seconds; its own order of them takes 15 minutes.
+        wait_until(acted, every=0.5)
     finally:
         ask_prefect("DELETE", f"{prefect_api}/automations/{made}")
