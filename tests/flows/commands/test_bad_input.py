@@ -564,7 +564,7 @@ def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_f
 
 FULL_DISK = """
 "$@" pipeline start config.yaml || exit 98
-cat /dev/zero > jobs/filler
+flock jobs/.prefect/server.lock cat /dev/zero > jobs/filler  # not before its end, which can free space
 "$@" job list config.yaml && exit 97
 "$@" job prune config.yaml --older-than 1ms
 """
