@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
 from flows.shards.files import ShardError, ShardOrder
 from flows.signals import SUPERVISOR
-from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.log import logger
 from tasks.shared.step import shard_directory
 
@@ -39,6 +40,9 @@ UNSTARTED: Final = 30.0
 LOST_NAME: Final = "ShardLost"
 FAILED_NAME: Final = "ShardFailed"
 """Names of the states of runs of shards: notifications are for those of jobs."""
+
+_FAILURE: Final = re.compile(r"error\[((?!shard-)[a-z0-9-]+)\]")
+"""The message of the state of a run that ended with an error of its own, not with one of its order."""
 
 
 class ChildState(Enum):
@@ -115,6 +119,7 @@ class PoolChildren:
         self._runs: dict[int, str] = {}
         self._states: dict[int, ChildState] = {}
         self._signs: dict[int, float] = {}
+        self._failures: dict[int, str] = {}
         self._looked = self._moved = clock()
 
     def start(self, order: ShardOrder) -> None:
@@ -153,6 +158,8 @@ class PoolChildren:
         if kind == "SCHEDULED":
             return ChildState.WAITING
         if kind not in {"PENDING", "RUNNING", "CANCELLING"}:
+            if kind == "FAILED":
+                self._failures[shard] = str((run or {})["state"]["message"])
             if kind == "CANCELLED":
                 logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
             return ChildState.ENDED
@@ -174,8 +181,16 @@ class PoolChildren:
             self._signs[shard] = now
         return now - seen > SILENT
 
-    def error(self, shard: int) -> None:
-        """Return ``None``: the run's state and log say how it ended."""
+    def error(self, shard: int) -> SluiceError | None:
+        """Return the error of a run that could not write its receipt, as far as its state names it."""
+        found = _FAILURE.match(self._failures.pop(shard, ""))
+        if found is None:
+            return None
+        return StorageError(
+            found[1], "the run of a shard could not write its receipt",
+            context=str(shard_directory(self._job_dir, self._position, shard)),
+            hint="the reason is in job.log and in the log of the run; remove it, then continue the job",
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Cancel the runs. Their workers stop those that are running; none is waited for."""

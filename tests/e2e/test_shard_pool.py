@@ -115,6 +115,23 @@ def test_a_pool_with_one_slot_does_not_deadlock(sluice: Commands, prefect_api: s
         pool.check_outputs()
 
 
+def test_a_run_that_cannot_write_its_receipt_ends_the_step_with_its_error(sluice: Commands, prefect_api: str) -> None:
+    with site(sluice, prefect_api, {}, delay=0.1, shards=2) as pool:
+        pool.start()
+        wait_until(lambda: pool.service.requests > 5, 60)
+        parts = [pool.directory / ".results" / "2" / shard / "receipt.json.part" for shard in "01"]
+        for part in parts:
+            part.mkdir(mode=0o700)
+        pool.ends("FAILED")
+        assert len(pool.children()) == 2  # none is submitted again
+        log = (pool.directory / "job.log").read_text()
+        assert "error[storage-failed]: the run of a shard could not write its receipt" in log
+        for part in parts:
+            part.rmdir()
+        again = sluice("pipeline", "continue", "config.yaml", pool.job)
+        assert again.code == 0, again.err
+
+
 def test_suspend_and_cancel_reach_the_children_and_a_lost_one_is_submitted_again(
     sluice: Commands, prefect_api: str
 ) -> None:
