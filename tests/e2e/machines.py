@@ -44,19 +44,21 @@ flows.job.running.lock.fcntl = LocksOfItsOwn
 
 def other_machine(directory: Path, times: LeaseTimes | None = None) -> dict[str, str]:
     """Return the environment of processes on another machine; ``directory`` has their start-up code."""
-    return _starting_with(directory, _times(times) + _OTHER)
+    return starting_with(directory, times_of(times) + _OTHER)
 
 
 def this_machine(directory: Path, times: LeaseTimes) -> dict[str, str]:
     """Return the environment of processes here, with other times of the lease."""
-    return _starting_with(directory, _times(times))
+    return starting_with(directory, times_of(times))
 
 
-def _times(times: LeaseTimes | None) -> str:
+def times_of(times: LeaseTimes | None) -> str:
+    """Return the start-up code that sets other times of the lease."""
     return _TIMES.format(times=asdict(times)) if times else ""
 
 
-def _starting_with(directory: Path, code: str) -> dict[str, str]:
+def starting_with(directory: Path, code: str) -> dict[str, str]:
+    """Return the environment of processes that begin with this code; ``directory`` has it."""
     directory.mkdir(exist_ok=True)
     (directory / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": f"{directory}:{ROOT}"}

@@ -16,12 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.engine.api import PATIENCE, PrefectApi
+from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET
 from flows.engine.flow_runs import run_deployment
 from flows.job.running.proof import LeaseTimes
 from tests.conftest import Commands, address_of, seed, wait_until
-from tests.e2e.machines import deployment, other_machine, this_machine
+from tests.e2e.machines import deployment, other_machine, starting_with, this_machine, times_of
 from tests.e2e.test_nightly import working
 from tests.peers.bridge import Bridge
 from tests.peers.project import Fhir, many_transactions
@@ -32,6 +32,18 @@ TRANSACTIONS = 10 + 10 + 10 + 1
 """30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
 TIMES = LeaseTimes(lease=6.0, renew=1.5, retry=0.5, beat=0.5, give_up=4.0, sure=2.0, call=1.0, look=0.5, gap=3.0)
 """A tenth of the real ones."""
+PATIENCE = 2.0
+IMPATIENT = f"""
+import flows.engine.api, flows.job.running.lease
+flows.engine.api.PATIENCE = flows.job.running.lease.PATIENCE = {PATIENCE}
+flows.engine.api.PrefectApi.__init__.__kwdefaults__["patience"] = {PATIENCE}
+"""
+"""Code for the start of a process whose calls that belong to no job are given up sooner."""
+BRIDGE = """
+import flows.engine.outage
+flows.engine.outage.BRIDGE = 4.0
+"""
+"""Code for the start of a process that does not do without the server for long."""
 
 
 class SlowBridge(Bridge):
@@ -81,16 +93,24 @@ class RestartableServer:
         self.process.send_signal(number)
 
 
+@pytest.fixture(scope="module")
+def site_server(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[RestartableServer]:
+    site = tmp_path_factory.mktemp("site")
+    seed(site, migrated_database)
+    found = RestartableServer(site / ".prefect")
+    yield found
+    found.signalled(signal.SIGCONT)
+    found.kill()
+
+
 @pytest.fixture
-def server(tmp_path: Path, migrated_database: Path) -> Iterator[RestartableServer]:
-    seed(tmp_path / "site", migrated_database)
-    found = RestartableServer(tmp_path / "site" / ".prefect")
-    try:
-        found.ready()
-        yield found
-    finally:
-        found.signalled(signal.SIGCONT)
-        found.kill()
+def server(site_server: RestartableServer) -> RestartableServer:
+    """Return the server, which runs whatever the test before did to it."""
+    site_server.signalled(signal.SIGCONT)
+    if site_server.process.poll() is not None:
+        site_server.start()
+    site_server.ready()
+    return site_server
 
 
 @pytest.fixture
@@ -179,15 +199,14 @@ def test_a_job_goes_on_without_the_server_and_nobody_takes_it(
 
 
 def test_a_job_that_ends_while_the_server_is_away_waits_with_its_record(
-    commands: Commands, fhir: Fhir, server: RestartableServer, tmp_path: Path
+    commands: Commands, fhir: Fhir, server: RestartableServer, between: SlowBridge, tmp_path: Path
 ) -> None:
     trial = OutageTrial(commands, fhir, this_machine(tmp_path / "one", TIMES))
     server.kill()
+    between.pause = 0.0
     wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 60)
     time.sleep(TIMES.lease)
     assert trial.child.poll() is None
-    unreachable = commands("pipeline", "status", "config.yaml", trial.job)
-    assert unreachable.code == 3
     server.start()
     trial.completes()
 
@@ -202,13 +221,14 @@ def test_a_run_of_a_worker_that_has_just_begun_waits_for_the_server_too(
 ) -> None:
     """For longer than a call waits that belongs to no job."""
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "made-up:login")  # which this server does not ask for
+    commands.environment |= starting_with(tmp_path / "one", IMPATIENT)
     between.pause = 0.0
     deployed = deployment(server.url, "begins", tmp_path)
     with working(commands, server.url, "begins", "one") as worker, PrefectApi(address_of(server.url)) as prefect:
         job = run_deployment(prefect, deployed, {"config": str(tmp_path / "config.yaml")})
         wait_until(lambda: b"Beginning flow run" in worker.log.read_bytes(), 120)
         server.kill()
-        time.sleep(PATIENCE + 5)
+        time.sleep(3 * PATIENCE)
         server.start()
         server.ready()
         wait_until(lambda: (prefect.read_run(job) or {})["state_type"] == "COMPLETED", 120)
@@ -231,9 +251,7 @@ def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
 def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     commands: Commands, fhir: Fhir, server: RestartableServer, between: SlowBridge, tmp_path: Path
 ) -> None:
-    here = this_machine(tmp_path / "one", TIMES)
-    site = tmp_path / "one" / "sitecustomize.py"
-    site.write_text(site.read_text() + "\nimport flows.engine.outage\nflows.engine.outage.BRIDGE = 4.0\n")
+    here = starting_with(tmp_path / "one", times_of(TIMES) + BRIDGE)
     trial = OutageTrial(commands, fhir, here)
     server.kill()
     _, err = trial.child.communicate(timeout=90)
@@ -247,6 +265,7 @@ def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     shown = commands("pipeline", "status", "config.yaml", trial.job, env=here)
     assert "interrupted since 20" in shown.out
     assert "1 local_import: completed" in shown.out
+    between.pause = 0.0
     went_on = commands("pipeline", "continue", "config.yaml", trial.job, env=here)
     assert went_on.code == 0, went_on.err
     assert len(fhir.posts()) == TRANSACTIONS

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture
 def served(sluice):
     """``python -m deployments.serve`` against the shared Prefect server."""
-    environment = sluice.environment | {"PYTHONUNBUFFERED": "1"}
+    environment = sluice.environment | {"PYTHONUNBUFFERED": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     log = (sluice.cwd / "serve.log").open("w")
     process = subprocess.Popen(
         [sys.executable, "-m", "deployments.serve", "--name", own_name(sluice.cwd)],
