@@ -326,6 +326,69 @@ def test_a_receipt_that_cannot_be_written_is_one_clear_error(sluice_process: Com
         assert again.code == 0, again.err
 
 
+KILL_AT = """
+import os, signal
+from flows.signals import SUPERVISOR
+name, call, moment = os.environ.get("KILL_AT", "::").split(":")
+if name and SUPERVISOR not in os.environ:
+    import tasks.shared.shards as shards
+    whole, calls = getattr(shards, name), []
+    def killed(*args, **named):
+        calls.append(args)
+        if moment == "before" and len(calls) == int(call):
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = whole(*args, **named)
+        if len(calls) == int(call):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    setattr(shards, name, killed)
+"""
+"""Kills the job, not its children, before or after a call of a function."""
+
+
+UNDIVIDED = "save_division:1:before"
+"""The step has begun without a division, and goes on without one."""
+
+
+def _rarely(moment: str) -> object:
+    return pytest.param(moment, marks=pytest.mark.campaign)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        _rarely(UNDIVIDED),
+        "save_division:1:after",
+        _rarely("begin_divided:1:after"),
+        _rarely("finish_divided:1:before"),
+        "shard_context:2:before",  # the ledger of one shard is taken over
+        _rarely("shard_context:4:after"),
+        _rarely("finish_divided:1:after"),
+    ],
+)
+def test_a_job_killed_while_it_divides_or_puts_together_goes_on(
+    sluice_process: Commands, tmp_path: Path, moment: str
+) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in", files=4, lines=4)
+    place = tmp_path / "killing"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(KILL_AT)
+    python_path = f"{place}:{sluice.environment['PYTHONPATH']}"
+    with counting() as service:
+        configure(sluice, service, shards=4)
+        ran = sluice("pipeline", "start", "config.yaml", env={"PYTHONPATH": python_path, "KILL_AT": moment})
+        assert ran.code == -signal.SIGKILL, ran.err
+        job = the_job(sluice)
+        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        assert again.code == 0, again.err
+        assert set(service.seen.values()) == {1}  # nothing was sent twice
+        divided = {"total": 4, "done": 4, "running": 0, "failed": 0}
+        assert sluice.status(job.name)["steps"][1]["shards"] == (None if moment == UNDIVIDED else divided)
+        whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
+        assert outputs(job) == outputs(directory_of(sluice, whole))
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 def test_outputs_are_the_same_after_a_kill_at_any_moment(sluice_process: Commands) -> None:
