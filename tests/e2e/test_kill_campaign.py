@@ -121,12 +121,16 @@ class CampaignTrial:
         return child
 
     def refuses_a_second_process(self, step: str) -> dict[str, Any]:
-        """Assert that the step continues and that a second continue is refused with exit code 4."""
+        """Assert that the step continues and that a second continue is refused with exit code 4.
+
+        From then on the server takes no time.
+        """
         child = self.begin(step)
         # It holds still in the middle of its work: however busy the machine is, it does not end too early.
         os.killpg(child.pid, signal.SIGSTOP)
         assert self.job is not None
         second = self.sluice("pipeline", "continue", "config.yaml", self.job.name)
+        self.server.faults()
         os.killpg(child.pid, signal.SIGCONT)
         assert second.code == 4, second.err
         assert "error[job-busy]" in second.err
@@ -228,12 +232,13 @@ def check(trial: CampaignTrial, status: dict[str, Any], texts: dict[str, bytes],
 
 @contextlib.contextmanager
 def trial(
-    directory: Path, database: Path, *, files: int, observations: int
+    directory: Path, database: Path, *, files: int, observations: int, api: str | None = None
 ) -> Iterator[tuple[CampaignTrial, dict[str, bytes]]]:
+    """Yield a job and the texts of its resources; an embedded Prefect server unless there is ``api``."""
     directory.mkdir(exist_ok=True)
     texts = write_input(directory / "data", files=files, observations=observations)
     seed(directory / "jobs", database)
-    commands = Commands(directory, None)
+    commands = Commands(directory, api)
     with start_child(SandboxOptions(state=directory / "fhir")) as sandbox:
         fhir = CampaignFhir(sandbox.urls["fhir"])
         (directory / "config.yaml").write_text(
@@ -254,11 +259,11 @@ jobs_dir: jobs
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_a_job_killed_in_import_start_or_send_ends_as_if_undisturbed(tmp_path, migrated_database):
+def test_a_job_killed_in_import_start_or_send_ends_as_if_undisturbed(tmp_path, migrated_database, prefect_api):
     draw = random.Random(SEED)
     moments = [draw.uniform(0.0, 0.3), draw.uniform(0.3, 2.5), draw.uniform(0.0, 0.8)]
     print(f"seed {SEED}, moments {moments}")
-    with trial(tmp_path, migrated_database, files=60, observations=40) as (job, texts):
+    with trial(tmp_path, migrated_database, files=60, observations=40, api=prefect_api) as (job, texts):
         child = job.launch()
         wait_until(lambda: "step 1 local_import begins" in job.log, 90)
         time.sleep(moments[0])
