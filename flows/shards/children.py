@@ -18,11 +18,12 @@ import msgspec
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
+from flows.job.running.state import TAKEN_UP
 from flows.shards.files import ShardError, ShardOrder
 from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.log import logger
-from tasks.shared.step import shard_directory
+from tasks.shared.step import StepContext, shard_directory
 
 STOP_SECONDS: Final = 5.0
 """Time that children of this machine have to end after a stop; then they are killed."""
@@ -31,8 +32,8 @@ LOOK_EVERY: Final = 3.0
 """Seconds between two looks at the runs of a deployment."""
 
 SILENT: Final = 15.0
-"""Seconds after which the process of a run that does not hold its shard is taken for dead. It holds the shard, for
-others, as long as it gave a sign of life within a lease."""
+"""Seconds after which the process of a running run that does not hold its shard is taken for dead. It holds the shard,
+for others, as long as it gave a sign of life within a lease."""
 
 UNSTARTED: Final = 30.0
 """Seconds after which runs that nobody starts are processed by the parent itself."""
@@ -60,6 +61,10 @@ class LocalChildren:
         self.most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._job_dir = job_dir
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def attempts(self, shard: int) -> int:
+        """Return 0: nothing is known of earlier processes but their orders."""
+        return 0
 
     def start(self, order: ShardOrder) -> None:
         """Start a process. Raises ``OSError``."""
@@ -109,46 +114,61 @@ class PoolChildren:
     """Children that are runs of a deployment, which the workers of its pool or a served deployment take up."""
 
     def __init__(
-        self, api: PrefectApi, deployment: str, job_dir: Path, *, clock: Callable[[], float] = time.monotonic
+        self, api: PrefectApi, deployment: str, context: StepContext, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Read which runs the job has had. Raises ``NetworkError``."""
         self.most = sys.maxsize
         self._api = api
         self._deployment = deployment
-        self._job_dir = job_dir
+        self._context = context
         self._clock = clock
+        self._earlier: dict[str, list[Json]] = {}
+        for run in children_of(api, [context.job_id]):
+            self._earlier.setdefault(str(run["parameters"]["shard"]), []).append(run)
         self._runs: dict[int, str] = {}
         self._states: dict[int, ChildState] = {}
         self._signs: dict[int, float] = {}
         self._failures: dict[int, str] = {}
         self._looked = self._moved = clock()
 
+    def attempts(self, shard: int) -> int:
+        """Return the last attempt that Prefect knows, also of a division that ``job run --force`` removed."""
+        runs = self._earlier.get(self._parameter(shard), ())
+        return max((int(run["idempotency_key"].rpartition(" ")[2]) for run in runs), default=0)
+
+    def _parameter(self, shard: int) -> str:
+        return f"{self._context.job_id}/{self._context.position}/{shard}"
+
     def start(self, order: ShardOrder) -> None:
         """Submit a run. A repetition for the same attempt returns the same run.
 
         Runs of earlier attempts are over, whatever Prefect's record says: the shard's lock was free.
         """
-        shard = f"{order.job}/{order.position}/{order.shard}"
-        for run in children_of(self._api, [order.job]):
-            if run["parameters"].get("shard") == shard and run["state_type"] in {"PENDING", "RUNNING", "CANCELLING"}:
-                self._api.set_state(str(run["id"]), "CRASHED", name=LOST_NAME, message="its process is gone")
+        for run in self._earlier.pop(self._parameter(order.shard), ()):
+            if run["state_type"] in {"PENDING", "RUNNING", "CANCELLING"}:
+                self._is_lost(str(run["id"]), "its process is gone")
         self._runs[order.shard] = run_child(
             self._api, self._deployment, order.job,
-            {"config": "", "shard": shard},
+            {"config": "", "shard": self._parameter(order.shard)},
             f"step {order.position} shard {order.shard} attempt {order.attempt}",
         )  # fmt: skip
         self._states[order.shard] = ChildState.WAITING
         self._signs.pop(order.shard, None)
-        self._position = order.position
         self._moved = self._clock()
+
+    def _is_lost(self, run: str, why: str) -> None:
+        self._api.set_state(run, "CRASHED", name=LOST_NAME, message=why)
 
     def states(self) -> Mapping[int, ChildState]:
         """Return the states, at most ``LOOK_EVERY`` seconds old."""
         now = self._clock()
         if now - self._looked >= LOOK_EVERY:
             self._looked = now
-            self._states = {
-                shard: self._state(shard, self._api.read_run(run), now) for shard, run in self._runs.items()
-            }
+            followed = {run: shard for shard, run in self._runs.items() if self._states[shard] is not ChildState.ENDED}
+            wanted = {"flow_runs": {"id": {"any_": list(followed)}}}
+            found = {str(run["id"]): run for run in self._api.read_all("/flow_runs/filter", wanted)} if followed else {}
+            for run, shard in followed.items():
+                self._states[shard] = self._state(shard, found.get(run), now)
             if ChildState.RUNNING in self._states.values():
                 self._moved = now
         return self._states
@@ -163,23 +183,23 @@ class PoolChildren:
             if kind == "CANCELLED":
                 logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
             return ChildState.ENDED
-        if kind == "RUNNING" and self._silent(shard, now):
+        if self._silent(shard, now) > (TAKEN_UP.total_seconds() if kind == "PENDING" else SILENT):
             logger.warning("the run of shard %d gives no sign of life; it is submitted again", shard)
-            self._api.set_state(self._runs[shard], "CRASHED", name=LOST_NAME, message="it gave no sign of life")
+            self._is_lost(self._runs[shard], "it gave no sign of life")
             return ChildState.ENDED
         return ChildState.RUNNING
 
-    def _silent(self, shard: int, now: float) -> bool:
-        """Return whether the process of a run has not held the lock of its shard for ``SILENT`` seconds."""
-        directory = shard_directory(self._job_dir, self._position, shard)
+    def _silent(self, shard: int, now: float) -> float:
+        """Return for how many seconds the process of a run has not held the lock of its shard."""
+        directory = shard_directory(self._context.job_dir, self._context.position, shard)
+        seen = self._signs.setdefault(shard, now)
         try:
-            held = is_held(directory, job=self._job_dir)
+            held = is_held(directory, job=self._context.job_dir)
         except SluiceError:
             held = True  # as far as is known
-        seen = self._signs.setdefault(shard, now)
         if held:
             self._signs[shard] = now
-        return now - seen > SILENT
+        return now - seen
 
     def error(self, shard: int) -> SluiceError | None:
         """Return the error of a run that could not write its receipt, as far as its state names it."""
@@ -188,7 +208,7 @@ class PoolChildren:
             return None
         return StorageError(
             found[1], "the run of a shard could not write its receipt",
-            context=str(shard_directory(self._job_dir, self._position, shard)),
+            context=str(shard_directory(self._context.job_dir, self._context.position, shard)),
             hint="the reason is in job.log and in the log of the run; remove it, then continue the job",
         )  # fmt: skip
 

@@ -182,9 +182,9 @@ class _DividedRun:
         """Return the children: runs of a deployment if one is configured or runs this job, else local processes."""
         api, name = self._job.api, self._job.config.pipeline.shard_deployment
         if name is not None:
-            return PoolChildren(api, str(find_deployment(api, name)["id"]), context.job_dir)
+            return PoolChildren(api, str(find_deployment(api, name)["id"]), context)
         if self._job.deployed and (run := api.read_run(self._job.id)) is not None:
-            return PoolChildren(api, str(run["deployment_id"]), context.job_dir)
+            return PoolChildren(api, str(run["deployment_id"]), context)
         return LocalChildren(context.job_dir)
 
     def _start(self, one: _ShardState, children: Children, context: StepContext, requests: int) -> None:
@@ -198,7 +198,7 @@ class _DividedRun:
                 context=str(one.directory), hint="see job.log for its last lines, then continue the job",
             )  # fmt: skip
         refuse_other_files(self._splits, context, self._division)
-        one.attempt, one.started = one.attempt + 1, one.started + 1
+        one.attempt, one.started = max(one.attempt, children.attempts(one.shard.index)) + 1, one.started + 1
         source = context.source
         order = ShardOrder(
             context.job_id, context.position, one.shard.index, one.attempt, requests, one.shard.sha256,

@@ -1,0 +1,89 @@
+"""Runs of shards at Prefect, as the parent follows them (6-scale-out.md, *How*)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.job.running.state import TAKEN_UP
+from flows.shards.children import SILENT, ChildState, PoolChildren
+from flows.shards.files import ShardOrder
+from tests.conftest import address_of
+
+pytestmark = pytest.mark.e2e
+
+SHARDS = 12
+"""Shards of a job."""
+
+
+@dataclass
+class ChildRuns:
+    """Runs of the shards of one job, which no worker takes up, on a clock that the test moves."""
+
+    api: PrefectApi
+    deployment: str
+    job: str
+    jobs: Path
+    now: float = 0.0
+
+    def children(self) -> PoolChildren:
+        context: Any = SimpleNamespace(job_id=self.job, job_dir=self.jobs / self.job, position=2)
+        return PoolChildren(self.api, self.deployment, context, lambda: self.now)
+
+    def start(self, children: PoolChildren, shard: int, attempt: int) -> None:
+        children.start(ShardOrder(self.job, 2, shard, attempt, 1, "", "", {}))
+
+    def is_after(self, children: PoolChildren, seconds: float) -> dict[int, ChildState]:
+        self.now += seconds
+        return dict(children.states())
+
+
+@pytest.fixture
+def runs(prefect_api: str, tmp_path: Path) -> Any:
+    with PrefectApi(address_of(prefect_api)) as api:
+        flow = api.created("/flows/", {"name": tmp_path.name})
+        deployment = api.created("/deployments/", {"name": tmp_path.name, "flow_id": flow})
+        yield ChildRuns(api, deployment, api.created("/flow_runs/", {"flow_id": flow}), tmp_path)
+
+
+def test_a_look_at_all_shards_takes_one_request(runs: ChildRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    children = runs.children()
+    for shard in range(SHARDS):
+        runs.start(children, shard, 1)
+    requested: list[str] = []
+    request = PrefectApi.request
+
+    def counted(api: PrefectApi, method: str, path: str, *more: Any) -> Any:
+        requested.append(path)
+        return request(api, method, path, *more)
+
+    monkeypatch.setattr(PrefectApi, "request", counted)
+    assert runs.is_after(children, 5) == dict.fromkeys(range(SHARDS), ChildState.WAITING)
+    assert requested == ["/flow_runs/filter"]
+
+
+def test_a_step_that_is_divided_anew_gets_runs_of_its_own(runs: ChildRuns) -> None:
+    first = runs.children()
+    assert first.attempts(0) == 0
+    runs.start(first, 0, 3)
+    again = runs.children()
+    assert (again.attempts(0), again.attempts(1)) == (3, 0)
+    runs.start(again, 0, 4)
+    assert runs.is_after(again, 5) == {0: ChildState.WAITING}
+
+
+@pytest.mark.parametrize(("state", "patience"), [("RUNNING", SILENT), ("PENDING", TAKEN_UP.total_seconds())])
+def test_a_run_without_a_process_is_lost(runs: ChildRuns, state: str, patience: float) -> None:
+    children = runs.children()
+    runs.start(children, 0, 1)
+    (run,) = children._runs.values()
+    runs.api.set_state(run, state)
+    assert runs.is_after(children, 5) == {0: ChildState.RUNNING}
+    assert runs.is_after(children, patience - 1) == {0: ChildState.RUNNING}
+    assert runs.is_after(children, 5) == {0: ChildState.ENDED}
+    assert (runs.api.read_run(run) or {})["state_name"] == "ShardLost"
