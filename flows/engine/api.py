@@ -215,7 +215,9 @@ class PrefectApi:
 
         ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
         """
-        wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
+        wanted: Json = {"parent_task_run_id": {"is_null_": True}}
+        if states:
+            wanted["state"] = {"type": {"any_": list(states)}}
         if run_ids is not None:
             wanted["id"] = {"any_": list(run_ids)}
         times = {"after_": after and after.isoformat(), "before_": before and before.isoformat()}
