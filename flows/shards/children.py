@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from flows.engine.api import Json, PrefectApi
+from flows.engine.api import FLOW_NAME, Json, PrefectApi
 from flows.engine.flow_runs import children_of, run_child
 from flows.job.running.lock import is_held
 from flows.job.running.state import TAKEN_UP
@@ -234,11 +234,12 @@ Children = LocalChildren | PoolChildren
 
 
 def find_deployment(api: PrefectApi, name: str) -> Json:
-    """Return a deployment, by its name ``flow/deployment``. Raises ``InputError`` if there is none."""
+    """Return a deployment of the flow, by its name ``flow/deployment``. Raises ``InputError`` if there is none."""
     found: Json | None = api.request("GET", f"/deployments/name/{name}")
-    if found is None:
+    if found is None or not name.startswith(f"{FLOW_NAME}/"):
         raise InputError(
-            "shard-deployment", "there is no such deployment", context=f"pipeline.shard_deployment: {name}",
+            "shard-deployment", f"there is no such deployment of the flow {FLOW_NAME}",
+            context=f"pipeline.shard_deployment: {name}",
             hint="create it (deployments/prefect.yaml), or leave the key out",
         )  # fmt: skip
     return found

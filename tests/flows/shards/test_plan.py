@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Commands
+from flows.engine.api import PrefectApi
+from tests.conftest import Commands, address_of
 from tests.flows.shards.site import configure, counting
 
 MB = 1_000_000
@@ -56,10 +57,14 @@ def test_a_number_of_shards_that_is_none_is_a_usage_error(sluice: Commands, wron
     assert "--shards" in ran.err
 
 
-def test_a_deployment_that_is_not_there_is_an_error(sluice: Commands) -> None:
+@pytest.mark.parametrize("name", ["pipeline/nowhere", "another-flow/another-flow"])
+def test_a_deployment_that_is_not_there_is_an_error(sluice: Commands, prefect_api: str, name: str) -> None:
+    with PrefectApi(address_of(prefect_api)) as api:
+        flow = api.created("/flows/", {"name": "another-flow"})
+        api.created("/deployments/", {"name": "another-flow", "flow_id": flow})
     write_sizes(sluice.cwd / "in", a=10, b=10)
     with counting() as service:
-        configure(sluice, service, shards=2, shard_deployment="pipeline/nowhere")
+        configure(sluice, service, shards=2, shard_deployment=name)
         ran = sluice("pipeline", "plan", "config.yaml")
     assert ran.code == 2
     assert "error[shard-deployment]" in ran.err
