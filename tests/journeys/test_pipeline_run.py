@@ -3,12 +3,11 @@
 import json
 import shlex
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ask_prefect, wait_until, without_waiting
+from tests.conftest import ask_prefect, without_waiting
 from tests.peers.project import write_input
 
 
@@ -182,25 +181,6 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
     assert "waiting for approval" in sluice("pipeline", "continue", "config.yaml", job).out
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.count("Patient") == 7
-
-
-@pytest.mark.e2e
-def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
-    job = sluice("pipeline", "start", "config.yaml").job
-    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
-    running = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
-    wait_until(lambda: sluice.status(job)["state"] == "running", 90)
-    second = sluice("pipeline", "continue", "config.yaml", job)
-    assert second.code == 4
-    assert "error[job-busy]" in second.err
-    deletion = sluice("job", "delete", "config.yaml", job)
-    assert deletion.code == 4
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=120)
-    assert running.returncode == 143
-    fhir.faults()
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
-    assert fhir.total() == 19
 
 
 @pytest.mark.slow
