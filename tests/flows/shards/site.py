@@ -112,6 +112,23 @@ def outputs(job: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (job / "pseudonymized").iterdir()}
 
 
+_UNDIVIDED: dict[tuple[int, int], tuple[dict[str, str], int]] = {}
+
+
+def undivided(sluice: Commands, files: int = FILES, lines: int = LINES) -> tuple[dict[str, str], int]:
+    """Return the outputs of a run over such an input that is not divided, and its requests: one run for all tests."""
+    if (files, lines) not in _UNDIVIDED:
+        alone = Commands(sluice.cwd / "undivided", sluice.environment["PREFECT_API_URL"], in_process=True)
+        alone.cwd.mkdir()
+        write_input(alone.cwd / "in", files, lines)
+        with counting() as service:
+            configure(alone, service)
+            ran = alone("pipeline", "start", "config.yaml")
+            assert ran.code == 0, ran.err
+            _UNDIVIDED[files, lines] = outputs(directory_of(alone, ran)), service.requests
+    return _UNDIVIDED[files, lines]
+
+
 def reported(job: Path) -> dict[str, Any]:
     """Return the report of the step, without times and shards."""
     (path,) = (job / ".results").glob("2-*.json")
