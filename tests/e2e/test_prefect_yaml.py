@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,8 @@ import yaml
 from tests.conftest import ROOT, Commands, ask_prefect, own_name, wait_until
 
 pytestmark = pytest.mark.e2e
+
+Json = dict[str, Any]
 
 FILE = ROOT / "deployments" / "prefect.yaml"
 
@@ -58,43 +61,20 @@ def worker(sluice: Commands, prefect_api: str, pool: str) -> Iterator[subprocess
         process.wait(timeout=60)
 
 
-def deploy(
-    sluice: Commands, api: str, pool: str, working_dir: str | None = None, *, suffix: str | None = None
-) -> dict[str, dict[str, object]]:
-    """Deploy the file on this test's pool; the deployments as the API has them."""
+def deploy(sluice: Commands, api: str, pool: str) -> dict[str, Json]:
+    """Deploy the file on this test's pool, with the project as working directory; the deployments by their names."""
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     for deployment in document["deployments"]:
-        deployment["work_pool"] = {"name": pool, "job_variables": {"working_dir": working_dir}}
-        deployment["name"] += f"-{own_name(sluice.cwd)}" if suffix is None else suffix
+        deployment["work_pool"] = {"name": pool, "job_variables": {"working_dir": str(sluice.cwd)}}
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
     PrefectCommand(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
-    found = {}
-    for deployment in document["deployments"]:
-        known = ask_prefect("GET", f"{api}/deployments/name/pipeline/{deployment['name']}")
-        found[deployment["name"].removesuffix(f"-{own_name(sluice.cwd)}")] = known
-    return found
+    names = [deployment["name"] for deployment in document["deployments"]]
+    return {name: ask_prefect("GET", f"{api}/deployments/name/pipeline/{name}") for name in names}
 
 
-@pytest.mark.timeout(240)
-def test_a_run_of_a_worker_is_the_same_job_to_status_list_and_continue(
-    sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
-) -> None:
-    deployment = deploy(sluice, prefect_api, pool, str(project))["sluice"]
-    parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
-    create = f"{prefect_api}/deployments/{deployment['id']}/create_flow_run"
-    run = ask_prefect("POST", create, {"parameters": parameters})["id"]
-
-    wait_until(lambda: sluice.status(run)["state"] == "waiting", 90)
-    assert [row["id"] for row in json.loads(sluice("job", "list", "config.yaml", "--json").out)] == [run]
-    approved = sluice("pipeline", "continue", "config.yaml", run, "--approve")
-    assert approved.code == 0, approved.err
-    wait_until(lambda: sluice.status(run)["state"] == "completed", 90)
-
-
-@pytest.mark.timeout(120)
-def test_the_deployments_are_what_the_file_says(sluice: Commands, prefect_api: str, pool: str) -> None:
-    found = deploy(sluice, prefect_api, pool)
+def check(found: dict[str, Json]) -> None:
+    """The deployments are what the file says."""
     nightly = found["nightly"]
     (schedule,) = nightly["schedules"]
     assert schedule["schedule"]["timezone"] == "Europe/Berlin"
@@ -111,30 +91,29 @@ def test_the_deployments_are_what_the_file_says(sluice: Commands, prefect_api: s
 
 
 @pytest.mark.timeout(240)
-def test_a_relative_jobs_dir_of_a_worker_is_refused_before_anything_is_written(
+def test_a_run_of_a_worker_is_the_same_job_to_the_commands(
     sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
 ) -> None:
-    deployment = deploy(sluice, prefect_api, pool)["sluice"]
+    """``--detach`` hands it to the deployment named sluice. One without a working directory is refused."""
+    found = deploy(sluice, prefect_api, pool)
+    check(found)
+    started = sluice("pipeline", "start", "config.yaml", "--detach")
+    assert started.code == 0, started.err
+    assert started.out == f"job {started.job}\n"
+    wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
+    assert [row["id"] for row in json.loads(sluice("job", "list", "config.yaml", "--json").out)] == [started.job]
+    approved = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
+    assert approved.code == 0, approved.err
+    wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
+
+    deployment = f"{prefect_api}/deployments/{found['sluice']['id']}"
+    ask_prefect("PATCH", deployment, {"job_variables": {"working_dir": None}})
     parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
-    create = f"{prefect_api}/deployments/{deployment['id']}/create_flow_run"
-    run = ask_prefect("POST", create, {"parameters": parameters})["id"]
+    run = ask_prefect("POST", f"{deployment}/create_flow_run", {"parameters": parameters})["id"]
 
     def state() -> dict[str, str]:
         return dict(ask_prefect("GET", f"{prefect_api}/flow_runs/{run}")["state"])
 
     wait_until(lambda: state()["type"] == "FAILED", 90)
     assert "jobs-dir-scratch" in state()["message"]
-
-
-@pytest.mark.timeout(240)
-def test_detach_hands_the_run_to_the_deployment_named_sluice_and_returns(
-    sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
-) -> None:
-    deploy(sluice, prefect_api, pool, str(project), suffix="")
-    started = sluice("pipeline", "start", "config.yaml", "--detach")
-    assert started.code == 0, started.err
-    assert started.out == f"job {started.job}\n"
-
-    wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
-    assert sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code == 0
-    wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
+    assert not (project / "jobs" / run).exists()
