@@ -49,10 +49,18 @@ def commands(text: str) -> list[str]:
 
 
 @pytest.mark.e2e
+def test_a_module_is_printed_as_it_was_called(tmp_path: Path, prefect_api: str) -> None:
+    person = CommandUser(tmp_path, prefect_api, program := f"{shlex.quote(sys.executable)} -m flows.run")
+    started = person.called("pipeline start 'my config.yaml'")
+    (line,) = commands(started.out)
+    assert line == f"{program} pipeline continue 'my config.yaml' {started.job}"
+    assert person.types(f"{line} --approve").code == 0
+
+
+@pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("program", ["'../my env/sluice'", f"{shlex.quote(sys.executable)} -m flows.run"])
-def test_each_runs_where_it_is_read(tmp_path: Path, prefect_api: str, program: str) -> None:
-    person = CommandUser(tmp_path, prefect_api, program)
+def test_each_runs_where_it_is_read(tmp_path: Path, prefect_api: str) -> None:
+    person = CommandUser(tmp_path, prefect_api, program := "'../my env/sluice'")
     started = person.called("pipeline start 'my config.yaml'")
     assert started.code == 0, started.err
     (line,) = commands(started.out)
