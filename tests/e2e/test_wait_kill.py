@@ -126,7 +126,7 @@ def test_a_job_killed_in_the_moment_before_it_is_parked_waits_and_is_approved(
 @pytest.mark.parametrize("decision", ["--approve", "--reject"])
 @pytest.mark.parametrize(
     ("stop", "taken"),
-    [("labels", True), (3, False), (4, False), (5, False), (5, True), ("set_state", False), ("set_state", True)],
+    [("labels", True), (3, False), (3, True), ("set_state", False), ("set_state", True)],
 )
 def test_a_job_killed_after_its_wait_is_recorded_can_be_decided(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool, decision: str
