@@ -10,7 +10,7 @@ A thread looks at the start and every minute for runs whose process is gone (``f
 continues the jobs of schedules that were cut off; with ``--unfinished tell`` it only reports them.
 
 It runs two jobs at once unless ``--limit`` is given. An outage of the server ends neither the worker nor its runs
-(``flows/engine/outlast.py``).
+(``flows/engine/pool_worker.py``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.update(QUIET)  # Prefect's spans in a run would carry the job record
     not_proxied(address, os.environ)
     home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
-    command = [sys.executable, "-m", "flows.engine.outlast", *limited(options)]
+    command = [sys.executable, "-m", "flows.engine.pool_worker", *limited(options)]
     ending = threading.Event()
     looking = (address, ours.unfinished, ending, ours.pool)
     threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()

@@ -14,17 +14,17 @@ from config import ConfigError
 from flows.commands.decide import (
     NO_DECISION_ARGS,
     DecisionArgs,
-    complain_of_corrections,
     decision_of,
     login,
     make_again,
+    print_unusable_corrections,
     release,
     still_waiting,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.engine.flow_runs import BEHIND, set_parameters
 from flows.gate.decisions import as_decided, ask_project, refuse_ended, reject, settle, to_be_parked
-from flows.gate.sight import why_again
+from flows.gate.reviewed_files import why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, how_to_go_on, refuse_changed_steps
@@ -92,7 +92,7 @@ def go_on(
         else:
             if to_ask and not on_terminal():
                 still_waiting(record.id, to_ask, err=asked.as_json)
-                complain_of_corrections(place, to_ask)
+                print_unusable_corrections(place, to_ask)
                 if not to_be_parked(record, to_ask):
                     return report(session, record.id, as_json=asked.as_json)
                 undecided = to_ask = None

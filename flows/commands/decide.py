@@ -15,7 +15,7 @@ from config import PipelineConfig
 from flows.commands.options import AnswerText
 from flows.gate import rules
 from flows.gate.decisions import save_decision
-from flows.gate.sight import (
+from flows.gate.reviewed_files import (
     CHANGED,
     CORRECTED,
     ReviewedFiles,
@@ -182,12 +182,12 @@ def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err:
         return
     now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
     print_line(f"nothing is decided: {why}; {now}the job waits again", err=err)
-    complain_of_corrections(job, record.undecided)
+    print_unusable_corrections(job, record.undecided)
     # Nobody has answered the form.
     RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
 
 
-def complain_of_corrections(job: Path, waiting: Waiting) -> None:
+def print_unusable_corrections(job: Path, waiting: Waiting) -> None:
     """Print on stderr why the corrected files could not be used as they are."""
     try:
         ReviewedFiles.of(job, waiting).check()

@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from config import ConfigError
+from flows.gate.reviewed_files import is_still_there, why_again
 from flows.gate.rules import GONE, OTHER_THAN_SEEN
-from flows.gate.sight import is_still_there, why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord

@@ -92,11 +92,11 @@ ROWS: Final = (
     # --- a worker, and serve ------------------------------------------------------------------------------------
     Row(
         "loops", "prefect._internal.observers", "critical_service_loop",
-        "looks for cancels, however long the API is away", _LOOP, "flows.engine.outlast:loop",
+        "looks for cancels, however long the API is away", _LOOP, "flows.engine.pool_worker:loop",
     ),
     Row(
         "loops", "prefect.runner._scheduled_run_poller", "critical_service_loop",
-        "looks for runs of serve, however long the API is away", _LOOP, "flows.engine.outlast:loop",
+        "looks for runs of serve, however long the API is away", _LOOP, "flows.engine.pool_worker:loop",
     ),
     Row("worker", "prefect.workers.base", "BaseWorker.get_and_submit_flow_runs", "Worker overrides it", "self"),
     Row("worker", "prefect.workers.base", "BaseWorker._sync_and_initialize", "Worker overrides it", "self"),

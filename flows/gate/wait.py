@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from flows.engine import runs
 from flows.gate import release, rules
 from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
-from flows.gate.sight import NEXT, ReviewedFiles, changes_since_approval, without_file_names
+from flows.gate.reviewed_files import NEXT, ReviewedFiles, changes_since_approval, without_file_names
 from flows.job.job import RunningJob
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now

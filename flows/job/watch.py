@@ -80,7 +80,7 @@ class Watcher:
         recorded = False
         next_record = time.monotonic() + RECORD_EVERY
         next_look = time.monotonic() + LOOK_EVERY
-        complained = False
+        warned = False
         while not end.wait(0.2):
             snapshot = progress.snapshot()
             self._present(step, snapshot)
@@ -97,8 +97,8 @@ class Watcher:
                 outage = self._writer.api.outage
                 if outage is not None and outage.over:
                     self._stop.request(AWAY)
-                if not complained and outage is None:  # else the outage is logged once for all calls
-                    complained = True
+                if not warned and outage is None:  # else the outage is logged once for all calls
+                    warned = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
         return recorded
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from flows.engine.artifacts import JOB, Page
 from flows.engine.flow_runs import FormAnswer
-from flows.gate.sight import NEXT
+from flows.gate.reviewed_files import NEXT
 from flows.job.record import JobRecord
 from flows.output import one_line
 from flows.reports.events import JobEnd

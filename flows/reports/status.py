@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.engine.api import Json
-from flows.gate.sight import where_to_look
+from flows.gate.reviewed_files import where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
 from flows.job.running.lock import last_sign

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from flows.gate.sight import where_to_look
+from flows.gate.reviewed_files import where_to_look
 from flows.job.watch import describe
 from flows.output import draw, patience, print_line, print_unless_quiet, print_without_waiting, wipe
 from tasks.shared.errors import SluiceError

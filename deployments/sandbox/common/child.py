@@ -113,10 +113,10 @@ def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes
     child is not ready within a minute.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
-        ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
+        ready, error_output = Path(directory) / "ready.json", Path(directory) / "stderr"
         options = ["--ready-file", str(ready), "--parent", str(os.getpid())]
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with complaints.open("wb") as stderr:
+        with error_output.open("wb") as stderr:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", module, *words, *options],
                 stdin=subprocess.DEVNULL,
@@ -126,19 +126,19 @@ def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes
                 start_new_session=True,
             )
         try:
-            _wait(process, ready, complaints)
+            _wait(process, ready, error_output)
             return process, json.loads(ready.read_text(encoding="utf-8"))
         except BaseException:
             _end(process, 2.0)
             raise
 
 
-def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], ready: Path, error_output: Path) -> None:
     """Wait until the child is ready. Raises ``SandboxStartError`` if the child has ended or takes too long."""
     deadline = time.monotonic() + _PATIENCE
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            messages = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            messages = error_output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             reason = messages[-1].removeprefix(COMPLAINT) if messages else f"no answer within {_PATIENCE:g} s"
             raise SandboxStartError(reason)
         time.sleep(_POLL)

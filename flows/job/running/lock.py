@@ -31,7 +31,7 @@ from tasks.shared.log import logger
 LOCK = ".lock"
 
 PATIENCE = 1.0
-"""Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""
+"""Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
 
 
 HANDED_OVER = 15.0

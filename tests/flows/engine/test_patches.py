@@ -36,8 +36,8 @@ from prefect.workers.base import BaseWorker
 from prefect.workers.process import ProcessWorker
 
 from flows.engine import patches, runs
-from flows.engine.outlast import Worker
 from flows.engine.patches import ROWS, Row, UnfitPrefectError
+from flows.engine.pool_worker import Worker
 from flows.engine.server import app
 from tests.conftest import ROOT
 
@@ -160,7 +160,7 @@ def a_worker_starts(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessWorker, "__aexit__", nothing)
     monkeypatch.setattr(BaseWorker, "_emit_worker_started_event", nothing)
     for name in ("get_and_submit_flow_runs", "_sync_and_initialize"):
-        if getattr(Worker, name).__name__ == "outlast_once":  # the other one of the two
+        if getattr(Worker, name).__name__ == "retried_once":  # the other one of the two
             monkeypatch.setattr(Worker, name, nothing)
     asyncio.run(BaseWorker.start(worker(), run_once=True))
 
@@ -343,7 +343,7 @@ flow_engine.maintain_concurrency_lease = lambda lease, seconds: None
 LOOP = "observers.critical_service_loop: it no longer exists"
 SLOT = "maintain_concurrency_lease: its parameters are (lease seconds), expected ("
 
-WORKER = "from flows.engine.outlast import main; main()"
+WORKER = "from flows.engine.pool_worker import main; main()"
 
 SERVE = """
 import deployments.serve as serve

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import PipelineConfig, SendMode
-from flows.gate.sight import NEXT, ReviewedFiles, correction_words, to_be_read, wait_lines
+from flows.gate.reviewed_files import NEXT, ReviewedFiles, correction_words, to_be_read, wait_lines
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from flows.gate.sight import OF_AN_EARLIER_VERSION, digest_at_decision, wait_lines, without_file_names
+from flows.gate.reviewed_files import OF_AN_EARLIER_VERSION, digest_at_decision, wait_lines, without_file_names
 from flows.gate.wait import CurrentWait
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended

@@ -1,6 +1,6 @@
 """Prefect's process worker and runner, changed to survive any outage of the server.
 
-Run as ``python -m flows.engine.outlast …`` with the options of ``prefect worker start``. Prefect's own worker ends
+Run as ``python -m flows.engine.pool_worker …`` with the options of ``prefect worker start``. Prefect's own worker ends
 after twelve failed polls in a row, its runner (``serve``) after three, and their runs end with them; an error while a
 run is being taken up ends a worker at once. Here a failed poll is logged and the next one follows at the usual time. A
 run that was being taken up stays Pending in Prefect, and the sweep (``flows/job/running/sweep.py``) corrects it.
@@ -51,11 +51,11 @@ def passes(error: httpx.HTTPError) -> bool:
     return isinstance(error, httpx.TransportError)
 
 
-def outlasting(workload: Workload) -> Workload:
+def retrying(workload: Workload) -> Workload:
     """Return ``workload`` changed to log once that the server is away, and once that it is back, instead of failing."""
     away = False
 
-    async def outlast_once(*args: Any) -> Any:
+    async def retried_once(*args: Any) -> Any:
         nonlocal away
         try:
             found = await workload(*args)
@@ -71,12 +71,12 @@ def outlasting(workload: Workload) -> Workload:
             logger.warning("the Prefect API is back")
         return found
 
-    return outlast_once
+    return retried_once
 
 
 async def loop(workload: Workload, interval: float, **options: Any) -> None:
     """Run Prefect's loop without counting failures."""
-    await critical_service_loop(workload=outlasting(workload), interval=interval, **options)
+    await critical_service_loop(workload=retrying(workload), interval=interval, **options)
 
 
 def later(due: Sequence[FlowRun], waiting: Sequence[FlowRun]) -> list[FlowRun]:
@@ -97,8 +97,8 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
     class Worker(ProcessWorker):
         """Prefect's process worker. An exception in one of its tasks would end it together with all its runs."""
 
-        get_and_submit_flow_runs = outlasting(ProcessWorker.get_and_submit_flow_runs)
-        _sync_and_initialize = outlasting(ProcessWorker._sync_and_initialize)  # noqa: SLF001 - as above
+        get_and_submit_flow_runs = retrying(ProcessWorker.get_and_submit_flow_runs)
+        _sync_and_initialize = retrying(ProcessWorker._sync_and_initialize)  # noqa: SLF001 - as above
 
         async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
             # A run resumed or continued while its last process here still ends waits for the next check:

@@ -16,7 +16,7 @@ from prefect.states import Scheduled
 from prefect.workers.process import ProcessWorker
 
 from flows.engine.flow_runs import BEHIND
-from flows.engine.outlast import Worker, later, loop
+from flows.engine.pool_worker import Worker, later, loop
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1")
 
