@@ -69,17 +69,17 @@ def before_waiting(wait: CurrentWait) -> None:
     Raises:
         Stopped: the job is asked to stop.
     """
-    job, position, sight = wait.job, wait.position, wait.sight
+    job, position, reviewed = wait.job, wait.position, wait.reviewed
     shown = job.record().shown.get(position)
-    if not job.config.report.enabled or sight is None:
+    if not job.config.report.enabled or reviewed is None:
         if shown is not None:
             job.writer.set(**{f"shown__{position}": None})
         return
     leaving = wait.sources.data_sent_after(position)
-    place = sight.read(wait.there)
+    place = reviewed.read(wait.there)
     what = ReportedFiles(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
     if shown is not None:
-        corrected = place == sight.directory
+        corrected = place == reviewed.directory
         why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
         if why is None:
             return

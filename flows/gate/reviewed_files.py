@@ -145,13 +145,13 @@ class ReviewedFiles:
         return self.job_dir / ".results" / f"{self.position}-seen.ndjson"
 
 
-def changes_since_approval(approval: Approval, sight: ReviewedFiles, now: Inventory) -> tuple[str, ...]:
+def changes_since_approval(approval: Approval, reviewed: ReviewedFiles, now: Inventory) -> tuple[str, ...]:
     """Return why an approval does not cover the current files, one line per reason; empty if it does."""
     if approval.files == now.digest:
         return ()
     if not approval.files:
         return (OF_AN_EARLIER_VERSION,)
-    before = sight.seen_files(approval.files)
+    before = reviewed.seen_files(approval.files)
     return tuple(differences(before, now)) if before is not None else (OTHER_FILES,)
 
 
@@ -162,11 +162,11 @@ def digest_at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> st
         DataError: a name of a corrected file cannot be used, or files were edited in place; nothing is decided.
         StorageError: something cannot be read.
     """
-    sight = ReviewedFiles.of(job_dir, waiting)
-    sight.check()
-    there = _found_now(sight, record)
-    sight.as_left(there, record.steps)
-    return sight.save_seen(there)
+    reviewed = ReviewedFiles.of(job_dir, waiting)
+    reviewed.check()
+    there = _found_now(reviewed, record)
+    reviewed.as_left(there, record.steps)
+    return reviewed.save_seen(there)
 
 
 def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str, bool]:
@@ -174,16 +174,16 @@ def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str,
 
     Raises ``StorageError``.
     """
-    sight = ReviewedFiles.of(job_dir, waiting)
-    there = _found_now(sight, record)
-    return there.digest, sight.read(there) == sight.directory
+    reviewed = ReviewedFiles.of(job_dir, waiting)
+    there = _found_now(reviewed, record)
+    return there.digest, reviewed.read(there) == reviewed.directory
 
 
-def _found_now(sight: ReviewedFiles, record: JobRecord) -> Inventory:
-    if (size := sight.bytes) > _WORTH_A_WORD:
+def _found_now(reviewed: ReviewedFiles, record: JobRecord) -> Inventory:
+    if (size := reviewed.bytes) > _WORTH_A_WORD:
         print_unless_quiet(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
-    before = sight.seen_files(record.seen.get(sight.position, ""))
-    return sight.list_files(before.hash_of if before is not None else None, Stop())
+    before = reviewed.seen_files(record.seen.get(reviewed.position, ""))
+    return reviewed.list_files(before.hash_of if before is not None else None, Stop())
 
 
 def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:

@@ -33,7 +33,7 @@ from tasks.shared.step import Parked, StepContext
 class CurrentWait:
     """The wait at ``position`` of a job that this process runs.
 
-    ``sight`` has the directories of the wait and ``there`` the current files. ``again`` and ``refused`` are the
+    ``reviewed`` has the directories of the wait and ``there`` the current files. ``again`` and ``refused`` are the
     reasons why the job waits again, and ``asked`` is whether the form asked the project.
     """
 
@@ -41,7 +41,7 @@ class CurrentWait:
         self.job = job
         self.position = position
         self.sources = sources
-        self.sight: ReviewedFiles | None = None
+        self.reviewed: ReviewedFiles | None = None
         self.there = Inventory(())
         self.again: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
@@ -86,16 +86,18 @@ class CurrentWait:
             return
         position, record = self.position, self.job.record()
         leaving, delivery = self.sources.data_sent_after(position), self.sources.delivery(position)
-        self.sight = ReviewedFiles(
+        self.reviewed = ReviewedFiles(
             self.job.directory.path, position, source.path, wait_directory(source.path),
             leaving.path if leaving is not None else None, self.sources.corrections(position),
             delivery.name if delivery is not None else NEXT,
         )  # fmt: skip
         approval = record.approvals.get(position)
-        before = self.sight.seen_files(approval.files if approval and approval.files else record.seen.get(position, ""))
+        before = self.reviewed.seen_files(
+            approval.files if approval and approval.files else record.seen.get(position, "")
+        )
         if before is None and source.recorded is not None:
             before = source.recorded.load()
-        self.there = self.sight.list_files(before.hash_of if before is not None else None, self.job.stop)
+        self.there = self.reviewed.list_files(before.hash_of if before is not None else None, self.job.stop)
 
     def decide(self) -> None:
         """Look for a decision.
@@ -155,17 +157,17 @@ class CurrentWait:
             DataError: a name of a corrected file cannot be used, or approved files were edited in place.
         """
         job, record, approval = self.job, self.job.record(), self.approval
-        if self.sight is None or approval is None:
+        if self.reviewed is None or approval is None:
             return False
-        self.sight.check()
+        self.reviewed.check()
         shown, first = record.shown.get(self.position), record.reviews.get(self.position)
-        why = changes_since_approval(approval, self.sight, self.there) or rules.other_report(
+        why = changes_since_approval(approval, self.reviewed, self.there) or rules.other_report(
             approval, first, shown, job.config
         )
         if not why and (gone := rules.gone(job.directory.path, self.position, shown, job.config)) is not None:
             why = (gone,)
         if not why:
-            self.sight.as_left(self.there, job.steps.values())
+            self.reviewed.as_left(self.there, job.steps.values())
             return False
         self._void(why)
         return True
@@ -174,9 +176,9 @@ class CurrentWait:
         """Void the first of two decisions if it does not cover the current files; both are asked for again."""
         job, record = self.job, self.job.record()
         first = record.reviews.get(self.position)
-        if self.sight is None or first is None or self.position in record.approvals:
+        if self.reviewed is None or first is None or self.position in record.approvals:
             return
-        why = changes_since_approval(first, self.sight, self.there)
+        why = changes_since_approval(first, self.reviewed, self.there)
         if job.config.report.enabled and not why:
             shown = record.shown.get(self.position)
             outdated = rules.outdated(shown, self.there.digest, job.config)
@@ -200,9 +202,9 @@ class CurrentWait:
         if self.sources.newest is None or approval is None or not approval.files:
             return False  # decided under a version that kept no hashes
         self.read_files()
-        if self.sight is None:
+        if self.reviewed is None:
             return False
-        if not (why := changes_since_approval(approval, self.sight, self.there)):
+        if not (why := changes_since_approval(approval, self.reviewed, self.there)):
             # Also when a send has begun: the approval is for the destination that the report names, and for no other.
             shown = job.record().shown.get(position)
             why = rules.other_settings(shown, job.config) if self.sources.delivery(position) else ()
@@ -211,7 +213,7 @@ class CurrentWait:
             return bool(why)
         begun = [job.steps[at] for at in self.sources.readers(position) if job.steps[at].started is not None]
         if begun:
-            place = self.sight.directory.name
+            place = self.reviewed.directory.name
             raise DataError(
                 "approved-files-changed",
                 f"files changed after they were approved at step {position}, and step {begun[0].position}, "
@@ -244,7 +246,7 @@ class CurrentWait:
         return replace(
             context,
             approved=self.there if self.approval is not None else None,
-            corrections=self.sight.corrections if self.sight is not None else Corrections.NDJSON,
+            corrections=self.reviewed.corrections if self.reviewed is not None else Corrections.NDJSON,
         )
 
     def park(self, parked: Parked, looked_at: Path) -> NoReturn:
@@ -291,10 +293,10 @@ class CurrentWait:
             first=record.reviews.get(position),
             report=shown,
         )
-        if self.sight is None:
+        if self.reviewed is None:
             return found
         words = Words(self.job.config.report.language, k=0)
-        return self.sight.shown(found, self.there, shown.files if shown is not None else (), words)
+        return self.reviewed.shown(found, self.there, shown.files if shown is not None else (), words)
 
     def record(self, waiting: Waiting, form: str) -> None:
         """Record where the job waits, before it is parked: from here on it can be decided.
@@ -308,7 +310,7 @@ class CurrentWait:
         job.steps[position] = job.steps[position].model_copy(update={"directory": directory.name})
         # The key of the form is kept for each position: the continued run looks there for the answer.
         labels: dict[str, Any] = {f"form__{position}": form}
-        labels[f"seen__{position}"] = self.sight.save_seen(self.there) if self.sight else None
+        labels[f"seen__{position}"] = self.reviewed.save_seen(self.there) if self.reviewed else None
         leave_step(job, position, "waiting", waiting=waiting, **labels)
         make_directory(directory)
         job.journal.record_event(Wait(state="asked"))

@@ -61,8 +61,8 @@ class Waits:
 
     def approve(self) -> None:
         self.look_at_wait()
-        assert self.wait.sight is not None
-        self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.save_seen(self.wait.there)))
+        assert self.wait.reviewed is not None
+        self.job.writer.approve(3, Approval(approved=True, files=self.wait.reviewed.save_seen(self.wait.there)))
 
     def ended(self) -> Ended | None:
         """Return how the continued run ends at the check; ``None`` if it goes on."""
@@ -149,8 +149,8 @@ def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> Non
     waits.approve()
     (waits.input / "a.ndjson").write_bytes(LINE * 2)
     waits.look_at_wait()
-    assert waits.wait.sight is not None
-    waits.wait.sight.save_seen(waits.wait.there)
+    assert waits.wait.reviewed is not None
+    waits.wait.reviewed.save_seen(waits.wait.there)
     assert not waits.again()
 
 
@@ -168,7 +168,7 @@ def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_comple
     for position in (3, 4):
         waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
     assert waits.again()
-    assert waits.wait.sight is None
+    assert waits.wait.reviewed is None
 
 
 IN_PLACE = [what for what in MEDDLING if "import/" in what]

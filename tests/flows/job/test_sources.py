@@ -52,11 +52,11 @@ def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
     leaves = leaving.path if leaving else None
     delivery = found.delivery(position)
     reader = delivery.name if delivery else NEXT
-    sight = ReviewedFiles(
+    reviewed = ReviewedFiles(
         job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader
     )
     looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
-    return sight.shown(looked_at, sight.list_files(None, Stop()), (), Words("en", k=0))
+    return reviewed.shown(looked_at, reviewed.list_files(None, Stop()), (), Words("en", k=0))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from config import PipelineConfig
 from flows.engine import runs
 from flows.engine.flow_runs import FormAnswer
-from flows.gate import rules, sight
+from flows.gate import reviewed_files, rules
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines
 from tasks.release_report.page.words import LANGUAGES, Words
@@ -59,7 +59,7 @@ def test_the_whole_form_is_in_the_language_of_the_report() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"leaves": None, "reader": sight.NEXT, "reads": f"{JOB}/pseudonymized_wait"},
+        {"leaves": None, "reader": reviewed_files.NEXT, "reads": f"{JOB}/pseudonymized_wait"},
         {"corrections": Corrections.NOT_SENT, "report": Shown(missing="x", inside=True), "position": 4},
         {
             "corrections": Corrections.TABLES,
@@ -82,8 +82,8 @@ def test_a_report_that_the_ui_shows_is_a_link_in_the_form_and_a_path_elsewhere(l
     assert shown is not None
     found = waiting(language, report=shown.model_copy(update={"link": path}))
     assert f"- **[{words}]({path})**\n" in wait_description(found, STEPS, language=language)
-    assert not [line for line in sight.report_lines(found) if path in line]
-    assert f"  {JOB}/report/step-3/release-report.html" in sight.report_lines(found)
+    assert not [line for line in reviewed_files.report_lines(found) if path in line]
+    assert f"  {JOB}/report/step-3/release-report.html" in reviewed_files.report_lines(found)
 
 
 def test_the_form_names_each_finding_that_can_be_answered() -> None:
@@ -117,7 +117,7 @@ ON_THE_TERMINAL = {"NEXT", "INSIDE", "CHANGED", "CORRECTED", "ON_DEMAND"}
 
 def refusals() -> list[str]:
     """Return all reasons in the record for which the form can say that a job waits again."""
-    constants = [value for module in (rules, sight) for name, value in vars(module).items()
+    constants = [value for module in (rules, reviewed_files) for name, value in vars(module).items()
                  if name.isupper() and isinstance(value, str) and name not in ON_THE_TERMINAL]  # fmt: skip
     two = PipelineConfig.model_construct(
         report=PipelineConfig.model_fields["report"].get_default(call_default_factory=True)
