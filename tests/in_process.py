@@ -25,7 +25,7 @@ from flows.engine import api_address
 from flows.job.running.lock import JobLock
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
-from tasks.shared.http import tls
+from tasks.shared.http import credentials, tls
 
 
 def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
@@ -85,7 +85,7 @@ def _memory() -> Iterator[None]:
     try:
         blanked.SECRETS.clear()
         tls._warned.clear()
-        with mock.patch.object(JobLock, "held", {}):
+        with mock.patch.object(JobLock, "held", {}), mock.patch.dict(credentials.TOKENS._entries, clear=True):
             yield
     finally:
         signals.seen = None

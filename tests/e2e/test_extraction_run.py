@@ -208,7 +208,7 @@ def test_after_kill_9_and_a_dead_handle_an_edited_query_is_not_submitted(
     out, _ = child.communicate(timeout=120)
     server.tasks.clear()
     rewritten("config.yaml", "Patient.identifier", "Patient.name")(tmp_path)
-    again = sluice("pipeline", "continue", "config.yaml", Ran(0, out, "").job)
+    again = sluice.here("pipeline", "continue", "config.yaml", Ran(0, out, "").job)
     assert (again.code, server.count("POST", "$extract-data")) == (2, 1)
     assert "error[query-changed]" in again.err
 

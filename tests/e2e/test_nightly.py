@@ -120,7 +120,7 @@ def test_a_nightly_stopped_with_its_worker_continues_unless_unfinished_is_tell(
     assert (api.read_run(job) or {})["state_name"] == "Stopped"
     with working(sluice, prefect_api, pool, "three"):
         complete(api, job, fhir)
-    listed = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    listed = json.loads(sluice.here("job", "list", "config.yaml", "--json").out)
     assert [row["state"] for row in listed if row["id"] == job] == ["completed"]
 
 

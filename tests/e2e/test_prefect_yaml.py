@@ -101,8 +101,8 @@ def test_a_run_of_a_worker_is_the_same_job_to_the_commands(
     assert started.code == 0, started.err
     assert started.out == f"job {started.job}\n"
     wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
-    assert [row["id"] for row in json.loads(sluice("job", "list", "config.yaml", "--json").out)] == [started.job]
-    approved = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
+    assert [row["id"] for row in json.loads(sluice.here("job", "list", "config.yaml", "--json").out)] == [started.job]
+    approved = sluice.here("pipeline", "continue", "config.yaml", started.job, "--approve")
     assert approved.code == 0, approved.err
     wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
 

@@ -39,14 +39,14 @@ def test_killed_in_the_report_nothing_has_left_and_the_job_goes_on_with_a_report
     status = sluice.status(job)
     assert (status["state"], status["report"]) == ("interrupted", None)
     waits = "wait" in steps
-    refused = sluice("pipeline", "continue", "config.yaml", job, *(["--approve"] if waits else []))
+    refused = sluice.here("pipeline", "continue", "config.yaml", job, *(["--approve"] if waits else []))
     assert refused.code == (2 if waits else 0), refused.err
     if waits:
         assert "error[not-waiting]" in refused.err
-        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
         assert fhir.posts() == []
         assert sluice.status(job)["state"] == "waiting"
-        done = sluice("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "names are made up")
+        done = sluice.here("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "names are made up")
         assert done.code == 0, done.err
     assert fhir.total() == 19
     assert (project / "jobs" / job / "report/release-report.html").is_file()
@@ -109,6 +109,6 @@ def test_a_job_stopped_in_the_report_ends_within_ten_seconds_without_a_report(
     status = sluice.status(job)
     assert status["state"] == ("cancelled" if how == "cancel" else "stopped")
     if how != "cancel":
-        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
         status = sluice.status(job)
         assert (status["state"], Path(status["report"]).is_file()) == ("waiting", True)

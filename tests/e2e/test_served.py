@@ -92,9 +92,9 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, pr
     assert ask_prefect("POST", f"{url}/resume", {"run_input": answer})["status"] == "ACCEPT"
     wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
     assert fhir.total() == 19
-    text = sluice("pipeline", "status", "config.yaml", job).out
+    text = sluice.here("pipeline", "status", "config.yaml", job).out
     assert "step 2 was approved by Anna in the Prefect UI or through its API" in text
     run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
     assert run["name"].startswith("config ")
-    rows = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    rows = json.loads(sluice.here("job", "list", "config.yaml", "--json").out)
     assert [row["id"] for row in rows] == [job]

@@ -40,9 +40,9 @@ def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(sluice, p
     assert "Ctrl-C: stopping after this file, within 7 s" in err
     assert f"pipeline continue config.yaml {job}" in err
     wait_until(lambda: processes_with(str(project / "jobs")) == [])
-    assert json.loads(sluice("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
+    assert json.loads(sluice.here("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
     fhir.faults()
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 19
 
 

@@ -100,5 +100,5 @@ def test_a_command_s_job_that_is_paused_through_the_api_stops_and_is_continued(
     assert f"job {job} is stopped" in err
     assert sluice.status(job)["state"] == "stopped"
     fhir.faults()
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 91

@@ -86,7 +86,7 @@ def test_a_job_of_an_earlier_version_sends_what_it_had_not_sent(
     sent = fhir.total()
     assert wait == (sent == 0)
     fhir.faults()
-    ran = sluice_process("pipeline", "continue", "config.yaml", job, *(["--approve"] if wait else []))
+    ran = sluice_process.here("pipeline", "continue", "config.yaml", job, *(["--approve"] if wait else []))
     assert ran.code == 0, ran.err
     assert fhir.total() == 19
     assert {path.name: path.stat().st_mtime_ns for path in (place / "import").iterdir()} == imported

@@ -79,7 +79,7 @@ class KilledJob:
         return JobRecord.of(self.run())
 
     def go_on(self, *words: str) -> str:
-        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
+        ran = self.sluice.here("pipeline", "continue", "config.yaml", self.job, *words)
         assert ran.code == 0, ran.err
         return ran.out
 
@@ -102,7 +102,7 @@ def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: boo
 
 def goes_on(scene: KilledJob, fhir: Fhir, decision: str) -> None:
     """The killed job waits, and a person's decision is what happens to it."""
-    shown = scene.sluice("job", "list", "config.yaml").out
+    shown = scene.sluice.here("job", "list", "config.yaml").out
     assert f"{scene.job}  waiting " in shown
     assert fhir.total() == 0
     scene.go_on(decision, "--by", "Anna Data")

@@ -82,7 +82,7 @@ def test_another_worker_continues_a_step_of_a_killed_worker_and_repeats_nothing(
     with two_workers(sluice, prefect_api, {}, {}) as workers:
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
         wait_until(lambda: sluice.status(job)["state"] == "interrupted", 60)
-        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
         wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
         wait_until(lambda: second.submitted_runs > 0)  # it says so in its own time
         assert second.submitted_runs == 1

@@ -178,7 +178,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
     assert child.returncode == 143
     assert time.monotonic() - began < allowed(10)
     services["pseudonymizer"].faults()
-    last = sluice("pipeline", "continue", "config.yaml", job)
+    last = sluice.here("pipeline", "continue", "config.yaml", job)
     assert last.code == 0, last.err
     log = (project.job(job) / "job.log").read_text()
     assert (log.count("step 2 validation begins"), log.count("step 3 pseudonymizer begins")) == (1, 2)

@@ -146,12 +146,12 @@ def test_killed_while_it_is_measured_a_job_goes_on_with_a_whole_report(
         kill(child.pid)
     assert fhir.posts() == []
     assert not (place / MEASURED).exists()
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
     assert sluice.status(job)["state"] == "waiting"
     found = json.loads((place / "report/step-3/release-report.json").read_text())
     assert found["tiles"]["files"] == len(list((place / "pseudonymized").glob("*.ndjson*")))
     assert len(list((place / MEASURED).iterdir())) == 1
-    assert sluice("pipeline", "continue", "config.yaml", job, *DESPITE).code == 0
+    assert sluice.here("pipeline", "continue", "config.yaml", job, *DESPITE).code == 0
     assert fhir.total() == 19
 
 

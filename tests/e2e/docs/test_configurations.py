@@ -13,6 +13,7 @@ import yaml
 from config import STEPS
 from deployments.sandbox import objectstore
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
+from tests.conftest import Commands
 from tests.docs.pages import DOCS, PageBlock, blocks
 from tests.e2e.docs.place import ExamplePlace
 from tests.e2e.docs.services import SECRET, ExampleServices, services
@@ -44,7 +45,7 @@ def place(tmp_path: Path, prefect_api: str) -> ExamplePlace:
     return place
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_configuration_runs_as_a_job(
@@ -71,18 +72,22 @@ def test_an_example_configuration_runs_as_a_job(
 def run(place: ExamplePlace, example: PageBlock, steps: list[str]) -> None:
     """Start the job, and approve it where it waits. Every step ends well, and no output shows a secret."""
     place.save("config.yaml", example.text)
-    started = place.ran("sluice pipeline start config.yaml" + (" query.json" if "extractor" in steps else ""))
+    sluice = Commands(place.directory, None, in_process=True)
+    sluice.environment = place.environment
+    started = sluice("pipeline", "start", "config.yaml", *(["query.json"] if "extractor" in steps else []))
     printed = started.out + started.err
     assert started.code == 0, printed
     if "wait" in steps:
         assert "wait: waiting for approval" in started.out
-        printed = place.run("sluice pipeline continue config.yaml JOB --approve --despite made-up")
+        done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve", "--despite", "made-up")
+        assert done.code == 0, done.err
+        printed = done.out
     for position, step in enumerate(steps, 1):
         assert re.search(rf"^{position} {step}: (was )?complete", printed, re.MULTILINE), printed
-    assert f"job {place.known['job']} is complete" in printed
+    assert f"job {started.job} is complete" in printed
     assert SECRET not in printed
     if "crtdl_preprocessing" in example.text:
-        assert (place.directory / "jobs" / place.known["job"] / "enriched-crtdl.json").exists()
+        assert (place.directory / "jobs" / started.job / "enriched-crtdl.json").exists()
 
 
 def test_every_step_and_every_way_to_send_is_in_an_example() -> None:
