@@ -126,7 +126,7 @@ def test_a_run_that_cannot_write_its_receipt_ends_the_step_with_its_error(sluice
         assert "error[storage-failed]: the run of a shard could not write its receipt" in log
         for part in parts:
             part.rmdir()
-        again = sluice("pipeline", "continue", "config.yaml", pool.job)
+        again = sluice.here("pipeline", "continue", "config.yaml", pool.job)
         assert again.code == 0, again.err
 
 

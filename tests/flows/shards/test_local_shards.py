@@ -101,7 +101,7 @@ def test_a_killed_job_keeps_its_division_and_goes_on(sluice_process: Commands) -
         job = the_job(sluice)
         division = (job / ".results/2/shards.json").read_bytes()
         service.delay = 0.0
-        ran = sluice("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.shards=2")
+        ran = sluice.here("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.shards=2")
         assert ran.code == 0, ran.err
         assert (job / ".results/2/shards.json").read_bytes() == division
         assert sluice.status(job.name)["steps"][1]["shards"]["total"] == 4
@@ -123,7 +123,7 @@ def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice: Commands)
         assert status["error"]["reference"] == ran.err.partition("error[")[2].partition("]")[0]
         service.refused = None
         before = service.requests
-        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert service.requests - before < before
         assert outputs(job) == undivided(sluice)[0]
@@ -141,7 +141,7 @@ def test_shards_whose_answers_contradict_each_other_are_all_done_again(sluice: C
         assert (ran.code, "error[references-differ]" in ran.err) == (1, True), ran.err
         assert set(service.seen.values()) == {1}
         service.mixed_up = None
-        again = sluice("pipeline", "continue", "config.yaml", ran.job)
+        again = sluice.here("pipeline", "continue", "config.yaml", ran.job)
         assert again.code == 0, again.err
         assert set(service.seen.values()) == {2}
         whole = sluice("pipeline", "start", "config.yaml", "--shards", "1")
@@ -165,7 +165,7 @@ def test_other_files_than_were_divided_are_one_clear_error(sluice_process: Comma
         assert "removed: b1.ndjson.zst" in err
         (job / "import/b9.ndjson").unlink()
         (job / "b1").rename(job / "import/b1.ndjson.zst")
-        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert len(outputs(job)) == 9
 
@@ -198,7 +198,7 @@ def test_a_child_that_always_ends_early_is_one_clear_error(sluice: Commands) -> 
         assert "error[shard-crashed]" in ran.err
         assert "ended 2 times" in ran.err
         sluice.environment["PYTHONPATH"] = str(ROOT)
-        again = sluice("pipeline", "continue", "config.yaml", ran.job)
+        again = sluice.here("pipeline", "continue", "config.yaml", ran.job)
         assert again.code == 0, again.err
 
 
@@ -214,7 +214,7 @@ def test_a_configuration_that_changed_while_the_job_runs_is_refused_by_a_child(s
         _, err = started.communicate(timeout=120)
         assert started.returncode == 2
         assert "error[shard-config-changed]" in err
-        again = sluice("pipeline", "continue", "config.yaml", the_job(sluice).name)
+        again = sluice.here("pipeline", "continue", "config.yaml", the_job(sluice).name)
         assert again.code == 0, again.err
 
 
@@ -227,11 +227,11 @@ def test_a_receipt_that_was_changed_is_refused_and_its_shard_is_checked_again(sl
         receipt = next(job.glob(".results/2/*/receipt.json"))
         kept = json.loads(receipt.read_text())
         receipt.write_text(json.dumps(kept | {"sha256": "0" * 64}))
-        ran = sluice("pipeline", "continue", "config.yaml", job.name)
+        ran = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert ran.code == 1
         assert "error[shard-file-damaged]" in ran.err
         receipt.unlink()
-        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert outputs(job) == undivided(sluice)[0]
         for path in (job / ".results/2").rglob("*"):
@@ -259,7 +259,7 @@ def test_a_state_file_that_is_something_else_is_one_clear_error(sluice_process: 
             before = path.read_bytes() if path.exists() else None
             path.unlink(missing_ok=True)
             make(path)
-            ran = sluice("pipeline", "continue", "config.yaml", job.name)
+            ran = sluice.here("pipeline", "continue", "config.yaml", job.name)
             assert ran.code == 1, (path.name, ran)
             assert ran.err.count("error[") == 1, ran.err
             assert str(path) in ran.err
@@ -270,7 +270,7 @@ def test_a_state_file_that_is_something_else_is_one_clear_error(sluice_process: 
         assert service.requests <= made + 4
         (shard / "events.ndjson").unlink(missing_ok=True)
         os.mkfifo(shard / "events.ndjson")
-        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
 
 
@@ -316,7 +316,7 @@ def test_a_receipt_that_cannot_be_written_is_one_clear_error(sluice_process: Com
         assert "error[storage-failed]" in err
         for part in the_job(sluice).rglob("receipt.json.part"):
             part.rmdir()
-        again = sluice("pipeline", "continue", "config.yaml", the_job(sluice).name)
+        again = sluice.here("pipeline", "continue", "config.yaml", the_job(sluice).name)
         assert again.code == 0, again.err
 
 
@@ -374,7 +374,7 @@ def test_a_job_killed_while_it_divides_or_puts_together_goes_on(
         ran = sluice("pipeline", "start", "config.yaml", env={"PYTHONPATH": python_path, "KILL_AT": moment})
         assert ran.code == -signal.SIGKILL, ran.err
         job = the_job(sluice)
-        again = sluice("pipeline", "continue", "config.yaml", job.name)
+        again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert set(service.seen.values()) == {1}  # nothing was sent twice
         divided = {"total": 4, "done": 4, "running": 0, "failed": 0}

@@ -86,6 +86,6 @@ def test_a_load_goes_on_after_a_kill_of_a_child_and_of_the_job(sluice_process: C
         os.kill(started.pid, signal.SIGKILL)
         started.wait()
         job = the_job(sluice)
-        ran = sluice("pipeline", "continue", "config.yaml", job.name)
+        ran = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert ran.code == 0, ran.err
         assert len(stored(server.url)) == 5 + 6 * 150 * 4 + 1 + 6 + 2
