@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 
 from deployments.worker import children, limited, main, sweep
-from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.engine.flow_runs import run_deployment
 from flows.job.running.sweep import Sweep
-from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
-from tests.e2e.machines import deployment
-from tests.peers.project import Fhir, many_transactions
+from tests.conftest import ROOT, own_name, wait_until
 
 RUN = """
 import pathlib, signal, sys, time
@@ -198,47 +194,3 @@ def test_the_runs_of_a_worker_send_no_telemetry_whatever_its_environment_has(mon
     monkeypatch.setattr("deployments.worker.supervise", lambda *_, **__: 0)
     assert main(["--pool", "sluice"]) == 0
     assert environment.items() >= QUIET.items()
-
-
-@pytest.fixture
-def commands(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
-    commands = Commands(tmp_path, prefect_api)
-    yield commands
-    commands.close()
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-def test_a_run_of_a_worker_that_is_stopped_is_stopped_and_goes_on_at_the_next(
-    commands: Commands, prefect_api: str, fhir: Fhir, tmp_path: Path
-) -> None:
-    many_transactions(tmp_path, fhir.url)
-    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.3})
-    pool = f"pool-{own_name(tmp_path)}"
-    deployed = deployment(prefect_api, pool, tmp_path)
-    environment = commands.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": prefect_api}
-
-    def work() -> subprocess.Popen[bytes]:
-        with (tmp_path / "worker.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "deployments.worker", "--pool", pool], cwd=tmp_path, env=environment,
-                stdout=log, stderr=log,
-            )  # fmt: skip
-
-    with PrefectApi(address_of(prefect_api)) as api:
-        worker = work()
-        try:
-            job = run_deployment(api, deployed, {"config": str(tmp_path / "config.yaml")})
-            wait_until(lambda: fhir.count("Patient") > 0, 120)
-            worker.terminate()
-            assert worker.wait(60) == 0
-            run = api.read_run(job) or {}
-            assert (run["state_type"], run["state_name"]) == ("CRASHED", "Stopped")
-            assert commands("pipeline", "continue", "config.yaml", job).code == 0
-            fhir.faults()
-            worker = work()
-            wait_until(lambda: (api.read_run(job) or {})["state_type"] == "COMPLETED", 120)
-        finally:
-            worker.terminate()
-            worker.wait(60)
-    assert fhir.total() == 91

@@ -39,7 +39,7 @@ def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> 
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(60)
+            assert process.wait(60) == 0
 
 
 @pytest.fixture
