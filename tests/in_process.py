@@ -28,12 +28,14 @@ from tasks.shared import blanked
 from tasks.shared.http import credentials, tls
 
 
-def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """Run a command in this process; return exit code, stdout and stderr."""
+def run(
+    argv: Sequence[str], *, cwd: Path, environment: dict[str, str], program: str = str(flows.run.__file__)
+) -> tuple[int, str, str]:
+    """Run a command in this process; return exit code, stdout and stderr. ``program``: the name it was called by."""
     out, err = _stream(), _stream()
     with ExitStack() as stack:
         nothing = stack.enter_context(open(os.devnull, encoding="utf-8"))  # noqa: PTH123 - a device
-        stack.enter_context(_surroundings(argv, cwd, environment))
+        stack.enter_context(_surroundings([program, *argv], cwd, environment))
         stack.enter_context(_memory())
         stack.enter_context(_prefect())
         stack.enter_context(_streams(nothing, out, err))
@@ -51,14 +53,14 @@ def _main(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _surroundings(argv: Sequence[str], cwd: Path, environment: dict[str, str]) -> Iterator[None]:
+def _surroundings(words: Sequence[str], cwd: Path, environment: dict[str, str]) -> Iterator[None]:
     """Set up a process's arguments, directory, environment and signal handlers, and restore them."""
-    before = dict(os.environ), Path.cwd(), os.umask(0o077), sys.argv
+    before = dict(os.environ), Path.cwd(), os.umask(0o077), sys.argv, sys.orig_argv
     handlers = {number: signal.getsignal(number) for number in NUMBERS}
     try:
         _environ(environment)
         os.chdir(cwd)
-        sys.argv = [str(flows.run.__file__), *argv]
+        sys.argv, sys.orig_argv = [*words], [sys.executable, *words]
         yield
     finally:
         for number, handler in handlers.items():
@@ -66,7 +68,7 @@ def _surroundings(argv: Sequence[str], cwd: Path, environment: dict[str, str]) -
         _environ(before[0])
         os.chdir(before[1])
         os.umask(before[2])
-        sys.argv = before[3]
+        sys.argv, sys.orig_argv = before[3:]
 
 
 def _environ(wanted: dict[str, str]) -> None:
