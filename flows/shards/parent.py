@@ -68,7 +68,8 @@ def run_of(job: RunningJob, step: Step, context: StepContext) -> Callable[[StepC
     if step.splits is None:
         return step.run
     division = load_division(context.job_dir, context.position)
-    begun = job.steps[context.position].state != "pending"
+    folders = step.writes(job.config.pipeline.enabled_steps, context.position)
+    begun = any((context.job_dir / folder).exists() for folder in folders)
     if division is None and (begun or job.config.pipeline.shards == 1):
         return step.run
     splits, shards = step.splits, job.config.pipeline.shards

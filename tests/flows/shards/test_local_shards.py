@@ -86,25 +86,27 @@ def test_a_killed_child_is_started_again_and_nothing_is_done_twice(sluice_proces
     assert "ended without a receipt" in (job / "job.log").read_text()
 
 
-def test_a_killed_job_keeps_its_division_and_goes_on(sluice_process: Commands) -> None:
+@pytest.mark.parametrize(("shards", "then"), [(4, 2), (1, 4)])
+def test_a_killed_job_keeps_its_division_and_goes_on(sluice_process: Commands, shards: int, then: int) -> None:
     sluice = sluice_process
     write_input(sluice.cwd / "in")
     with counting(delay=0.1) as service:
-        configure(sluice, service, shards=4)
+        configure(sluice, service, shards=shards)
         started = sluice.start("pipeline", "start", "config.yaml")
         wait_until(lambda: service.requests > 30)
         mine = children(started.pid)
-        assert mine
+        assert bool(mine) == (shards > 1)
         started.kill()
         started.communicate(timeout=30)
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), 10)
         job = the_job(sluice)
-        division = (job / ".results/2/shards.json").read_bytes()
+        division = [path.read_bytes() for path in job.glob(".results/2/shards.json")]
         service.delay = 0.0
-        ran = sluice.here("pipeline", "continue", "config.yaml", job.name, "--set", "pipeline.shards=2")
+        ran = sluice.here("pipeline", "continue", "config.yaml", job.name, "--set", f"pipeline.shards={then}")
         assert ran.code == 0, ran.err
-        assert (job / ".results/2/shards.json").read_bytes() == division
-        assert sluice.status(job.name)["steps"][1]["shards"]["total"] == 4
+        assert [path.read_bytes() for path in job.glob(".results/2/shards.json")] == division
+        shown = sluice.status(job.name)["steps"][1]["shards"]
+        assert shown is None if shards == 1 else shown["total"] == shards
         assert outputs(job) == undivided(sluice)[0]
 
 
@@ -340,10 +342,6 @@ if name and SUPERVISOR not in os.environ:
 """Kills the job, not its children, before or after a call of a function."""
 
 
-UNDIVIDED = "save_division:1:before"
-"""The step has begun without a division, and goes on without one."""
-
-
 def _rarely(moment: str) -> object:
     return pytest.param(moment, marks=pytest.mark.campaign)
 
@@ -351,8 +349,8 @@ def _rarely(moment: str) -> object:
 @pytest.mark.parametrize(
     "moment",
     [
-        _rarely(UNDIVIDED),
-        "save_division:1:after",
+        "save_division:1:before",
+        _rarely("save_division:1:after"),
         _rarely("begin_divided:1:after"),
         _rarely("finish_divided:1:before"),
         "shard_context:2:before",  # the ledger of one shard is taken over
@@ -377,8 +375,7 @@ def test_a_job_killed_while_it_divides_or_puts_together_goes_on(
         again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert set(service.seen.values()) == {1}  # nothing was sent twice
-        divided = {"total": 4, "done": 4, "running": 0, "failed": 0}
-        assert sluice.status(job.name)["steps"][1]["shards"] == (None if moment == UNDIVIDED else divided)
+        assert sluice.status(job.name)["steps"][1]["shards"] == {"total": 4, "done": 4, "running": 0, "failed": 0}
         assert outputs(job) == undivided(sluice, files=4, lines=4)[0]
 
 
