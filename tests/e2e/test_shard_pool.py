@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import children_of, run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, wait_until
-from tests.e2e.machines import WorkerProcess, other_machine, two_workers
+from tests.e2e.machines import WorkerProcess, descendants, other_machine, two_workers
 from tests.e2e.test_suspend import suspended
 from tests.flows.shards.site import LINES, CountingService, configure, counting, outputs, undivided, write_input
 
@@ -24,6 +27,9 @@ Json = dict[str, Any]
 
 LINES_OF_BENCH = 1000
 """Lines of each file: a shard of two files takes about ten seconds."""
+
+SEED = int(os.environ.get("KILL_SEED", "20251125"))
+TRIALS = int(os.environ.get("KILL_TRIALS", "5"))
 
 _SOON = "import flows.shards.children\nflows.shards.children.UNSTARTED = 3.0\n"
 
@@ -201,6 +207,34 @@ def test_a_machine_that_slept_loses_its_shard_and_ends(sluice: Commands, prefect
         wait_until(lambda: not sleeping.runs, 60)
         assert pool.service.requests <= done + 4  # what was under way
         pool.check_outputs()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_outputs_are_the_same_after_kills_of_runs_at_any_moment(sluice: Commands, prefect_api: str) -> None:
+    """``kill -9`` of runs of both workers, of the job or of its shards; the file under way in each is sent again."""
+    draw = random.Random(SEED)
+    with site(sluice, prefect_api, {}, delay=0.2) as pool:
+        for trial in range(TRIALS):
+            pool.service.seen.clear()
+            pool.start()
+            kills, wanted = 0, draw.randrange(1, 4)
+            while pool.state() != "COMPLETED":
+                if pool.state() == "CRASHED":  # its worker may report the crash once more, after a first continue
+                    assert sluice("pipeline", "continue", "config.yaml", pool.job).code == 0
+                elif kills < wanted:
+                    time.sleep(draw.uniform(1, 15))
+                    running = [pid for worker in pool.workers for pid in descendants(worker.process.pid)]
+                    with suppress(ProcessLookupError):
+                        for pid in draw.sample(running, min(1, len(running))):
+                            os.kill(pid, signal.SIGKILL)
+                            kills += 1
+                assert pool.state() not in {"FAILED", "CANCELLED"}
+                time.sleep(0.5)
+            repeated = pool.service.requests - len(pool.service.seen)
+            print(f"trial {trial}: {kills} kills, {len(pool.children())} runs of shards, {repeated} requests repeated")
+            assert repeated <= LINES * kills * 4  # those of the files under way, in all shards if the job was killed
+            pool.check_outputs()
 
 
 def _runs(pool: PoolSite, condition: Callable[[list[Json]], bool], seconds: float = 60) -> None:
