@@ -22,7 +22,7 @@ from pathlib import Path
 from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.common.child import watch, write_whole
 from deployments.sandbox.common.gate import DEFAULT_HEADER, RequiredCredentials
-from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxServer, SandboxStartError, bind, make_server
+from deployments.sandbox.common.serve import ERROR_PREFIX, HOST, SandboxServer, SandboxStartError, bind, make_server
 from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.extraction.app import extraction_service
@@ -83,10 +83,10 @@ def run_sandbox(options: SandboxOptions) -> int:
             around = ServiceContext(settings, state, data, _gate())
             return asyncio.run(_run(options, around))
     except OptionError as error:
-        sys.stderr.write(f"{COMPLAINT}{error}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return 2
     except SandboxStartError as error:
-        sys.stderr.write(f"{COMPLAINT}{error}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return 1
 
 

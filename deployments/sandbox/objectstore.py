@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.sandbox.common.child import Child, start_process, watch, write_whole
-from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxStartError, bind
+from deployments.sandbox.common.serve import ERROR_PREFIX, HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"
 """Name of the bucket that exists from the start."""
@@ -181,7 +181,7 @@ def main(words: list[str] | None = None) -> int:
         _need_moto()
         _serve(options.port, options.parent, options.ready_file)
     except SandboxStartError as error:
-        sys.stderr.write(f"{COMPLAINT}{error}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
         return 1
     return 0
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from deployments.sandbox.common.serve import COMPLAINT, SandboxStartError
+from deployments.sandbox.common.serve import ERROR_PREFIX, SandboxStartError
 
 _INTERVAL = 0.5
 
@@ -139,7 +139,7 @@ def _wait(process: subprocess.Popen[bytes], ready: Path, error_output: Path) -> 
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             messages = error_output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason = messages[-1].removeprefix(COMPLAINT) if messages else f"no answer within {_PATIENCE:g} s"
+            reason = messages[-1].removeprefix(ERROR_PREFIX) if messages else f"no answer within {_PATIENCE:g} s"
             raise SandboxStartError(reason)
         time.sleep(_POLL)
 

@@ -46,10 +46,6 @@ class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
         """Return True if method and path match the rule."""
         return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
 
-    async def strike(self, exchange: HttpExchange) -> None:
-        """Apply the action to the exchange."""
-        raise NotImplementedError
-
 
 async def _reach(exchange: HttpExchange, moment: Moment) -> None:
     if moment == "applied":

@@ -24,7 +24,7 @@ KEEP_ALIVE = 75
 GRACE = 1
 """Seconds that requests in progress get when a server stops."""
 
-COMPLAINT = "error[sandbox]: "
+ERROR_PREFIX = "error[sandbox]: "
 """Prefix of a start error, in the form of the program's error messages."""
 
 

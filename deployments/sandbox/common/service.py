@@ -17,6 +17,7 @@ import contextlib
 import logging
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -35,13 +36,13 @@ from deployments.sandbox.common.faults import FaultError, FaultPlan
 from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.common.request import DISCLAIMER, FHIR_JSON, FhirProblem, FhirRequest, answer, outcome
 from deployments.sandbox.common.requestlog import LogEntry, RequestLog
-from deployments.sandbox.common.serve import COMPLAINT
+from deployments.sandbox.common.serve import ERROR_PREFIX
 
 JSON = "application/json"
 T = TypeVar("T")
 
 
-class ServiceBackend:
+class ServiceBackend(ABC):
     """A service that does its work in its own threads; the event loop only moves bytes."""
 
     name: str
@@ -65,9 +66,9 @@ class ServiceBackend:
         """Run a function in one of the threads and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
+    @abstractmethod
     def routes(self) -> Sequence[Route]:
         """Return the routes of the service, made by ``route``."""
-        raise NotImplementedError
 
     def admin_routes(self) -> Sequence[Route]:
         """Return additional ``/_sandbox`` endpoints."""
@@ -190,7 +191,7 @@ class SandboxService(Starlette):
         try:
             self._inner.open()
         except Exception as error:  # whatever the error, the server must not start
-            sys.stderr.write(f"{COMPLAINT}{self.name} did not start: {error}\n")
+            sys.stderr.write(f"{ERROR_PREFIX}{self.name} did not start: {error}\n")
             raise
         yield
         self._inner.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,12 +90,12 @@ class EvaluationScope:
     """The resource that contains ``resource``, or ``resource`` itself."""
 
 
-class Condition:
+class Condition(ABC):
     """A Boolean expression in FHIRPath's three-valued logic."""
 
+    @abstractmethod
     def decide(self, scope: EvaluationScope) -> bool | None:
         """Return True, False, or None without a result. Raises ``EvaluationError``."""
-        raise NotImplementedError
 
 
 def compile_condition(text: str) -> Condition:
