@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.hierarchy import Hierarchy, find_cycles, is_prefix
-from tasks.flattening.lookup import read_lookup
+from tasks.flattening.lookup import Hierarchy, find_cycles, is_prefix, read_lookup
 from tests.tasks.flattening.lookups import URL, Json, element, lookup_of, table, write
 
 
