@@ -20,7 +20,7 @@ ELSEWHERE = {
     "flows/output.py": "/dev/null",
     "flows/reports/schemas.py": "the docs' schemas",
     "tasks/extractor/query.py": "the list of patients that is given",
-    "tasks/flattening/r4_paths.py": "a table of ours",
+    "tasks/flattening/lookup_model.py": "a table of ours",
     "tasks/pseudonymizer/rules.py": "the anonymization file that is given",
     "tasks/release_report/measure/kinds.py": "a table of ours",
     "tasks/release_report/report/step_files.py": "the anonymization file that is given",

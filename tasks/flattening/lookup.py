@@ -25,8 +25,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from config.fields import nearest
-from tasks.flattening.lookup_model import SCHEMA_REFERENCE, TOO_DEEP, LookupTable, known_keys
-from tasks.flattening.r4_paths import oddities
+from tasks.flattening.lookup_model import SCHEMA_REFERENCE, TOO_DEEP, LookupTable, known_keys, oddities
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import JsonFile, strict_json
 
