@@ -14,9 +14,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -27,7 +30,6 @@ from tasks.flattening.answer import AnswerWriter, RowsDifferError
 from tasks.flattening.batches import RequestBatch
 from tasks.flattening.probe import HEADERS, endpoint, metadata, service, unlike_rows
 from tasks.flattening.rows import NoRowError
-from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, RefusedError, answer_of, place
@@ -36,6 +38,100 @@ from tasks.shared.http.retry import announce, retrying
 from tasks.shared.meter import Meter
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
+
+INTERVAL: Final = 30.0
+"""Seconds between two questions."""
+
+ALLOWED: Final = 3
+"""Failures in a row after which a request is cancelled."""
+
+log = logging.getLogger("sluice.flattening")
+
+
+@dataclass(eq=False)
+class Watched:
+    """A request that runs."""
+
+    cancel: Callable[[], None]
+    failures: int = 0
+    silent: bool = False
+    """It was cancelled because the service stopped answering."""
+
+
+class Watchdog:
+    """Calls ``ask`` (it raises when there is no sign of life) while anything is watched. Leaving its context ends it.
+
+    ``interval`` in seconds.
+    """
+
+    def __init__(self, ask: Callable[[], None], *, interval: float) -> None:
+        self._probe = ask
+        self._interval = interval
+        self._watched: list[Watched] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watch(self, cancel: Callable[[], None]) -> Iterator[Watched]:
+        """Watch a request while the block runs. ``cancel`` is called in another thread, at most once."""
+        watched = Watched(cancel)
+        with self._lock:
+            self._watched.append(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sluice-watchdog", daemon=True)
+                self._thread.start()
+        try:
+            yield watched
+        finally:
+            with self._lock:
+                if watched in self._watched:
+                    self._watched.remove(watched)
+
+    def check_service(self) -> None:
+        """Check the service once, and cancel the requests that must end."""
+        with self._lock:
+            before = list(self._watched)
+        if not before:
+            return
+        alive = self._alive()
+        with self._lock:
+            for watched in before:
+                watched.failures = 0 if alive else watched.failures + 1
+                watched.silent = watched.failures >= ALLOWED
+                if watched in self._watched and watched.silent:
+                    self._watched.remove(watched)
+                    watched.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        left = self._interval
+        while not self._ended.wait(left):
+            started = time.monotonic()
+            try:
+                self.check_service()
+            except Stopped:
+                return  # whoever is watched is stopped by the same
+            left = max(0.0, self._interval - (time.monotonic() - started))
+
+    def _alive(self) -> bool:
+        try:
+            self._probe()
+        except TransientError as error:
+            status = f"status {error.status}" if error.status else error.reference
+            log.warning("flattening: the service does not answer for its metadata (%s)", status)
+            return False
+        except SluiceError:
+            return True  # an answer, whatever it says
+        return True
+
 
 SERVICE: Final = "flattening"
 OPERATION: Final = "$run"

@@ -18,7 +18,7 @@ import msgspec
 from config import OutputFormat
 from tasks.flattening.answer import AnswerWriter, RowRule
 from tasks.flattening.batches import MIB, Packer, RequestBatch, share
-from tasks.flattening.client import Flattener
+from tasks.flattening.client import INTERVAL, Flattener
 from tasks.flattening.lookup import load_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
@@ -26,7 +26,6 @@ from tasks.flattening.routing import Groups, Router, RoutingFacts
 from tasks.flattening.routing_index import RoutingIndex
 from tasks.flattening.tables import DEFINITIONS, INPUT, OUTPUT, Tables, terms, write_definitions
 from tasks.flattening.views import GroupView, no_views, views
-from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.errors import DataError, InputError, StorageError, storage_errors
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.ledger import Ledger

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.flattening.batches import TAIL, Packer, RequestBatch, head, share
-from tasks.flattening.watchdog import Watchdog
+from tasks.flattening.client import Watchdog
 from tasks.shared.errors import NetworkError, ServiceError
 
 VIEW = {"resourceType": "V", "name": "n", "select": []}
