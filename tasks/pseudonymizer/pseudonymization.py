@@ -17,12 +17,11 @@ from typing import Final
 from config import ResidualIdentifiers
 from tasks.pseudonymizer.affected import Affected, paths_of, worded
 from tasks.pseudonymizer.agreement import Agreement, MixedUpError
-from tasks.pseudonymizer.client import Deidentify
+from tasks.pseudonymizer.client import Deidentify, service
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, OutputSource
 from tasks.pseudonymizer.pairing import PLACES
-from tasks.pseudonymizer.probe import service
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks

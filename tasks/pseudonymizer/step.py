@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tasks.pseudonymizer.client import service
 from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, refuse_clashes
-from tasks.pseudonymizer.probe import service
 from tasks.pseudonymizer.pseudonymization import IDENTITIES, LEDGER, STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tasks.pseudonymizer.probe import service as pseudonymizer_service
+from tasks.pseudonymizer.client import service as pseudonymizer_service
 from tasks.shared.blanked import MARK, SECRETS
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.kept_answers import FailedAnswers

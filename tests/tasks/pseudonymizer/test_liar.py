@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tasks.pseudonymizer.probe import service as declared_service
+from tasks.pseudonymizer.client import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
 from tests.peers.lies import HonestAnswer, Lie

@@ -11,8 +11,8 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.pseudonymizer.probe import BUNDLE, PATIENT
-from tasks.pseudonymizer.probe import service as declared_service
+from tasks.pseudonymizer.client import BUNDLE, PATIENT
+from tasks.pseudonymizer.client import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
 from tests.peers.pseudonymization import RULES, FakePseudonymizer, PseudonymizationRequest, identity, pseudonyms
