@@ -18,13 +18,19 @@ from config import ResidualIdentifiers
 from tasks.pseudonymizer.affected import Affected, paths_of, worded
 from tasks.pseudonymizer.agreement import Agreement, MixedUpError
 from tasks.pseudonymizer.client import Deidentify, service
-from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
+from tasks.pseudonymizer.deidentification import (
+    Counts,
+    Deidentification,
+    Deidentified,
+    Reassembly,
+    RequestChunk,
+    chunks,
+)
 from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, OutputSource
 from tasks.pseudonymizer.pairing import PLACES
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
-from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.ledger import Ledger

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.pseudonymizer.agreement import Agreement, MixedUpError
-from tasks.pseudonymizer.deidentification import Deidentification
+from tasks.pseudonymizer.deidentification import Deidentification, RequestChunk
 from tasks.pseudonymizer.identity import IdentityMap, IdentityVerdict
-from tasks.pseudonymizer.splitting import RequestChunk
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.references import target_of
 from tasks.shared.files.kept_answers import FailedAnswers

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.pseudonymizer.agreement import Agreement
-from tasks.pseudonymizer.deidentification import Deidentification
-from tasks.pseudonymizer.splitting import Reassembly, RequestChunk, chunks
+from tasks.pseudonymizer.deidentification import Deidentification, Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
