@@ -11,7 +11,7 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import Splits, Step, StepContext
-from tasks.validation.probe import service
+from tasks.validation.client import service
 from tasks.validation.validation import REPORTS, ledger_path, run
 
 

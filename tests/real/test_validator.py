@@ -12,7 +12,7 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from tasks.validation.probe import service as declared_service
+from tasks.validation.client import service as declared_service
 from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, attribute, crtdl, group
 from tests.peers import job
 from tests.peers.job import resource

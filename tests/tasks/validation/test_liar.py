@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tasks.shared.errors import SluiceError
-from tasks.validation.probe import service as declared_service
+from tasks.validation.client import service as declared_service
 from tests.peers import job
 from tests.peers.extraction import JSON
 from tests.peers.lies import HonestAnswer, Lie

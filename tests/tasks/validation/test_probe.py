@@ -9,8 +9,8 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tasks.validation.probe import WRONG
-from tasks.validation.probe import service as declared_service
+from tasks.validation.client import WRONG
+from tasks.validation.client import service as declared_service
 from tests.peers import job
 from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
