@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from config import PipelineConfig
-from tasks.extractor.json_values import parse_answer, parse_json
-from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_task, parse_tasks
+from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_answer, parse_json, parse_task, parse_tasks
 from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content

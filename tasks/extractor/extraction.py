@@ -16,13 +16,12 @@ from config import ConfigError, EnrichmentRule, PipelineConfig
 from config.enrichments import enrichment_rules
 from tasks.extractor import failures
 from tasks.extractor.client import ExtractionClient, base_url_of, extraction_client, service_client
-from tasks.extractor.json_values import list_of, object_of, parse_json
 from tasks.extractor.manifest import ExtractionResult, details, errors_among, left_out, parse_result
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import MANIFEST, ImportSource, ResultFiles, claim, kept_result
 from tasks.extractor.submission import DIRECTORY, Submission, SubmittedQuery, vanished
-from tasks.extractor.task import ExtractionTask
+from tasks.extractor.task import ExtractionTask, list_of, object_of, parse_json
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import MARK, blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError, storage_errors

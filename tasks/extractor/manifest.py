@@ -14,8 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.extractor.failures import result_unreadable
-from tasks.extractor.json_values import int_of, list_of, object_of, parse_answer
-from tasks.extractor.task import OTHER, STAGES, JobStatus, extension_name, stage_of
+from tasks.extractor.task import (
+    OTHER,
+    STAGES,
+    JobStatus,
+    extension_name,
+    int_of,
+    list_of,
+    object_of,
+    parse_answer,
+    stage_of,
+)
 from tasks.extractor.urls import is_job_id, job_id_of, resolve
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl

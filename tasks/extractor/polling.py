@@ -22,8 +22,7 @@ from typing import Any
 from config import ExtractorConfig
 from tasks.extractor import failures
 from tasks.extractor.client import TRANSIENT, ExtractionClient
-from tasks.extractor.json_values import list_of, object_of, parse_json
-from tasks.extractor.task import ExtractionTask, JobStatus, cohort
+from tasks.extractor.task import ExtractionTask, JobStatus, cohort, list_of, object_of, parse_json
 from tasks.shared.errors import ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tasks.extractor.json_values import object_of, parse_json
+from tasks.extractor.task import object_of, parse_json
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import parse_document, read_content
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup, type_of

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tasks.extractor.json_values import object_of, parse_json
 from tasks.extractor.results import CONSENT, ERRORS, REPORTS, ResultFiles
 from tasks.extractor.submission import DIRECTORY
+from tasks.extractor.task import object_of, parse_json
 from tasks.extractor.urls import resolve
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import (

@@ -23,10 +23,9 @@ import msgspec
 from config import ConfigError
 from tasks.extractor import failures
 from tasks.extractor.client import TURNED_AWAY, ExtractionClient
-from tasks.extractor.json_values import parse_json
 from tasks.extractor.manifest import parse_result
 from tasks.extractor.query import read_patients, same_query
-from tasks.extractor.task import DELETED, ExtractionTask
+from tasks.extractor.task import DELETED, ExtractionTask, parse_json
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import (

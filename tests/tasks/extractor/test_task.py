@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.extractor.json_values import parse_json
 from tasks.extractor.polling import progress_text
-from tasks.extractor.task import STAGES, JobProgress, JobStatus, Priority, parse_task, parse_tasks
+from tasks.extractor.task import STAGES, JobProgress, JobStatus, Priority, parse_json, parse_task, parse_tasks
 from tasks.shared.http.answer import Answer
 from tests.peers.extraction import JOB, task
 
