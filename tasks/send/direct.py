@@ -21,10 +21,19 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send import LEDGER, STATE
-from tasks.send.batches import MAX_BODY, Batch, Resolve, SendUnit, TransactionLimits, Transactions, UnitPart, pack
+from tasks.send.batches import (
+    MAX_BODY,
+    Batch,
+    Resolve,
+    SendUnit,
+    TransactionLimits,
+    Transactions,
+    UnitPart,
+    cut_file,
+    pack,
+)
 from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import InputComparison
-from tasks.send.cutting import cut_file
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, LoadSource

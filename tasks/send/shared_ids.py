@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send import STATE
-from tasks.send.cutting import cut_file
+from tasks.send.batches import cut_file
 from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.bundle import CutLine, Resource
 from tasks.shared.files.out_file import Spool, write_file

@@ -151,8 +151,8 @@ def test_what_is_stored_and_reported_is_that_of_an_undivided_load(
 def test_a_patient_in_two_files_is_sent_by_no_shard_and_the_last_file_wins(
     tmp_path: Path, job: ShardedLoad, monkeypatch: pytest.MonkeyPatch, long: int
 ) -> None:
-    monkeypatch.setattr("tasks.send.cutting._LINE", long)
-    monkeypatch.setattr("tasks.send.cutting._PART", 200)
+    monkeypatch.setattr("tasks.send.batches._LINE", long)
+    monkeypatch.setattr("tasks.send.batches._PART", 200)
 
     def filled(job: DirectLoadJob) -> None:
         fill(job)
