@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from tasks.send.direct import LoadBounds
-from tasks.send.failures import RefusedResourcesError
+from tasks.send.load_account import RefusedResourcesError
 from tasks.send.order import patient_of
 from tasks.shared.errors import TerminalError
 from tasks.shared.fhir.bundle import cut
