@@ -34,9 +34,8 @@ from tasks.send.batches import (
 )
 from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import InputComparison
-from tasks.send.deferred import DeferredResources
 from tasks.send.load_account import Failures, LoadAccount, LoadSource
-from tasks.send.order import dependency_order, patient_of, stages
+from tasks.send.order import DeferredResources, dependency_order, patient_of, stages
 from tasks.send.shared_ids import SharedIds, shared_ids_path
 from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.send.deferred import DeferredResources
+from tasks.send.order import DeferredResources
 from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, SentTransaction
 from tasks.send.verdict import Verdict
 from tasks.shared.blanked import blanked

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from tasks.send.deferred import DeferredResources
+from tasks.send.order import DeferredResources
 from tasks.shared.fhir.bundle import Resource
 
 
