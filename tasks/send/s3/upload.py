@@ -27,9 +27,20 @@ from tasks.send import STATE
 from tasks.send.comparison import InputComparison
 from tasks.send.s3.bucket import Bucket, ComparedObject
 from tasks.send.s3.client import CONNECTIONS
-from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
+from tasks.send.s3.files import (
+    MANIFEST,
+    FileSection,
+    OpenFile,
+    Uploaded,
+    UploadFacts,
+    UploadLedger,
+    content_type,
+    job_prefix,
+    object_key,
+    timestamp,
+    write_manifest,
+)
 from tasks.send.s3.refusal import UploadGoneError
-from tasks.send.s3.uploaded import MANIFEST, Uploaded, UploadFacts, UploadLedger, timestamp, write_manifest
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_state

@@ -15,10 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.send.comparison import InputComparison
-from tasks.send.s3.files import FileSection, OpenFile, content_type, job_prefix, object_key
+from tasks.send.s3.files import (
+    FileSection,
+    OpenFile,
+    Uploaded,
+    content_type,
+    job_prefix,
+    object_key,
+    timestamp,
+    write_manifest,
+)
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
 from tasks.send.s3.upload import MIB, Sizes
-from tasks.send.s3.uploaded import Uploaded, timestamp, write_manifest
 from tasks.shared.errors import DataError, InputError, Stopped
 from tasks.shared.files.inventory import take_inventory
 from tasks.shared.http.answer import RequestContext
