@@ -10,6 +10,10 @@
                            (``answer.py``); ``flattening-answer``: 2xx, but no rows; those of
                            ``tasks/shared/http/client.py``
 =========================  ===========================================================================================
+
+A request is silent for minutes while the service works, and just as silent when the service is gone. So every 30 s
+``/fhir/metadata`` is asked for; three failures in a row cancel the requests. An answer is a sign of life unless it is
+5xx.
 """
 
 from __future__ import annotations

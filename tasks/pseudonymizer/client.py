@@ -1,4 +1,9 @@
-"""``$de-identify``: one resource to the pseudonymization service and back (document 3 §4)."""
+"""``$de-identify``: one resource to the pseudonymization service and back, and the probe before (document 3 §4).
+
+The values of the made-up resource are the same in every probe, so a trust centre keeps one pseudonym for each of them.
+With an anonymization file another request goes before it, with rules that nobody can read: only a service that reads
+them refuses. A service that refuses both is asked without the file: if it refuses that, too, it is another service.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Process a chunk in a worker: send it, check the answer, and halve it if it is too large for the service.
 
 ``agreement.py`` decides which answers are accepted. Every error names file, line and resource type.
+
+Only Bundles whose line is larger than the threshold are split, greedily and in the order of their entries (document 3
+§4, "Split" and "Reassembly"). Every chunk has the whole envelope of the Bundle and with it its ``id``: the service
+seeds date shifting with it. Nothing is parsed and dumped: the entries are cut out as they stand, white space and
+spelling of numbers included. The joined line has the entries in their order, in the envelope of the first answer; of a
+Bundle whose first chunks lost all their entries to a ``remove`` rule, in that of the first answer that has some.
+``total`` stays only where FHIR allows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resources packed into transactions, as full as the limits allow: what belongs together in one, and its bytes.
+"""Cut the lines of the input into resources, and pack these into transactions as full as the limits allow.
 
 Every entry is ``PUT Type/id`` with a ``fullUrl`` of its own; what the input's Bundles said there is never sent on.
 

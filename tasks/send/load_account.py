@@ -2,6 +2,10 @@
 
 One thread keeps the account. A resource is *done* in the ledger when it is on the server, or when a later resource with
 the same ``Type/id`` stands for it; it is then never sent again, also not with another batch size after a crash.
+
+``send/failed/`` holds the refused resources and the answers of the server. Everything there may hold data of patients:
+mode 0600, in the job directory, never in logs. ``summary.csv`` names file, line, entry, resource, status and codes;
+``<number>.json`` holds the entry and the answer.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 ``core.ndjson`` first and alone (document 3 §2, §7). A bulk export has one type per file, and its references run across
 the files; in this order most targets are there before they are needed. It is a matter of speed only: a resource whose
 target is missing waits (document 3 §7). Resources that waited go in the order of their references.
+
+Resources that wait are on the disk, in a nameless file of one run: a resumed run finds the same resources in its input.
+Memory holds about a third of a kilobyte for each waiting resource.
 """
 
 from __future__ import annotations

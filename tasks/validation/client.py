@@ -3,6 +3,9 @@
 One request for each chunk, repeated as the retry block says. An answer 200 with an OperationOutcome that says something
 about what was sent is an answer, whatever it says; everything else is a failure of the step, which names the file and
 its lines.
+
+Before anything else a synthetic resource checks the service. It is invalid, so a service without findings does not
+validate.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
-from tasks.validation import client
 from tasks.validation.chunks import ValidationChunk, pack
 from tasks.validation.client import ChunkOutcome, ValidationClient
+from tasks.validation.client import service as service_of
 from tasks.validation.findings import OTHER, SEVERITIES
 from tasks.validation.items import ItemReader, ValidationFacts
 from tasks.validation.report import STATE, FileReport, Reports, assemble
@@ -99,7 +99,7 @@ def run(
         )
     bounds = bounds or ValidationBounds()
     requests = context.requests_at_once(service.max_concurrent_requests)
-    with context.client(client.service(config), max_connections=requests, sleep=sleep) as client:
+    with context.client(service_of(config), max_connections=requests, sleep=sleep) as client:
         # Those of other shards of the step may be before it, too.
         timeout = bounds.timeout * service.max_concurrent_requests
         return _Validation(context, files, ValidationClient(client, service.url, timeout=timeout), bounds).run()

@@ -1,4 +1,8 @@
-"""The files to upload as a store gets them: their keys, and parts of them on their way out. They are only read."""
+"""The files to upload as a store gets them, and the manifest that lists the objects in the bucket.
+
+The files are only read. Of each the keys and the parts on their way out are made here, and the ledger of an upload in
+shards.
+"""
 
 from __future__ import annotations
 
