@@ -1,6 +1,6 @@
 """Paths of a lookup file that real runners refuse (document 3 §5), and the R4 table that finds them.
 
-The table ``tasks/flattening/lookup_model.json`` is made of the sandbox's definitions: ``python -m
+The table ``tasks/flattening/r4_paths.json`` is made of the sandbox's definitions: ``python -m
 tests.tasks.flattening.test_r4_paths`` prints it.
 """
 
@@ -52,7 +52,7 @@ def made() -> str:
 
 
 def test_the_table_is_that_of_the_definitions() -> None:
-    assert (Path(lookup_model.__file__).parent / "lookup_model.json").read_text() == made()
+    assert (Path(lookup_model.__file__).parent / "r4_paths.json").read_text() == made()
 
 
 def warned(tmp_path: Path, definition: Json, kind: str = "Observation", **more: Json) -> list[str]:
