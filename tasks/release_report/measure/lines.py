@@ -2,29 +2,186 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from tasks.release_report.measure.account import Account
-from tasks.release_report.measure.entries import (
-    NO_URLS,
-    Entry,
-    called,
-    decode_entries,
-    decode_members,
-    decoded,
-    entries_of,
-    entry_of,
-    is_no_patient,
-    only_patient,
-    outline,
-    owner_of,
-    text_of,
-    usual_entry,
-)
+import msgspec
+
+from tasks.release_report.measure.account import Account, Members
+from tasks.release_report.measure.contents import decode
 from tasks.shared.fhir.bundle import RESOURCES
-from tasks.shared.fhir.entries import member_entries
+from tasks.shared.fhir.entries import BundleEntry, MemberEntry, member_entries
 from tasks.shared.fhir.long_line import LongLine
+from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.stop import Stop
+
+decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_entries: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None).decode
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Called(msgspec.Struct, gc=False):
+    resourceType: Any = None  # noqa: N815
+    id: Any = None
+
+
+class _CalledEntry(msgspec.Struct, gc=False):
+    fullUrl: Any = None  # noqa: N815
+    resource: _Called | None = None
+
+
+_called: Final = msgspec.json.Decoder(list[_CalledEntry])
+
+
+class Entry:
+    """A resource by its elements, as they are spelled, and what stands around it in a Bundle: its URL, its request's,
+    and the ``rest``."""
+
+    __slots__ = ("kind", "members", "own", "request", "rest", "url")
+
+    def __init__(self, members: Members, kind: str, own: str | None, url: str = "", request: str = "") -> None:
+        self.members = members
+        self.kind = kind
+        self.own = own or ""
+        self.url = url
+        self.request = request
+        self.rest: Members | None = None
+
+
+NO_URLS: Final[dict[str, str]] = {}
+
+
+def text_of(raw: msgspec.Raw | None) -> str | None:
+    """Return a JSON string; ``None`` for other values."""
+    value = decode(raw) if raw is not None else None
+    return value if value.__class__ is str else None
+
+
+def decoded(members: Members) -> dict[str, Any]:
+    """Return the decoded members except the type."""
+    return {name: decode(raw) for name, raw in members.items() if name != "resourceType"}
+
+
+def usual_entry(entry: MemberEntry) -> Entry:
+    """Return the entry of a Bundle that the common reader reads in one pass."""
+    members, request, full_url = entry.resource, entry.request, entry.full_url or ""
+    url = (request.url or "") if request is not None else ""
+    if members is None:
+        found = Entry({}, "", "", full_url, url)
+    else:
+        kind = text_of(members.get("resourceType")) or "…"
+        found = Entry(members, kind, text_of(members.get("id")), full_url, url)
+    more = request is not None and (
+        request.if_none_exist or request.if_match or request.if_none_match or request.if_modified_since
+    )
+    if more or entry.search is not None or len(entry.response):
+        rest = BundleEntry(request=request if more else None, response=entry.response, search=entry.search)
+        found.rest = decode_members(_encode(rest))
+    return found
+
+
+def entry_of(rest: Members) -> Entry:
+    """Return any entry of a Bundle, by its members."""
+    raw = rest.pop("resource", None)
+    if raw is None or bytes(raw) == b"null":
+        entry = Entry({}, "", "")
+    else:
+        members = decode_members(raw)
+        entry = Entry(members, text_of(members.get("resourceType")) or "…", text_of(members.get("id")))
+    if (url := text_of(rest.get("fullUrl"))) is not None:
+        entry.url = url
+        del rest["fullUrl"]
+    if "request" in rest:
+        request = decode(rest["request"])
+        target = request.get("url") if isinstance(request, dict) else None
+        if isinstance(target, str):
+            entry.request = target
+            if request.keys() <= _REQUEST and isinstance(request.get("method", ""), str):
+                del rest["request"]
+    entry.rest = rest
+    return entry
+
+
+_REQUEST: Final = frozenset({"method", "url"})
+
+
+def entries_of(part: bytes) -> list[Entry]:
+    """Return entries of a Bundle, in a JSON list."""
+    bundle = member_entries(b'{"resourceType":"Bundle","entry":%b}' % part)
+    if bundle is not None:
+        return list(map(usual_entry, bundle.entries))
+    return [entry_of(one) for one in decode_entries(part) or ()]
+
+
+def called(part: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the ``fullUrl`` and the id of the Patient of each entry; blank if there is none."""
+    for entry in _called.decode(part):
+        url, resource = entry.fullUrl, entry.resource
+        patient = resource.id if resource is not None and resource.resourceType == "Patient" else ""
+        yield url if url.__class__ is str else "", patient if patient.__class__ is str else ""
+
+
+def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str], set[str]]:
+    """Return the ids of the Patients of a Bundle, those by ``fullUrl``, and all keys and URLs."""
+    patients: dict[str, None] = {}
+    urls: dict[str, str] = {}
+    local: set[str] = set()
+    for entry in entries:
+        own, url = entry.own, entry.url
+        if url:
+            local.add(url)
+        if own:
+            local.add(f"{entry.kind}/{own}")
+            if entry.kind == "Patient":
+                patients[own] = None
+                if url:
+                    urls[url] = own
+    return patients, urls, local
+
+
+def is_no_patient(entry: Entry) -> bool:
+    """For sorting: Patients first, as whether a date is before birth can be told then."""
+    return entry.kind != "Patient"
+
+
+def only_patient(members: Members) -> str | None:
+    """Return the Patient of a Bundle that is a resource itself, if it has exactly one."""
+    try:
+        entries = [entry_of(one) for one in decode_entries(members.get("entry", b"[]")) or ()]
+    except UNREADABLE:
+        return None
+    patients, _, _ = outline(entries)
+    return next(iter(patients)) if len(patients) == 1 else None
+
+
+class _Target(msgspec.Struct, gc=False):
+    reference: Any = None
+
+
+_target: Final = msgspec.json.Decoder(_Target)
+
+
+def owner_of(entry: Entry, urls: dict[str, str]) -> str | None:
+    """Return the patient of a resource; ``None`` if it belongs to none."""
+    if entry.kind == "Patient":
+        return entry.own or None
+    for name in ("subject", "patient", "beneficiary"):
+        raw = entry.members.get(name)
+        if raw is None:
+            continue
+        try:
+            reference = _target.decode(raw).reference
+        except msgspec.ValidationError:
+            continue
+        if reference.__class__ is str:
+            if reference in urls:
+                return urls[reference]
+            head, found_it, own = reference.partition("/_history/")[0].rpartition("Patient/")
+            if found_it and (not head or head[-1] == "/") and own and "/" not in own:
+                return own
+    return None
+
 
 _BUNDLE: Final = b'"Bundle"'
 _PART: Final = 1 << 20
