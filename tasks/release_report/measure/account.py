@@ -16,12 +16,10 @@ import msgspec
 from tasks.release_report.measure.cells import Bounds, Cell, DataRun
 from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.dates import Days, dating
-from tasks.release_report.measure.ids import OwnIds
 from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.numbers import Measuring, Multiplicity, Subject
 from tasks.release_report.measure.originals import NOBODYS, Originals
-from tasks.release_report.measure.references import Targets
-from tasks.release_report.measure.spelled import Spellings
+from tasks.release_report.measure.references import OwnIds, Spellings, Targets
 from tasks.release_report.measure.spill import HELD, Spill
 from tasks.release_report.measure.trie import DATE, REFERENCE, SEARCH, Node, Trie
 from tasks.release_report.measure.walk import Several, Take, walking

@@ -442,7 +442,7 @@ def test_spellings_that_are_forgotten_and_met_again_count_as_often_as_they_are(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sums do not depend on what the pass remembers, nor on the order of patients' data."""
-    monkeypatch.setattr("tasks.release_report.measure.spelled._EFFECTS", most)
+    monkeypatch.setattr("tasks.release_report.measure.references._EFFECTS", most)
     imported = people()
     report = made(tmp_path, imported, honest(imported, own), "lines").in_house
     assert found(report) == []
