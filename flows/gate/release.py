@@ -25,7 +25,6 @@ from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort
 from tasks import declared
-from tasks.release_report.measure import stored
 from tasks.release_report.measure.beside import BesideProcess
 from tasks.release_report.measure.delivery import SPOOL, Delivery, Measures, measure_delivery
 from tasks.release_report.page import files
@@ -285,16 +284,16 @@ def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measur
     imported = Inventory(())
     if delivery.imported:
         imported = _inventory(job, job.written(min(job.steps), tables=False))
-    found = stored.read_kept(delivery, imported.digest, leaving.digest)
+    found = delivery.read_kept(delivery, imported.digest, leaving.digest)
     if found is not None:
         return found
     if job.beside is not None:
         found = job.beside.result(delivery)
         job.end_measuring()
-    if found is None or stored.digests(found) != (imported.digest, leaving.digest):
+    if found is None or delivery.digests(found) != (imported.digest, leaving.digest):
         found = measure_delivery(delivery)
     with best_effort("what the release report measured"):
-        stored.store_measures(delivery, found)
+        delivery.store_measures(delivery, found)
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.release_report.measure import account, spill
-from tasks.release_report.measure.stored import MEASURED
+from tasks.release_report.measure.delivery import MEASURED
 from tasks.release_report.page import files
 from tests.conftest import Commands
 from tests.journeys.test_release import ReleaseGate

@@ -15,8 +15,7 @@ from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from flows.gate import release
 from tasks.release_report.measure.beside import BesideProcess
-from tasks.release_report.measure.delivery import Delivery, Measures
-from tasks.release_report.measure.stored import MEASURED
+from tasks.release_report.measure.delivery import MEASURED, Delivery, Measures
 from tests.conftest import Commands, kill, started, wait_until
 from tests.peers.project import Fhir
 from tests.peers.sandbox import sandboxed

@@ -23,8 +23,7 @@ from typing import IO, Final
 
 import msgspec
 
-from tasks.release_report.measure.delivery import Delivery, Measurer, Measures, measuring
-from tasks.release_report.measure.stored import decode, encode
+from tasks.release_report.measure.delivery import Delivery, Measurer, Measures, decode, encode, measuring
 from tasks.shared.files.out_file import write_all
 from tasks.shared.log import logger
 from tasks.shared.stop import Stop

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from config.report import Language
-from tasks.release_report.measure.delivery import Measures
-from tasks.release_report.measure.stored import digest_of
+from tasks.release_report.measure.delivery import Measures, digest_of
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Level, ReleaseReport, ReportSection, Tiles, decisions_for
 from tasks.release_report.report.facts import ReportFacts

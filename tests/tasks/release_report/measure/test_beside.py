@@ -20,8 +20,17 @@ import pytest
 import zstandard
 
 from tasks.release_report.measure.beside import BesideProcess, _Progress
-from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
-from tasks.release_report.measure.stored import MEASURED, decode, digest_of, encode, read_kept, store_measures
+from tasks.release_report.measure.delivery import (
+    MEASURED,
+    Delivery,
+    Measures,
+    decode,
+    digest_of,
+    encode,
+    measure_delivery,
+    read_kept,
+    store_measures,
+)
 from tasks.shared.errors import Stopped
 from tasks.shared.files.out_file import write_file
 from tasks.shared.stop import Stop
