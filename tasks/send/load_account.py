@@ -27,8 +27,7 @@ from tasks.shared.blanked import blanked
 from tasks.shared.errors import ReconciliationError, TerminalError, storage_errors
 from tasks.shared.fhir.bundle import CutLine, RejectedResource, Resource
 from tasks.shared.files.ledger import FileProgress, Ledger, Ranges
-from tasks.shared.files.out_file import AppendFile, OutFile
-from tasks.shared.files.spreadsheet import as_text
+from tasks.shared.files.out_file import AppendFile, OutFile, as_text
 from tasks.shared.meter import Meter
 from tasks.shared.publication import people
 

@@ -28,9 +28,8 @@ from tasks.shared.blanked import blanked
 from tasks.shared.errors import ReconciliationError, StorageError, storage_errors
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name
-from tasks.shared.files.out_file import PART, OutFile, PartFile, can_continue, part_of, publish, size_of
+from tasks.shared.files.out_file import PART, OutFile, PartFile, as_text, can_continue, part_of, publish, size_of
 from tasks.shared.files.private_file import open_private
-from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.chunks import ValidationChunk
 from tasks.validation.client import ChunkOutcome
 from tasks.validation.findings import OTHER, Tally, ValidationIssue

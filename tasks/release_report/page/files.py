@@ -24,9 +24,8 @@ from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import Decided, ReleaseReport, decisions_for, sha256
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
-from tasks.shared.files.out_file import PartFile, publish, size_of
+from tasks.shared.files.out_file import PartFile, as_text, publish, size_of
 from tasks.shared.files.private_file import NotPrivateError, read_private
-from tasks.shared.files.spreadsheet import as_text
 from tasks.shared.report import Approval
 
 DIRECTORY: Final = "report"

@@ -28,8 +28,8 @@ from tasks.release_report.report.facts import (
     Validated,
 )
 from tasks.release_report.report.sections.query import left_out_for_consent
+from tasks.shared.files.out_file import as_text
 from tasks.shared.files.private_file import open_private
-from tasks.shared.files.spreadsheet import as_text
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.stop import Stop
 

@@ -320,3 +320,12 @@ def _lstat(path: Path) -> os.stat_result | None:
     with storage_errors(path), contextlib.suppress(FileNotFoundError):
         return path.lstat()
     return None
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that begin a formula in a spreadsheet."""
+
+
+def as_text(cell: str) -> str:
+    """Return the text of a cell, after an apostrophe if a spreadsheet would run it."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
