@@ -43,7 +43,7 @@ from tasks import declared
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, SluiceError, Stopped, internal_error, storage_errors
 from tasks.shared.events import Event, RequestRetry
-from tasks.shared.files.names import base_name
+from tasks.shared.files.data_directory import base_name
 from tasks.shared.files.out_file import PART, AppendFile
 from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger

@@ -24,7 +24,7 @@ from tasks.shared.errors import (
     TransientError,
     storage_errors,
 )
-from tasks.shared.files.names import existing_file
+from tasks.shared.files.data_directory import existing_file
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import open_private
 from tasks.shared.http.client import ServiceClient

@@ -20,8 +20,8 @@ from tasks.extractor.manifest import ExtractionResult, parse_result
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import same_host
 from tasks.shared.errors import ServiceBusyError, StorageError, TransientError, storage_errors
+from tasks.shared.files.data_directory import CORE, base_name, data_files
 from tasks.shared.files.intake import FileFacts
-from tasks.shared.files.names import CORE, base_name, data_files
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_file, read_state
 from tasks.shared.http.answer import Answer, place

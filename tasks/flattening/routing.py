@@ -27,7 +27,7 @@ from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE, profiles_of
-from tasks.shared.files.names import CORE, base_name
+from tasks.shared.files.data_directory import CORE, base_name
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from config import PipelineConfig
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.files.names import CORE, existing_file
+from tasks.shared.files.data_directory import CORE, existing_file
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader

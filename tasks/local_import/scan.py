@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.files.data_directory import as_shown, listed
-from tasks.shared.files.names import base_name, is_consent_name, is_ndjson_name
+from tasks.shared.files.data_directory import as_shown, base_name, is_consent_name, is_ndjson_name, listed
 
 EMPTY = "empty, nothing to import (an export that broke off looks like this)"
 

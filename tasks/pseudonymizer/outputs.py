@@ -17,8 +17,8 @@ from typing import Any, Final
 from config import CompressionConfig
 from tasks.pseudonymizer.deidentification import Counts
 from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.files.data_directory import base_name, data_file_name, data_files, existing_file
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import base_name, data_file_name, data_files, existing_file
 from tasks.shared.files.out_file import PART, part_of, publish, size_of
 from tasks.shared.files.resumable import BEGIN, Position, ResumableWriter
 

@@ -32,9 +32,8 @@ from tasks.pseudonymizer.pairing import PLACES
 from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.shared.errors import DataError, InputError
-from tasks.shared.files.data_directory import stored_bytes
+from tasks.shared.files.data_directory import CORE, stored_bytes
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import CORE
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.publication import people

@@ -10,9 +10,9 @@ from tasks.pseudonymizer.outputs import OUTPUT, refuse_clashes
 from tasks.pseudonymizer.pseudonymization import IDENTITIES, LEDGER, STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.data_directory import CORE, base_name
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.files.names import CORE, base_name
 from tasks.shared.step import CheckContext, GivenInputs, Splits, Step, StepContext, same_as_input
 
 

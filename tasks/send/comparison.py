@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import DataError, storage_error, storage_errors
-from tasks.shared.files.data_directory import finished_files, stored_bytes
+from tasks.shared.files.data_directory import CORE, base_name, finished_files, is_ndjson_name, stored_bytes
 from tasks.shared.files.inventory import (
     Inventory,
     InventoryEntry,
@@ -26,7 +26,6 @@ from tasks.shared.files.inventory import (
     state_of,
     take_inventory,
 )
-from tasks.shared.files.names import CORE, base_name, is_ndjson_name
 from tasks.shared.shards import division_path
 from tasks.shared.step import StepContext
 

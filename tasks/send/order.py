@@ -20,8 +20,8 @@ import msgspec
 
 from tasks.shared.fhir.bundle import REFERENCE, Resource, type_of
 from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.files.data_directory import CORE, base_name
 from tasks.shared.files.lines import head_of
-from tasks.shared.files.names import CORE, base_name
 from tasks.shared.files.out_file import Spool
 
 _EARLY: Final = (

@@ -18,10 +18,9 @@ from tasks.send.order import holds_patients
 from tasks.send.shared_ids import find_shared_ids, shared_ids_path
 from tasks.send.transfer import transfer
 from tasks.shared.errors import InputError, storage_errors
-from tasks.shared.files.data_directory import finished_files, left_alone, left_alone_warning
+from tasks.shared.files.data_directory import CORE, base_name, finished_files, left_alone, left_alone_warning
 from tasks.shared.files.kept_answers import FAILED
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import CORE, base_name
 from tasks.shared.report import StepReport
 from tasks.shared.shards import load_division
 from tasks.shared.step import Reads, Splits, Step, StepContext, input_files

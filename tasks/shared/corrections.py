@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import DataError, storage_errors
-from tasks.shared.files.data_directory import is_no_data, listed
-from tasks.shared.files.names import base_name, data_files
+from tasks.shared.files.data_directory import base_name, data_files, is_no_data, listed
 from tasks.shared.report import Corrections
 from tasks.shared.units import human_count
 

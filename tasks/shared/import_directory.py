@@ -11,8 +11,8 @@ import msgspec
 from config import CompressionConfig
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.fhir.sources import SourceNotes, missing_pages
+from tasks.shared.files.data_directory import base_name, existing_file, is_consent_name
 from tasks.shared.files.intake import FileFacts, FileLedger, facts_of
-from tasks.shared.files.names import base_name, existing_file, is_consent_name
 from tasks.shared.files.out_file import PART
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext, shard_directory

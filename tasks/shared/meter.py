@@ -17,8 +17,8 @@ from typing import Final
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.events import Collector, Event, RequestRetry, Status, nobody
+from tasks.shared.files.data_directory import ZST
 from tasks.shared.files.lines import open_content
-from tasks.shared.files.names import ZST
 from tasks.shared.log import logger
 from tasks.shared.time_estimate import TimeEstimate
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from config import PipelineConfig, Role, has_role
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Corrections, StepReport

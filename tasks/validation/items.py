@@ -33,7 +33,7 @@ from tasks.shared.fhir.reading import (
     profiles_of,
     read_head,
 )
-from tasks.shared.files.names import base_name
+from tasks.shared.files.data_directory import base_name
 
 BASE: Final = "https://sluice.invalid/fhir"
 """Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ReconciliationError, StorageError, storage_errors
+from tasks.shared.files.data_directory import base_name
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import base_name
 from tasks.shared.files.out_file import PART, OutFile, PartFile, as_text, can_continue, part_of, publish, size_of
 from tasks.shared.files.private_file import open_private
 from tasks.validation.chunks import ValidationChunk

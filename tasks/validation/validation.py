@@ -16,9 +16,8 @@ from typing import Final
 
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.long_line import lines_with_long
-from tasks.shared.files.data_directory import stored_bytes
+from tasks.shared.files.data_directory import data_files, stored_bytes
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import data_files
 from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext

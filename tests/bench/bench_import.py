@@ -33,8 +33,8 @@ from config import PipelineConfig
 from tasks.extractor import extraction
 from tasks.http_import import importer as http_import
 from tasks.local_import import importer as local_import
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.files.intake import facts_of
-from tasks.shared.files.names import data_files
 from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop

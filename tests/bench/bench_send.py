@@ -24,7 +24,7 @@ from tasks.send.batches import HEADERS
 from tasks.send.comparison import compare
 from tasks.send.direct import run
 from tasks.shared.fhir.bundle import cut
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.http.client import ServiceClient
 from tests.bench.data import as_input, compress, write_files
 from tests.bench.echo import MB, in_threads, in_turn, limit, load_line, options, ratio, serving

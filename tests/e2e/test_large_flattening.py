@@ -18,7 +18,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tests.bench.data import bundles
 from tests.conftest import Commands
 from tests.e2e.test_large_data import LIMIT, MB, measured

@@ -29,7 +29,7 @@ from deployments.sandbox.flattening.app import FlatteningOptions, flattening_ser
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from tasks.release_report.measure import measure
 from tasks.release_report.page import files
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran, started, wait_until
 from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
 from tests.peers.lines import read_lines

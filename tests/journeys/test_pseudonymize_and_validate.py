@@ -23,7 +23,7 @@ from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.validation.app import validation_service
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran, started, wait_until
 from tests.peers.lines import read_lines
 from tests.peers.prefect import facts, page_of

@@ -18,7 +18,7 @@ from deployments.sandbox.fhir.app import fhir_service
 from tasks.http_import import importer
 from tasks.send.step import run as send_data
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client
 from tests.peers.lines import read_lines

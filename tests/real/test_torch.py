@@ -22,7 +22,7 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from tasks.extractor.client import extraction_client, service_client
 from tasks.extractor.extraction import run
 from tasks.send.step import run as send_data
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.extraction import RecordingStore, configuration

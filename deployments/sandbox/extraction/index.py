@@ -20,8 +20,8 @@ from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.extraction.reader import ResourceReader
 from deployments.sandbox.extraction.scan import ScannedResource, scan
 from tasks.shared.errors import SluiceError
+from tasks.shared.files.data_directory import data_files, is_consent_name
 from tasks.shared.files.lines import pieces_of
-from tasks.shared.files.names import data_files, is_consent_name
 
 logger = logging.getLogger("sandbox.extraction")
 _VERSION = 2

@@ -22,8 +22,8 @@ from tasks.send import LEDGER
 from tasks.send.comparison import InputComparison
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, storage_errors
+from tasks.shared.files.data_directory import is_ndjson_name
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import is_ndjson_name
 from tasks.shared.files.out_file import write_file
 
 LONGEST_KEY: Final = 1024

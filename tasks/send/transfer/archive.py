@@ -26,9 +26,8 @@ import msgspec
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.check import LineCheck
-from tasks.shared.files.data_directory import finished_files
+from tasks.shared.files.data_directory import ZST, finished_files, is_ndjson_name
 from tasks.shared.files.lines import open_content
-from tasks.shared.files.names import ZST, is_ndjson_name
 from tasks.shared.files.out_file import PartFile
 
 MANIFEST: Final = "manifest.json"

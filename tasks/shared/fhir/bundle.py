@@ -34,7 +34,7 @@ import msgspec
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.entries import ReadBundle, read_bundle
 from tasks.shared.fhir.reading import ID, RESOURCE_TYPE, TYPE, USUAL, UnusableError, ambiguous, read_head
-from tasks.shared.files.names import base_name
+from tasks.shared.files.data_directory import base_name
 
 UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
 """Bundle types that are envelopes."""

@@ -18,7 +18,7 @@ from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.fhir.sources import SourceNotes
 from tasks.shared.files.check import LineCheck, check_file
 from tasks.shared.files.compression import ByteReader, CompressedSink, DecompressedStream, is_compressed
-from tasks.shared.files.names import data_file_name
+from tasks.shared.files.data_directory import data_file_name
 from tasks.shared.files.out_file import AppendFile, PartFile
 from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
 from tasks.shared.log import logger

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from config import CompressionConfig
 from tasks.shared.files.compression import CompressedSink
-from tasks.shared.files.names import data_file_name
+from tasks.shared.files.data_directory import data_file_name
 from tasks.shared.files.out_file import PartFile, can_continue, part_of
 
 CUT_EVERY: Final = 16 << 20

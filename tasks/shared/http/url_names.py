@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from tasks.shared.files.names import base_name
+from tasks.shared.files.data_directory import base_name
 from tasks.shared.http.answer import place
 
 UNNAMED = "download"

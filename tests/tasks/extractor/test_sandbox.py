@@ -18,7 +18,7 @@ from tasks.extractor.client import ExtractionClient, extraction_client, service_
 from tasks.extractor.extraction import run
 from tasks.extractor.task import Priority
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.deployments.sandbox.extraction.pace import UnitPace

@@ -14,7 +14,7 @@ import zstandard
 from config import PipelineConfig
 from tasks.http_import.importer import findings, run
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, StalledError
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.lines import read_lines

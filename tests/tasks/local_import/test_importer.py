@@ -14,7 +14,7 @@ import zstandard
 from config import PipelineConfig
 from tasks.local_import.importer import run, scan_source
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import GivenInputs, StepContext
 from tasks.shared.stop import Stop

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.send.order import dependency_order, stages
-from tasks.shared.files.names import data_files
+from tasks.shared.files.data_directory import data_files
 
 
 def put(directory: Path, name: str, kind: str) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from config import CompressionConfig
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.files.compression import is_compressed
+from tasks.shared.files.data_directory import base_name, data_files, is_consent_name, is_ndjson_name
 from tasks.shared.files.intake import facts_of
-from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
 from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.stop import Stop
 from tests.peers.lines import numbered_lines, read_lines
