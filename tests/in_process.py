@@ -25,7 +25,7 @@ from flows.engine import api_address
 from flows.job.running.lock import JobLock
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
-from tasks.shared.http import credentials, tls
+from tasks.shared.http import credentials, wire
 
 
 def run(
@@ -81,18 +81,18 @@ def _environ(wanted: dict[str, str]) -> None:
 def _memory() -> Iterator[None]:
     """Clear the state that our modules hold for the life of a process, and restore it."""
     secrets = dict(blanked.SECRETS.__dict__)
-    warned = tls._warned.is_set()
+    warned = wire._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     assert signals.seen is None
     try:
         blanked.SECRETS.clear()
-        tls._warned.clear()
+        wire._warned.clear()
         with mock.patch.object(JobLock, "held", {}), mock.patch.dict(credentials.TOKENS._entries, clear=True):
             yield
     finally:
         signals.seen = None
         blanked.SECRETS.__dict__.update(secrets)
-        (tls._warned.set if warned else tls._warned.clear)()
+        (wire._warned.set if warned else wire._warned.clear)()
         for name, (handlers, level) in log.items():
             logging.getLogger(name).handlers[:] = handlers
             logging.getLogger(name).setLevel(level)

@@ -19,7 +19,7 @@ from tasks import declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
-from tasks.shared.http.tls import ssl_context
+from tasks.shared.http.wire import ssl_context
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.service import ProbeWarning, Service
 from tasks.shared.step import CheckContext, GivenInputs, Reads, Step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +14,51 @@ import httpcore
 import httpx
 
 from config import TlsConfig
+from config.certificates import KEY, CertificatesError, read_certificates
+from tasks.shared.errors import InputError
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.sockets import SLICE, Errors, Patience, SocketBackend
-from tasks.shared.http.tls import ssl_context
+
+log = logging.getLogger("sluice.tls")
+
+_warned = threading.Event()
+
+
+def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
+    """Return the context for every outgoing TLS connection.
+
+    Raises ``InputError`` (``tls-ca-bundle``) for a bundle that cannot be used. With
+    ``insecure_skip_verify`` a warning is logged, once in a process; the bundle is read all the same, so
+    that a broken one is found before verification is enabled.
+    """
+    try:
+        blocks = read_certificates(tls.ca_cert_path) if tls.ca_cert_path is not None else ()
+    except CertificatesError as error:
+        context = f"{KEY} {tls.ca_cert_path}"
+        raise InputError("tls-ca-bundle", error.message, context=context, hint=error.hint) from None
+    return _context(tls, blocks)
+
+
+def _context(tls: TlsConfig, blocks: tuple[str, ...]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    # A server certificate in the bundle is trusted without the CA that signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # Python 3.13 turns strict RFC 5280 checks on; hospital CAs often lack the extensions it asks for, and a
+    # bundle that works with one Python must work with the next.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    for block in blocks:
+        context.load_verify_locations(cadata=block)
+    if tls.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if not _warned.is_set():
+            _warned.set()
+            log.warning(
+                "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and "
+                "change the data and the credentials of this run. For development and testing only."
+            )
+    return context
+
 
 # Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
 # closing half-way is lost, which hurts when it must not be repeated.

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from config import TlsConfig
 from config.certificates import read_certificates
 from tasks.shared.errors import InputError, NetworkError, ServiceError
-from tasks.shared.http import tls as module
+from tasks.shared.http import wire as module
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.tls import ssl_context
+from tasks.shared.http.wire import ssl_context
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Reply, loopback
 
