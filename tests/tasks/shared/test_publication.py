@@ -39,8 +39,7 @@ from tasks.shared.publication import (
     without_names,
     without_numbers,
 )
-from tasks.shared.publication_by_type import by_type, parted
-from tasks.shared.publication_details import details
+from tasks.shared.publication_by_type import by_type, details, parted
 
 
 def fewer(k: int) -> Count:
