@@ -25,7 +25,7 @@ ELSEWHERE = {
     "tasks/release_report/measure/kinds.py": "a table of ours",
     "tasks/release_report/report/step_files.py": "the anonymization file that is given",
     "tasks/release_report/page/words.py": "a table of ours",
-    "tasks/shared/fhir/r4_search.py": "a table of ours",
+    "tasks/shared/fhir/r4.py": "a table of ours",
     "tasks/shared/files/named_file.py": "what the configuration or the command line names, and the job's CRTDL",
     "tasks/shared/files/out_file.py": "a directory, to sync it; files are opened with O_NOFOLLOW",
 }

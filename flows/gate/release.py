@@ -26,7 +26,15 @@ from flows.reports import short_form
 from flows.reports.pages import best_effort
 from tasks import declared
 from tasks.release_report.measure.beside import BesideProcess
-from tasks.release_report.measure.delivery import SPOOL, Delivery, Measures, measure_delivery
+from tasks.release_report.measure.delivery import (
+    SPOOL,
+    Delivery,
+    Measures,
+    digests,
+    measure_delivery,
+    read_kept,
+    store_measures,
+)
 from tasks.release_report.page import files
 from tasks.release_report.report.build import make
 from tasks.release_report.report.document import sha256
@@ -284,16 +292,16 @@ def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measur
     imported = Inventory(())
     if delivery.imported:
         imported = _inventory(job, job.written(min(job.steps), tables=False))
-    found = delivery.read_kept(delivery, imported.digest, leaving.digest)
+    found = read_kept(delivery, imported.digest, leaving.digest)
     if found is not None:
         return found
     if job.beside is not None:
         found = job.beside.result(delivery)
         job.end_measuring()
-    if found is None or delivery.digests(found) != (imported.digest, leaving.digest):
+    if found is None or digests(found) != (imported.digest, leaving.digest):
         found = measure_delivery(delivery)
     with best_effort("what the release report measured"):
-        delivery.store_measures(delivery, found)
+        store_measures(delivery, found)
     return found
 
 

@@ -24,7 +24,7 @@ from flows.reports.summary import Compared, reconciliation
 from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.publication_by_type import details
+from tasks.shared.publication_counts import details
 from tasks.shared.report import ON_DEMAND, Corrections, StepReport, Waiting
 from tasks.shared.units import human_bytes, human_duration
 

@@ -21,7 +21,7 @@ from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
-from tasks.shared.publication_by_type import details
+from tasks.shared.publication_counts import details
 from tasks.shared.report import Problem, StepReport, StoredModel, Waiting
 
 NAME: Final = "summary.json"

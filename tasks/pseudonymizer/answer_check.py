@@ -23,7 +23,7 @@ from tasks.shared.fhir.entries import (
     read_bundle,
     resource_texts,
 )
-from tasks.shared.fhir.r4_search import PERSONS
+from tasks.shared.fhir.r4 import PERSONS
 from tasks.shared.fhir.reading import (
     UNREADABLE,
     RepeatedKeyError,

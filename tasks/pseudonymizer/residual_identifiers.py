@@ -26,7 +26,7 @@ import msgspec
 
 from tasks.pseudonymizer.affected import FOUND, KEPT
 from tasks.pseudonymizer.answer_check import HOLDERS, Members, ResourceSummary
-from tasks.shared.fhir.r4_search import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
+from tasks.shared.fhir.r4 import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import id_named_by, objects_in
 

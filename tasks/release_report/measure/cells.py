@@ -200,8 +200,8 @@ class DataRun:
     """The present run.
 
     ``number`` tells runs apart; ``patient`` is a serial number, -1 of nobody, ``owner`` that, or one from ``NOBODYS``
-    on. While an element is recorded (``spelled.py``) the number is one of its own, below 0, and ``changing`` says that
-    what it does depends on more than how it is spelled.
+    on. While an element is recorded (``references.py``) the number is one of its own, below 0, and ``changing`` says
+    that what it does depends on more than how it is spelled.
     """
 
     __slots__ = ("changing", "number", "owner", "patient", "saved", "touch", "touched")

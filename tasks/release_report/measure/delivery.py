@@ -1,4 +1,9 @@
-"""Measuring for one report: the files that came in, then those that leave."""
+"""Measure for one report, the imported files and the files that are sent, and store the counts for the next one.
+
+In ``report/measured/`` (0600), under the hashes of all files and everything else it depends on: the report of a second
+wait, of a job that goes on and of its end reads this, not the data. The numbers are exact, so no person and no page
+gets them as they are.
+"""
 
 from __future__ import annotations
 

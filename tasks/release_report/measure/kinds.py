@@ -38,7 +38,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.fhir import r4_search
+from tasks.shared.fhir import r4
 
 TABLE: Final = Path(__file__).parent / "r4_types.json"
 NAMED: Final = Path(__file__).parent / "r4_named.json"
@@ -52,7 +52,7 @@ LEFT: Final = frozenset({"name", "address", "telecom", "photo", "attachment", "n
 DATES: Final = frozenset({"date", "dateTime", "instant"})
 QUANTITIES: Final = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 
-_IMPERSONAL: Final = r4_search.NO_PERSONS | {
+_IMPERSONAL: Final = r4.NO_PERSONS | {
     "HealthcareService", "InsurancePlan", "Endpoint", "Substance", "MedicationKnowledge", "DeviceDefinition",
 }  # fmt: skip
 _NO_TEXT: Final = frozenset(
@@ -71,7 +71,7 @@ _NAMES: Final = re.compile(r"maiden|surname|family-?name|given-?name|own-(name|p
 _STREET: Final = re.compile(r"street|house-?number|ADXP|geolocation|address", re.IGNORECASE)
 
 _BY_NAME: Final = {
-    **r4_search.ELEMENTS, "note": "Annotation", "coding": "Coding", "meta": "Meta", "contained": "ResourceList",
+    **r4.ELEMENTS, "note": "Annotation", "coding": "Coding", "meta": "Meta", "contained": "ResourceList",
     "resource": "ResourceList", "subject": "Reference", "patient": "Reference",
 }  # fmt: skip
 _EVERYWHERE: Final = frozenset({"id", "extension", "modifierExtension"})
@@ -146,7 +146,7 @@ def named(word: str, reference: object, kind: object) -> str:
         target = (path if searched else path.rpartition("/")[0]).rpartition("/")[2] or target
     if target not in _resources() or (word == "patient" and target == "Patient"):
         return word
-    return "name" if target in r4_search.NAMED else ""
+    return "name" if target in r4.NAMED else ""
 
 
 NAMES: Final = ("person", "name")
@@ -201,7 +201,7 @@ def kind_of(name: str, own: str, above: Sequence[str], url: str = "") -> str:
 
 
 def _identifies(kind: str, name: str) -> bool:
-    return name in r4_search.IDENTIFYING[kind]
+    return name in r4.IDENTIFYING[kind]
 
 
 def _others(  # noqa: C901 - a list of cases

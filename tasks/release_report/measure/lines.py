@@ -1,4 +1,4 @@
-"""A line taken into the account: a Bundle, or one resource, and whose the resources are (document 5, R1)."""
+"""Read a line, a Bundle or one resource, into the account, and the patient of each resource (document 5, R1)."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
 ``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, each
-room the bounds of what it holds. Others: a line above 4 MB goes to disk, and the entries of a Bundle are read from
+module the bounds of what it holds. Others: a line above 4 MB goes to disk, and the entries of a Bundle are read from
 there in parts, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
 
-The rooms: ``lines.py`` and ``entries.py`` say what a line is and whose, ``account.py`` takes it in, ``walk.py`` goes to
-the leaves of a resource over the paths of ``trie.py``, ``spelled.py`` spares that where a text is known. What is found
-there is counted in ``lookup.py`` (7b), ``ids.py`` (7d), ``dates.py`` (7e, 11), ``account.py`` (8), ``coded.py`` and
-``numbers.py`` (10), and ``references.py`` (12), each patient once in the cells of ``cells.py`` (R1, 7c).
+``lines.py`` reads the lines and the patient of each, ``account.py`` counts them, ``walk.py`` visits the leaves of a
+resource over the paths of ``trie.py``. Values are counted in ``lookup.py`` (7b), ``references.py`` (7d, 12),
+``dates.py`` (7e, 11), ``account.py`` (8), ``coded.py`` and ``numbers.py`` (10), each patient once in the cells of
+``cells.py`` (R1, 7c).
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
 grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them. The pass

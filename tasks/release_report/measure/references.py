@@ -1,4 +1,8 @@
-"""Section 12: references into the files, to other hosts, and dangling ones."""
+"""Sections 7d and 12: ids of resources and references, into the files, to other hosts, and dangling ones.
+
+Elements are also kept as they are spelled, with their effect, so that the next one that is spelled alike is not walked.
+Bound: 16,384 spellings of at most 1,500 bytes, 20 MB; then all are forgotten.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tasks.release_report.measure import kinds
-from tasks.shared.fhir.r4_search import PERSONS
+from tasks.shared.fhir.r4 import PERSONS
 
 _TOKEN: Final = re.compile(r"\s*(?:\.\s*)?`?([A-Za-z]\w*)`?\s*")
 _AS: Final = re.compile(r"\s*as\s+(?:FHIR\.)?`?(\w+)`?\s*")

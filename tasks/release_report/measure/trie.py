@@ -12,7 +12,7 @@ from typing import Any, Final
 from tasks.release_report.measure import kinds
 from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, OneEach, Values
 from tasks.release_report.measure.codes import CodeTable
-from tasks.shared.fhir.r4_search import PERSONS, PRACTITIONERS
+from tasks.shared.fhir.r4 import PERSONS, PRACTITIONERS
 
 PLAIN, TEXT, DATE, REFERENCE, VALUES, SEARCH, CODED, ID, NUMBER, STRAY = range(10)
 """What is to be done with a value at a leaf."""

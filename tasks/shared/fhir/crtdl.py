@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, CrtdlDocument, model_findings
-from tasks.shared.fhir.r4_search import has_parameter, is_type
+from tasks.shared.fhir.r4 import has_parameter, is_type
 from tasks.shared.files.named_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")

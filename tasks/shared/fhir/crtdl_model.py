@@ -32,7 +32,7 @@ from pydantic_core import PydanticCustomError
 
 from config.fields import problem
 from config.findings import path_of
-from tasks.shared.fhir.r4_search import type_of_profile
+from tasks.shared.fhir.r4 import type_of_profile
 
 SCHEMA_REFERENCE = "crtdl-schema"
 """The reference of what has not the form that it must have."""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tasks.shared.fhir.r4_search import is_type
+from tasks.shared.fhir.r4 import is_type
 
 FOREIGN: Final = "the Bundle holds one Patient, and a resource in it names another one as its own"
 """What ``BundlePatient.has_foreign`` means, for a person."""

@@ -1,4 +1,8 @@
-"""The connections under the HTTP client: httpcore's, over our own sockets, one thread each."""
+"""The connections under the HTTP client: httpcore's, over our own sockets, one thread each.
+
+``tls.ca_cert_path`` is added to the system's trust store, not to a bundled list, and may hold server certificates too
+(documents 1 and 3 §1). Every outgoing client, S3 included, has a context from here.
+"""
 
 from __future__ import annotations
 

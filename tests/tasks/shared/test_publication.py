@@ -39,7 +39,7 @@ from tasks.shared.publication import (
     without_names,
     without_numbers,
 )
-from tasks.shared.publication_by_type import by_type, details, parted
+from tasks.shared.publication_counts import by_type, details, parted
 
 
 def fewer(k: int) -> Count:

@@ -14,7 +14,7 @@ from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
 from tasks.release_report.report.sections.query import CONSENT, checked_or, numbers_of
 from tasks.shared.publication import HIDDEN, cells, flow
-from tasks.shared.publication_by_type import by_type, parted
+from tasks.shared.publication_counts import by_type, parted
 
 MOST_FILES = 30
 """Files that are shown one by one."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from tasks.release_report.measure import kinds
-from tasks.shared.fhir.r4_search import NAMED, PERSONS, PRACTITIONERS
+from tasks.shared.fhir.r4 import NAMED, PERSONS, PRACTITIONERS
 
 _LEFT_OUT = {"boolean", "decimal", "integer", "number", "unsignedInt", "positiveInt", "uri", "canonical", "oid", "uuid"}
 """Types of which a reader of the table needs to know nothing: they stand there as ``""``."""

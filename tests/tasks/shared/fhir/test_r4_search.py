@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.shared.fhir import r4_search
+from tasks.shared.fhir import r4
 from tests.real.programs import directory
 
 KINDS = ("date", "token")
@@ -39,7 +39,7 @@ def made(package: Path) -> str:
 @pytest.mark.slow
 def test_the_table_is_that_of_the_published_definitions() -> None:
     package = directory("SLUICE_REAL_EXAMPLES", "SearchParameter-Resource-id.json", "python -m tests.real.get")
-    assert (Path(r4_search.__file__).parent / "r4_search.json").read_text() == made(package)
+    assert (Path(r4.__file__).parent / "r4_search.json").read_text() == made(package)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_table_is_that_of_the_published_definitions() -> None:
     ],
 )
 def test_a_type_has_the_parameters_of_its_own_and_those_of_all_types(kind: str, name: str, has: bool) -> None:
-    assert r4_search.has_parameter("Observation", kind, name) is has
+    assert r4.has_parameter("Observation", kind, name) is has
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_type_has_the_parameters_of_its_own_and_those_of_all_types(kind: str, 
     ],
 )
 def test_a_profile_that_ends_in_a_type_is_of_that_type(profile: str, kind: str) -> None:
-    assert r4_search.type_of_profile(profile) == kind
+    assert r4.type_of_profile(profile) == kind
 
 
 if __name__ == "__main__":

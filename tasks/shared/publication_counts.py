@@ -1,7 +1,8 @@
-"""Resources and lines, as they may be printed next to patients (document 5, R1 and R6).
+"""Counts of resources, of lines and of a step in a form that a page may show (document 5, R1, R4 and R6).
 
 If each patient has one resource of a type, both numbers are the same, so rounding each figure is not enough. No printed
-figure is less than the patients next to it may be, and each total is the sum of its printed parts.
+figure is less than the patients next to it may be, and each total is the sum of its printed parts. Each key of the
+details of a step has a rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Search in R4: the resource types, and the search parameters of each that a filter of a CRTDL may name.
+"""R4: the resource types, their search parameters that a filter of a CRTDL may name, and what identifies a person.
 
 The table ``r4_search.json`` is made of the published definitions (hl7.fhir.r4.core 4.0.1, CC0-1.0) by
-``tests/tasks/shared/fhir/test_r4_search.py``.
+``tests/tasks/shared/fhir/test_r4_search.py``. The pseudonymizer looks for the content of identifying elements in the
+answers, the release report in all data that are sent.
 """
 
 from __future__ import annotations
