@@ -25,7 +25,9 @@ class _SearchParameters(msgspec.Struct, frozen=True):
 
 @functools.cache
 def _types() -> dict[str, _SearchParameters]:
-    return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, _SearchParameters])
+    return msgspec.json.decode(
+        Path(__file__).with_name("r4_search.json").read_bytes(), type=dict[str, _SearchParameters]
+    )
 
 
 @functools.lru_cache(maxsize=512)
