@@ -90,7 +90,7 @@ def run(
     together = SharedStop(context.stop)
     most = context.requests_at_once(context.config.services.send.max_concurrent_requests)
     with context.client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
-        return _Load(context, compared, client, together, bounds or LoadBounds(), sleep or together.sleep).run()
+        return _Load(context, compared, client, together, bounds or LoadBounds()).run()
 
 
 class _Load:
@@ -101,7 +101,6 @@ class _Load:
         client: ServiceClient,
         together: SharedStop,
         bounds: LoadBounds,
-        sleep: Callable[[float], None],
     ) -> None:
         send = context.config.services.send
         self._transactions = Transactions(fhir_url(context.config))
@@ -126,10 +125,7 @@ class _Load:
             self._transactions,
             self._limits,
             timeout=send.timeout.total_seconds(),
-            retry=context.config.retry,
             check=together.check,
-            sleep=sleep,
-            meter=context.meter,
         )
 
     def run(self) -> StepReport:

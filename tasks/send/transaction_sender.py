@@ -2,24 +2,23 @@
 
 A transaction succeeds or fails as a whole. A refused transaction is therefore halved until the server refuses a single
 resource: the other resources are stored, and the error names the refused one. A transaction that is too large (413) is
-halved in the same way. Conflicts of versions and locks are retried here, by the ``retry`` block of the configuration.
-Network errors and busy services were already retried by ``ServiceClient``.
+halved in the same way. Conflicts of versions and locks are retried together with network errors and busy services: the
+``retry`` block of the configuration counts all attempts of a transaction (document 3 §1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from config import RetryConfig
 from tasks.send.batches import HEADERS, Batch, Resolve, TransactionLimits, Transactions, UnitPart
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer, BusyError
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import announcing, parse_retry_after, retrying
-from tasks.shared.meter import Meter
+from tasks.shared.http.retry import parse_retry_after
 
 OPERATION = "send transaction"
 
@@ -59,14 +58,13 @@ Report = Callable[[Outcome], None]
 
 
 class ConflictError(BusyError):
-    """Another writer was faster, or holds a lock. Retried here, as ``ServiceClient`` does not retry 409 and 412."""
+    """Another writer was faster, or holds a lock: a 409 or 412 that can be retried."""
 
 
 class TransactionSender:
     """Send batches. Thread-safe.
 
-    ``check`` raises an exception if the step must stop. ``sleep`` waits for a number of seconds. ``meter`` counts the
-    retries.
+    ``check`` raises an exception if the step must stop.
     """
 
     def __init__(
@@ -76,23 +74,13 @@ class TransactionSender:
         limits: TransactionLimits,
         *,
         timeout: float,
-        retry: RetryConfig,
         check: Callable[[], None],
-        sleep: Callable[[float], None],
-        meter: Meter | None = None,
     ) -> None:
         self._client = client
         self._timeout = timeout
         self._transactions = transactions
         self._limits = limits
         self._check = check
-        # Counted here: for ``ServiceClient``, the request of each retry is a first attempt.
-        self._retrying = retrying(
-            retry,
-            sleep=sleep,
-            retryable=lambda error: isinstance(error, ConflictError),
-            before_wait=announcing(meter or Meter(), "send", retry, counts=True),
-        )
 
     def deliver(self, batch: Batch, report: Report) -> None:
         """Send all resources of ``batch``. Report each of them once, as soon as its outcome is known.
@@ -113,7 +101,7 @@ class TransactionSender:
                 stack += reversed(part.halves())
                 continue
             pending = list(part.resources)
-            refused = self._retrying(self._attempt, pending, report)
+            refused = self._client.repeat_call(partial(self._attempt, pending, report))
             if refused is None:
                 continue
             if _to_halve(refused, part, batch.resolve):
@@ -133,7 +121,7 @@ class TransactionSender:
         size = self._transactions.envelope
         return self._limits.lowered and size + sum(self._transactions.sizes(resources)) > self._limits.max_bytes
 
-    def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
+    def _attempt(self, pending: list[Resource], report: Report, attempt: int) -> Verdict | None:
         """Send one transaction. Remove the decided entries from ``pending``; return the verdict if all were refused."""
         self._check()
         body = self._transactions.body(pending)
@@ -145,7 +133,9 @@ class TransactionSender:
                 content=body,
                 headers=HEADERS,
                 timeout=self._timeout,
+                retry=False,
                 accept=REFUSALS,
+                attempt=attempt,
             )
         except SluiceError as error:
             place = _span(pending[0], pending[-1])

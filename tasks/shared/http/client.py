@@ -28,13 +28,14 @@ cookies, redirects and environment variables have no unintended effect.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 
@@ -55,6 +56,8 @@ __all__ = ["DEFAULT_TRANSIENT", "Answer", "ServiceClient", "answer_of"]
 # These log URLs with their query, httpcore also headers; that must not depend on the root logger's level.
 for _name in ("httpx", "httpcore", "authlib"):
     logging.getLogger(_name).setLevel(logging.WARNING)
+
+T = TypeVar("T")
 
 MAX_REDIRECTS = 5
 _MIB = 1024 * 1024
@@ -133,6 +136,7 @@ class ServiceClient:
         max_answer_bytes: int = 64 * _MIB,
         wants_body: bool = True,
         silence: float = SILENCE,
+        attempt: int = 1,
     ) -> Answer:
         """Make a call; the whole answer, when its status is 2xx or in ``accept``.
 
@@ -141,6 +145,7 @@ class ServiceClient:
         long the service may take no byte of a ``Body``. A redirect is followed for GET and HEAD, within the
         origin; after any other method it is an error.
         ``wants_body=False`` leaves the body of a 2xx answer unread: a server may send a large upload back.
+        ``attempt`` is the number of the first attempt: more than 1 for the function of ``repeat_call``.
 
         Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
         came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
@@ -148,13 +153,24 @@ class ServiceClient:
         """
         call = self._call(
             method, url, operation, timeout, headers, content=content, accept=accept, transient=transient,
-            max_answer_bytes=max_answer_bytes, wants_body=wants_body, silence=silence,
+            max_answer_bytes=max_answer_bytes, wants_body=wants_body, silence=silence, attempt=attempt - 1,
         )  # fmt: skip
         if isinstance(retry, bool):
             return self._retrying(self._attempt, call) if retry else self._attempt(call)
         statuses = frozenset(retry)
         some = self._again(retryable=lambda error: _not_a_token(error) and error.answered in statuses)
         return some(self._attempt, call)
+
+    def repeat_call(self, function: Callable[[int], T]) -> T:
+        """Return the result of ``function``, repeated like a call of ``send`` while its error is transient.
+
+        ``function`` gets the number of the attempt, from 1, and calls ``send`` with it and ``retry=False``. It may
+        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one.
+
+        Raises the last error of ``function``; ``Stopped``.
+        """
+        numbers = itertools.count(1)
+        return self._retrying(lambda: function(next(numbers)))
 
     @contextmanager
     def stream(

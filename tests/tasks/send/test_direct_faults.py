@@ -56,6 +56,18 @@ def test_a_conflict_that_stays_fails_the_step_transiently(job: DirectLoadJob) ->
     assert "canary" not in caught.value.render()
 
 
+def test_conflicts_and_busy_answers_count_together_as_attempts(job: DirectLoadJob) -> None:
+    busy = FhirReply(503, headers={"Retry-After": "3"}, apply=False)
+    conflict = FhirReply(409, outcome("conflict"), headers={"Retry-After": "5"}, apply=False)
+    with serving(lambda number, _: (busy, conflict)[number % 2]) as server, pytest.raises(ServiceBusyError) as caught:
+        job.send(server.url, attempts=4)
+    assert caught.value.reference == "send-conflict"
+    assert len(server.bundles) == 4
+    assert len({str(one) for one in server.bundles}) == 1
+    assert job.slept == [3.0, 5.0, 3.0]
+    assert job.context.meter.retries == 3
+
+
 def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: DirectLoadJob) -> None:
     with serving(lambda number, _: FhirReply(401, apply=False) if number == 2 else None) as server:
         with pytest.raises(ServiceError):
