@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from config import PipelineConfig
 from flows.engine.api import PrefectApi
-from flows.engine.artifacts import REPORT, Page
-from flows.engine.flow_runs import append_log, form_answer
+from flows.engine.flow_runs import REPORT, Page, append_log, form_answer
 from flows.gate import rules
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_command

@@ -14,7 +14,7 @@ import tenacity
 
 from config import LoadedConfig, PipelineConfig
 from flows.engine.api import PrefectApi
-from flows.engine.artifacts import REPORT, Page
+from flows.engine.flow_runs import REPORT, Page
 from flows.engine.reached import own_server
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command

@@ -12,8 +12,7 @@ from typing import Any
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.engine.artifacts import Page
-from flows.engine.flow_runs import set_labels
+from flows.engine.flow_runs import Page, set_labels
 from flows.job.record import ProgressRecord
 from flows.job.running.lease import WORKERS_RUN
 from flows.job.writer import RecordWriter

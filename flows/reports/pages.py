@@ -14,8 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from flows.engine.artifacts import JOB, Page
-from flows.engine.flow_runs import FormAnswer
+from flows.engine.flow_runs import JOB, FormAnswer, Page
 from flows.gate.reviewed_files import NEXT
 from flows.job.record import JobRecord
 from flows.output import one_line

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from config.report import ReportConfig
-from flows.engine.artifacts import REPORT, Page
+from flows.engine.flow_runs import REPORT, Page
 from flows.job.record import JobRecord
 from flows.output import one_line
 from flows.reports.pages import best_effort, code, literal

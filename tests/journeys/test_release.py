@@ -13,7 +13,7 @@ import pytest
 
 from deployments.sandbox.data import DEMO_CRTDL
 from flows.engine.api import PrefectApi
-from flows.engine.artifacts import artifacts_of
+from flows.engine.flow_runs import artifacts_of
 from flows.gate import release
 from flows.job.record import JobRecord
 from flows.reports import pages, short_form, summary

@@ -9,8 +9,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.engine.artifacts import create_artifact
-from flows.engine.flow_runs import run_deployment, set_labels
+from flows.engine.flow_runs import create_artifact, run_deployment, set_labels
 from flows.job.running.lease import Limits
 from tasks.shared.errors import NetworkError, TerminalError
 

@@ -12,9 +12,8 @@ from prefect.client.base import PrefectHttpxSyncClient
 from flows.engine import outage as module
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.engine.artifacts import Page
 from flows.engine.bridging import bridging
-from flows.engine.flow_runs import set_labels
+from flows.engine.flow_runs import Page, set_labels
 from flows.engine.outage import Outage
 from tasks.shared.errors import NetworkError, TerminalError
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from flows.engine.artifacts import Page
+from flows.engine.flow_runs import Page
 from flows.job.watch import CANCEL, SUSPEND, Watcher, describe, record_end, stop_asked
 from flows.job.writer import RecordWriter
 from flows.signals import exit_code_of

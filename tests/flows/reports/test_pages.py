@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.engine.artifacts import Page
+from flows.engine.flow_runs import Page
 from flows.job.record import JobRecord
 from flows.job.running.state import JobState
 from flows.reports.pages import best_effort, code, job_page, literal, table, wait_description

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.engine.artifacts import REPORT, Page
+from flows.engine.flow_runs import REPORT, Page
 from flows.reports.short_form import LARGEST, headline, lines, publish, short, tiles
 from tasks.shared.report import Shown
 from tests.peers import release_report as reports
