@@ -40,8 +40,7 @@ from flows.job.outcome import (
     watch_process,
 )
 from flows.job.running.lock import JobBusyError
-from flows.job.sources import Sources
-from flows.job.steps import announce_end, finish_step, pass_gate, recorded_as_running
+from flows.job.steps import Sources, announce_end, finish_step, pass_gate, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.reports import terminal
 from flows.shards.parent import run_of

@@ -28,7 +28,7 @@ from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, now
 from flows.job.session import Session
-from flows.job.sources import destinations
+from flows.job.steps import destinations
 from flows.job.writer import RecordWriter
 from flows.output import print_line
 from tasks.shared.errors import DataError

@@ -19,8 +19,7 @@ from flows.gate.release_facts import delivery_of, facts_of, record_release
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
-from flows.job.sources import Sources
-from flows.job.steps import problem_of
+from flows.job.steps import Sources, problem_of
 from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort

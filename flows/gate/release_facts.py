@@ -17,7 +17,7 @@ from typing import Any, Final
 from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
-from flows.job.sources import Sources
+from flows.job.steps import Sources
 from flows.reports.summary import versions
 from tasks import declared
 from tasks.release_report.measure.delivery import Delivery

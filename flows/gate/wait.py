@@ -17,8 +17,7 @@ from flows.gate.reviewed_files import NEXT, ReviewedFiles, changes_since_approva
 from flows.job.job import RunningJob
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
-from flows.job.sources import Sources
-from flows.job.steps import announce_end, leave_step
+from flows.job.steps import Sources, announce_end, leave_step
 from flows.reports import pages, short_form
 from flows.reports.events import Wait
 from tasks.release_report.page.words import Words

@@ -16,7 +16,7 @@ from flows.job.job import RunningJob
 from flows.job.outcome import Ended
 from flows.job.record import JobRecord, now
 from flows.job.running.state import JobState
-from flows.job.sources import Sources
+from flows.job.steps import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError

@@ -21,8 +21,7 @@ from flows.job.job import RunningJob, follow
 from flows.job.outcome import Ended, end_without_waiting, show, stopped
 from flows.job.record import Run
 from flows.job.running.lock import LOCK, JobBusyError, JobLock
-from flows.job.sources import Sources
-from flows.job.steps import finish_step, pass_gate, record_failure
+from flows.job.steps import Sources, finish_step, pass_gate, record_failure
 from flows.job.writer import RecordWriter
 from flows.reports import summary
 from flows.reports.events import Export, Gate, JobEvent, StepEvent, Wait

@@ -8,7 +8,7 @@ import pytest
 
 from config import PipelineConfig, SendMode
 from flows.gate.reviewed_files import NEXT, ReviewedFiles, correction_words, to_be_read, wait_lines
-from flows.job.sources import Sources
+from flows.job.steps import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.release_report.page.words import Words
