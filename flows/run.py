@@ -38,6 +38,43 @@ AWAY = 3
 """The exit code of what failed for now, an API that is away for too long among it."""
 
 
+FIRST = (
+    ("a whole pipeline on this machine, on made-up data", ("demo",)),
+    ("write your own configuration: asks, then writes sluice.yaml", ("config", "init")),
+    ("find all errors in it", ("config", "check", "sluice.yaml")),
+    ("check everything a job would use, without starting it", ("pipeline", "plan", "sluice.yaml")),
+    ("a job", ("pipeline", "start", "sluice.yaml")),
+    ("show the state of the last job", ("pipeline", "status", "sluice.yaml", "latest")),
+    ("all commands", ("--help",)),
+)
+"""What a person may want first, and the command for it."""
+
+
+def begin() -> None:
+    """Print a few commands in the order in which a new user needs them."""
+    lines = [(command(*words), what) for what, words in FIRST]
+    width = max(len(line) for line, _ in lines)
+    shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
+    print_line(
+        f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}"
+    )
+
+
+@click.command("version")
+def version() -> int:
+    """Print the versions of Sluice, Python and Prefect."""
+    print_versions()
+    return 0
+
+
+def print_versions() -> None:
+    """Print one line with the versions."""
+    import platform
+    from importlib.metadata import version as version_of
+
+    print_line(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
 
@@ -79,9 +116,7 @@ class LazyGroup(click.Group):
 
 def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from flows.commands import begin
-
-        begin.print_versions()
+        print_versions()
         context.exit()
 
 
@@ -107,9 +142,7 @@ def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
 
         wire_log.listen(partial(print_line, err=True))
     if context.invoked_subcommand is None:
-        from flows.commands import begin
-
-        begin.begin()
+        begin()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -183,40 +216,3 @@ def print_error(error: Exception) -> int:
 
 if __name__ == "__main__":
     main()
-
-
-FIRST = (
-    ("a whole pipeline on this machine, on made-up data", ("demo",)),
-    ("write your own configuration: asks, then writes sluice.yaml", ("config", "init")),
-    ("find all errors in it", ("config", "check", "sluice.yaml")),
-    ("check everything a job would use, without starting it", ("pipeline", "plan", "sluice.yaml")),
-    ("a job", ("pipeline", "start", "sluice.yaml")),
-    ("show the state of the last job", ("pipeline", "status", "sluice.yaml", "latest")),
-    ("all commands", ("--help",)),
-)
-"""What a person may want first, and the command for it."""
-
-
-def begin() -> None:
-    """Print a few commands in the order in which a new user needs them."""
-    lines = [(command(*words), what) for what, words in FIRST]
-    width = max(len(line) for line, _ in lines)
-    shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
-    print_line(
-        f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}"
-    )
-
-
-@click.command("version")
-def version() -> int:
-    """Print the versions of Sluice, Python and Prefect."""
-    print_versions()
-    return 0
-
-
-def print_versions() -> None:
-    """Print one line with the versions."""
-    import platform
-    from importlib.metadata import version as version_of
-
-    print_line(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")

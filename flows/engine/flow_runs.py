@@ -2,6 +2,12 @@
 
 Each is one function over the requests of ``PrefectApi``, which also reads runs and sets their states. Importing this
 does not import Prefect.
+
+A run has two artifacts, the job's page and the short form of its release report, replaced in place. Prefect lists the
+artifacts of a run in the random order of their ids and deletes them one by one, so one artifact per step would have no
+order and make a prune slow. They have no key: a key would be shown as title (small letters and dashes only) and make
+each a collection, with an event as large as the page. The description serves as title, and its beginning distinguishes
+the two.
 """
 
 from __future__ import annotations

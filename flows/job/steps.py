@@ -1,4 +1,8 @@
-"""Record and announce the start and end of each step, and the end of the run: in events, summary and log."""
+"""Record and announce the start and end of each step, and the end of the run: in events, summary and log.
+
+``Sources`` holds the data each step reads (``4-product.md`` §4, "What a step reads"), the data sent, and the
+destinations.
+"""
 
 from __future__ import annotations
 
