@@ -1,7 +1,7 @@
 """Measure the speed and memory of the flattening step alone (performance.md).
 
-    python -m tests.bench.bench_flattening [--mb 200] [--batch 50] [--zst]
-    python -m tests.bench.bench_flattening --line 200       one Bundle of 200 MB on one line
+    python -m tests.bench flattening [--mb 200] [--batch 50] [--zst]
+    python -m tests.bench flattening --line 200       one Bundle of 200 MB on one line
 
 A service in another process reads every request and answers at once, with one row of eight columns for each resource.
 What is left is the client's own share (target: 100 MB/s of input). The peak memory is this process's (target: 300 MB
@@ -134,14 +134,16 @@ def peak() -> float:
     return peak_bytes() / MB
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--mb", type=int, default=200, help="size of the data, uncompressed")
     parser.add_argument("--batch", type=int, default=50, help="batch_size_mb")
     parser.add_argument("--zst", action="store_true", help="compressed input")
     parser.add_argument("--line", type=int, metavar="MB", help="one Bundle of that size instead")
-    options = parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         data = directory / "data"
@@ -164,7 +166,3 @@ def main() -> None:
     print(f"rate          {size / seconds / MB:6.0f} MB/s of input (target ≥ 100), {rows / seconds:.0f} rows/s")
     print(f"by CPU time   {size / cpu / MB:6.0f} MB per second of this process")
     print(f"peak memory   {most:6.0f} MB, {before:.0f} MB before (target ≤ 300 with batch_size_mb 50)")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Import speed and its limit, measured in the same run: ``python -m tests.bench.bench_import [--mb 200]``.
+"""Import speed and its limit, measured in the same run: ``python -m tests.bench import [--mb 200]``.
 
 Prints MB/s (10⁶ bytes of content a second), the best of ``--rounds`` runs taken in turn with the limit, and the ratio
 with its target of ``performance.md``. ``--only NAME`` runs one measurement; ``large`` (2 GB in 10 files) and ``many``
@@ -14,11 +14,9 @@ import argparse
 import functools
 import http.server
 import json
-import os
 import shutil
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +38,7 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import serving
-from tests.bench.memory import MIB
+from tests.bench.memory import MIB, in_own_process
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 from tests.peers.lines import read_lines
@@ -222,30 +220,28 @@ def levels(work: Path, megabytes: float, rounds: int) -> None:
 def _memory(work: Path, megabytes: float, files: int, kind: str) -> None:
     source = work / f"{kind}-source"
     size = write_files(source, megabytes, files)
-    command = [sys.executable, "-m", "tests.bench.bench_import", "--import-only", str(source)]
-    command += ["--work", str(work / kind)]
-    seconds = _clock(lambda: subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())}))
+    started = time.perf_counter()
+    done, peak = in_own_process(_import_only, str(source), work / kind)
+    seconds = time.perf_counter() - started
     print(f"{f'{files} files, {size / MB:.0f} MB in its own process':44} {size / MB / seconds:6.0f} MB/s with start-up")
+    print(f"{f'peak memory, {done} files':44} {peak / MIB:6.0f} MiB   target 300 MB")
 
 
-def _import_only(source: str, work: Path) -> None:
+def _import_only(pipe: Connection, source: str, work: Path) -> None:
     result = local_import.run(_context(work, _config(work), source))
-    peak = peak_bytes() / MIB
-    print(f"{f'peak memory, {result.files} files':44} {peak:6.0f} MiB   target 300 MB")
+    pipe.send((result.files, peak_bytes()))
 
 
-def main() -> None:
-    """Run the measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--mb", type=float, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["download", "extraction", "local", "levels", "large", "many"])
     parser.add_argument("--work", type=Path, help="where to put the data; a temporary directory by default")
-    parser.add_argument("--import-only", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.import_only:
-        _import_only(options.import_only, options.work)
-        return
+
+
+def main(options: argparse.Namespace) -> None:
+    """Run the measurements."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=options.work) as name:
         work = Path(name)
         every: dict[str, Callable[[], None]] = {
@@ -258,7 +254,3 @@ def main() -> None:
         }
         for name in [options.only] if options.only else ["download", "extraction", "local", "levels"]:
             every[name]()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Cost of jobs on a Prefect server: ``python -m tests.bench.bench_jobs`` prints the figures of docs/deployment.md.
+"""Cost of jobs on a Prefect server: ``python -m tests.bench jobs`` prints the figures of docs/deployment.md.
 
 Jobs import and send 19 resources, and are commands that start at the same moment. The server is the embedded one, with
 SQLite or with a PostgreSQL of the bench's own, which is left out where PostgreSQL is not installed. Requests and bytes
@@ -360,14 +360,16 @@ def site(place: Path, database: Database) -> Iterator[BenchSite]:
         os.environ.update(kept)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the figures; 1 when a job was lost."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--jobs", type=int, nargs="*", default=[20, 50], help="how many at once")
     parser.add_argument("--seconds", type=float, default=60, help="how long the job of the figures a minute takes")
     parser.add_argument("--finished", type=int, default=1000, help="how many finished jobs to list")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), help="only this one")
-    args = parser.parse_args(argv)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the figures; 1 when a job was lost."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started ends too
     lost = 0
     for kind in ("sqlite", "postgresql"):
@@ -387,7 +389,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             idle_worker(at, args.seconds)
             finished(at, args.finished)
     return 1 if lost else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Speed of the pseudonymizer step against the limits of service and machine (performance.md).
 
-    python -m tests.bench.bench_pseudonymizer [--mb 100] [--files 8] [--requests 4] [--rounds 5] [--zst] [--large 400]
-    python -m tests.bench.bench_pseudonymizer --slow           only the service that takes 20 ms
+    python -m tests.bench pseudonymizer [--mb 100] [--files 8] [--requests 4] [--rounds 5] [--zst] [--large 400]
+    python -m tests.bench pseudonymizer --slow           only the service that takes 20 ms
 
 A service in another process (``echo.py``) gives every resource back. What the step reaches and what ``http.client``
 reaches with the same service are measured in turn, in several rounds.
@@ -32,7 +32,17 @@ from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.pseudonymization import run
 from tasks.shared.http.client import ServiceClient
 from tests.bench.data import bundles, compress, one_line, write_files
-from tests.bench.echo import KILOBYTES, MB, against_slow, in_threads, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.echo import (
+    KILOBYTES,
+    MB,
+    against_slow,
+    in_threads,
+    in_turn,
+    limit,
+    ratio,
+    serving,
+    step_options,
+)
 from tests.bench.memory import MIB, in_own_process
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
@@ -112,7 +122,6 @@ def slow(place: Path, rounds: int) -> Iterator[str]:
         return one.requests / one.seconds
 
     yield from against_slow(rounds, "/", step)
-    yield load_line()
 
 
 def fast(place: Path, given: argparse.Namespace) -> Iterator[str]:
@@ -159,7 +168,6 @@ def fast(place: Path, given: argparse.Namespace) -> Iterator[str]:
         yield f"ratio                  {ratio(ours, bare)} (target ≥ 0.7)"
         peak = max(run.peak for run in runs)
         yield f"peak memory          {peak:6.0f} MiB, {runs[0].before:.0f} MiB before (target ≤ 300)"
-        yield load_line()
         if given.large:
             size = one_line(place / "large", given.large)
             url = f"http://127.0.0.1:{port}"
@@ -169,16 +177,15 @@ def fast(place: Path, given: argparse.Namespace) -> Iterator[str]:
             yield f"peak memory          {one.peak:6.0f} MiB, {one.before:.0f} MiB before (target ≤ 300)"
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = options(__doc__, requests=4)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
+    step_options(parser, requests=4)
     parser.add_argument("--large", type=int, default=400, help="MB of the one large Bundle; 0 leaves it out")
     parser.add_argument("--slow", action="store_true", help="only the service that takes 20 ms")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         for line in slow(Path(name), given.rounds) if given.slow else fast(Path(name), given):
             print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

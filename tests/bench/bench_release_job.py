@@ -1,6 +1,6 @@
 """Cost of the release report in a job (document 5, section 3): the whole job with it and without, in turns.
 
-    python -m tests.bench.bench_release_job [--mb 200] [--files 8] [--rounds 3] [--requests 4]
+    python -m tests.bench release_job [--mb 200] [--files 8] [--rounds 3] [--requests 4]
 
 ``local_import, pseudonymizer, send`` as a command runs it, with services that answer at once and with services that
 take 20 ms: wall seconds, CPU seconds of all processes, and the ratio of the wall seconds beside its limit. A job that
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tests.bench.bench_pseudonymizer import make
 from tests.bench.bench_start import ROOT, Spent, cpu_spent
-from tests.bench.echo import load_line, serve, serve_slowly, serving
+from tests.bench.echo import serve, serve_slowly, serving
 
 
 class Case(NamedTuple):
@@ -87,21 +87,18 @@ def report(place: Path, given: argparse.Namespace) -> Iterator[str]:
                 for kind in (0, 1):
                     spent[kind].append(job(place, url, case, given.requests, report=bool(kind)))
         yield line(case, *spent)
-    yield load_line()
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--mb", type=int, default=200, help="size of the data")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     parser.add_argument("--requests", type=int, default=4, help="max_concurrent_requests")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         for text in report(Path(name), given):
             print(text, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Cost of the measuring pass of the release report (document 5, section 3).
 
-    python -m tests.bench.bench_release_report [--mb 100] [--files 8] [--zst] [--lines | --one-line]
-    python -m tests.bench.bench_release_report --mb 2000       the campaign
+    python -m tests.bench release_report [--mb 100] [--files 8] [--zst] [--lines | --one-line]
+    python -m tests.bench release_report --mb 2000       the campaign
 
 ``import/`` and what leaves are measured one after the other in a process of their own, original values looked up: CPU
 seconds for 25 MB of each directory (limit 1.0), and how much memory it took more (limit 200 MB). Beside them the same
@@ -132,20 +132,18 @@ def report(place: Path, given: argparse.Namespace) -> Iterator[str]:
     yield f"memory               {more:8.0f} MB more than {figures.before:.0f} MiB (limit {MOST})"
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--mb", type=float, default=100, help="MB of data")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--zst", action="store_true", help="compressed files")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--lines", action="store_true", help="one resource a line")
     form.add_argument("--one-line", action="store_true", help="one Bundle a file")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         for line in report(Path(name), given):
             print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Speed of ``s3_upload`` against ``curl -T`` to the same sink in the same run (performance.md).
 
-    python -m tests.bench.bench_s3 [--mb 2000] [--files 40] [--sparse-mb 0] [--rounds 1] [--discard] [--plain]
+    python -m tests.bench s3 [--mb 2000] [--files 40] [--sparse-mb 0] [--rounds 1] [--discard] [--plain]
 
 A sink in another process speaks TLS, takes every body and answers as an S3 store does, with the MD5 of the body as its
 ETag. The limit is ``curl -T`` of the same files to the same sink over one connection, measured before and after; the
@@ -166,9 +166,8 @@ def digests(directory: Path) -> float:
     return time.process_time() - started
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--mb", type=int, default=2000)
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--sparse-mb", type=int, default=0)
@@ -176,7 +175,10 @@ def main() -> None:
     parser.add_argument("--discard", action="store_true", help="the sink does not compute the ETag")
     parser.add_argument("--plain", action="store_true", help="without TLS")
     parser.add_argument("--no-curl", action="store_true", help="only ours, for the memory")
-    options = parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as temporary, contextlib.ExitStack() as ended:
         base = Path(temporary)
         ca = trustme.CA()
@@ -208,7 +210,3 @@ def main() -> None:
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
             print(f"  curl took {(children.ru_utime + children.ru_stime) / options.rounds / 2:.1f} s of CPU each time")
         print(f"  peak memory {peak_bytes() / 1e6:,.0f} MB (target 300)")
-
-
-if __name__ == "__main__":
-    main()

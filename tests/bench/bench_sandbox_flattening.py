@@ -1,6 +1,6 @@
 """Speed of the sandbox flattening service (issue 5, item 7: 5,000 resources/s, 8 columns, one core).
 
-    python -m tests.bench.bench_sandbox_flattening [--resources 20000]
+    python -m tests.bench sandbox_flattening [--resources 20000]
 
 Once as it is, once the FHIRPath library alone with the same eight paths (its share is nearly all of the time), and once
 over HTTP. Rates are per second of processor time; over HTTP per second that passed.
@@ -113,17 +113,16 @@ def over_http(content: bytes, count: int) -> float:
         return count / seconds
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--resources", type=int, default=20_000)
-    count = parser.parse_args().resources
+
+
+def main(given: argparse.Namespace) -> None:
+    """Measure and print."""
+    count = given.resources
     content = body(count)
     print(f"{count} resources, {len(content) / 1e6:.0f} MB")
     print(f"as it is      {rate(content):8.0f} resources/s (target ≥ 5,000)")
     print(f"library alone {library_alone(content):8.0f} resources/s")
     print(f"over HTTP     {over_http(content, count):8.0f} resources/s")
-
-
-if __name__ == "__main__":
-    main()

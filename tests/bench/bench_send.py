@@ -1,6 +1,6 @@
 """Speed of ``direct_resource_load`` against the limit of the machine (performance.md).
 
-    python -m tests.bench.bench_send [--mb 100] [--files 8] [--requests 2] [--rounds 5] [--zst]
+    python -m tests.bench send [--mb 100] [--files 8] [--requests 2] [--rounds 5] [--zst]
 
 A service in another process (``echo.py``) reads each transaction and answers at once. The limit is that of
 performance.md: two threads of ``http.client`` that post 80 kB to the same service, which sends them back. Load and
@@ -11,6 +11,7 @@ limit are measured in turn, in several rounds; the target is a ratio of at least
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import tempfile
@@ -27,7 +28,7 @@ from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.data_directory import data_files
 from tasks.shared.http.client import ServiceClient
 from tests.bench.data import as_input, compress, write_files
-from tests.bench.echo import MB, in_threads, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.echo import MB, in_threads, in_turn, limit, ratio, serving, step_options
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
@@ -118,9 +119,13 @@ def split(directory: Path, size: int) -> float:
     return done / (time.perf_counter() - started) / MB
 
 
-def main() -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
+    step_options(parser, requests=2)
+
+
+def main(given: argparse.Namespace) -> None:
     """Measure and print."""
-    given = options(__doc__, requests=2).parse_args()
     with tempfile.TemporaryDirectory() as name, serving() as port:
         data = Path(name) / "data"
         chance = random.Random(7)
@@ -158,8 +163,3 @@ def main() -> None:
     print(f"http.client, ready  {posted.median:6.0f} MB/s, best {posted.best:.0f}: transactions that need not be made")
     print(f"ServiceClient, same {alone.median:6.0f} MB/s, best {alone.best:.0f}")
     print(f"split with reading  {cutting:6.0f} MB/s (target ≥ 500)")
-    print(load_line())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Start time of the commands: ``python -m tests.bench.bench_start``.
+"""Start time of the commands: ``python -m tests.bench start``.
 
 Each command's wall seconds and the CPU seconds of all processes that work for it, its Prefect server among them, beside
 the targets of the performance page. The limits are the start of the interpreter and the import of Prefect. The smallest
@@ -138,12 +138,14 @@ class Tree:
             self.timed("(server stop)", *sluice, "server", "stop", config)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
     parser.add_argument("--runs", type=int, default=3, help="how often each is measured [default: 3]")
     parser.add_argument("--beside", type=Path, metavar="DIR", help="sources that are measured in turns")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Print the table."""
     # Servers that outlive their command become children of this process, so that their CPU is known.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory() as scratch:
@@ -161,7 +163,3 @@ def main() -> None:
         figures = "".join(f"{tree.best[name].wall:15.2f} {tree.best[name].cpu:5.2f}" for tree in trees)
         said = ", ".join(f"{unit} {limit}" for unit, limit in zip(("wall", "CPU"), target, strict=True) if limit)
         print(f"{name:28}{figures}   {'target ' + said if said else 'limit'}")
-
-
-if __name__ == "__main__":
-    main()

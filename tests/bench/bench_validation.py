@@ -1,8 +1,8 @@
 """Speed of the validation step against the limits of machine and service (performance.md).
 
-    python -m tests.bench.bench_validation [--mb 100] [--files 8] [--rounds 5] [--zst]
-    python -m tests.bench.bench_validation --slow           only the service that takes 20 ms
-    python -m tests.bench.bench_validation --line 400       one Bundle of 400 MB on one line
+    python -m tests.bench validation [--mb 100] [--files 8] [--rounds 5] [--zst]
+    python -m tests.bench validation --slow           only the service that takes 20 ms
+    python -m tests.bench validation --line 400       one Bundle of 400 MB on one line
 
 A service in another process (``echo.py``) answers every request with an OperationOutcome. What the step reaches and
 what two threads of ``http.client`` reach that post 80 kB to the same service for it to send back (the limit of
@@ -27,7 +27,7 @@ from tasks.validation.chunks import pack
 from tasks.validation.items import ItemReader
 from tasks.validation.validation import ValidationBounds, run
 from tests.bench.data import compress, one_line, write_files
-from tests.bench.echo import MB, against_slow, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.echo import MB, against_slow, in_turn, limit, ratio, serving, step_options
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
@@ -63,7 +63,6 @@ def slow(directory: Path, rounds: int) -> Iterator[str]:
 
     yield from against_slow(rounds, "/validateResource", step)
     yield f"CPU for a request    {', '.join(f'{min(values):.2f} ms (N = {slots})' for slots, values in used.items())}"
-    yield load_line()
 
 
 def read(source: Path, size: int) -> float:
@@ -117,19 +116,17 @@ def fast(directory: Path, given: argparse.Namespace) -> Iterator[str]:
     yield f"by CPU time         {max(used):6.0f} MB per second of this process, {by_cpu}"
     yield f"peak memory         {peak_bytes() / MIB:6.0f} MiB, {base:.0f} MiB before (target ≤ 300)"
     yield f"reading and packing {read(data, size):6.0f} MB/s"
-    yield load_line()
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = options(__doc__, requests=4)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this bench."""
+    step_options(parser, requests=4)
     parser.add_argument("--slow", action="store_true", help="only the service that takes 20 ms")
     parser.add_argument("--line", type=int, metavar="MB", help="one Bundle of that size instead")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as name:
         for line in slow(Path(name), given.rounds) if given.slow else fast(Path(name), given):
             print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing
-import os
 import re
 import socket
 import statistics
@@ -238,17 +237,10 @@ def against_slow(rounds: int, path: str, step: Callable[[str, int, int], float])
             )
 
 
-def load_line() -> str:
-    """Return a line with the load of the machine."""
-    return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
-
-
-def options(doc: str | None, requests: int) -> argparse.ArgumentParser:
-    """Return the command-line options of a step's bench; ``requests`` is the default number of parallel requests."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def step_options(parser: argparse.ArgumentParser, requests: int) -> None:
+    """Declare the options of a step's bench; ``requests`` is the default number of parallel requests."""
     parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--requests", type=int, default=requests, help="max_concurrent_requests")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     parser.add_argument("--zst", action="store_true", help="compressed input")
-    return parser

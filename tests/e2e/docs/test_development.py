@@ -14,12 +14,12 @@ from tests.docs.references import ROOT
 from tests.e2e.docs.place import ExamplePlace
 
 SMALL = {
-    "bench_import": "--mb 2 --rounds 1 --only {only}", "bench_send": "--mb 2 --rounds 1",
-    "bench_pseudonymizer": "--mb 2 --rounds 1 --large 0", "bench_validation": "--mb 2 --rounds 1",
-    "bench_flattening": "--mb 2", "bench_s3": "--mb 20 --files 2 --no-curl",
-    "bench_sandbox_flattening": "--resources 200", "bench_start": "--runs 1",
-    "bench_jobs": "--jobs 1 --seconds 3 --finished 3 --database sqlite",
-    "bench_release_report": "--mb 2", "bench_release_job": "--mb 2 --rounds 1",
+    "import": "--mb 2 --rounds 1 --only {only}", "send": "--mb 2 --rounds 1",
+    "pseudonymizer": "--mb 2 --rounds 1 --large 0", "validation": "--mb 2 --rounds 1",
+    "flattening": "--mb 2", "s3": "--mb 20 --files 2 --no-curl",
+    "sandbox_flattening": "--resources 200", "start": "--runs 1",
+    "jobs": "--jobs 1 --seconds 3 --finished 3 --database sqlite",
+    "release_report": "--mb 2", "release_job": "--mb 2 --rounds 1",
 }  # fmt: skip
 """What makes a bench short; said after what the page says, so it counts."""
 
@@ -45,12 +45,12 @@ def test_the_generated_files_are_what_the_commands_write(tmp_path: Path) -> None
 @pytest.mark.timeout(300)
 def test_every_bench_runs_and_prints_figures(tmp_path: Path) -> None:
     place = ExamplePlace(tmp_path, None)
-    lines = example("docs/development.md", ".venv/bin/python -m tests.bench.bench_import").text.splitlines()
-    benches = {line.split("tests.bench.")[1].split()[0] for line in lines}
+    lines = example("docs/development.md", ".venv/bin/python -m tests.bench import").text.splitlines()
+    benches = {line.split("tests.bench ")[1].split()[0] for line in lines}
     assert benches == SMALL.keys()
     for line in map(without_comment, lines):
         only = line.partition("--only ")[2] or "download"
-        small = SMALL[line.split("tests.bench.")[1].split()[0]].format(only=only)
+        small = SMALL[line.split("tests.bench ")[1].split()[0]].format(only=only)
         assert re.search(r"\d", place.run(f"{line} {small}")), line
 
 

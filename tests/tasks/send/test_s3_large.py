@@ -29,7 +29,7 @@ def test_memory_stays_below_300_mb(arguments: list[str], megabytes: int, tmp_pat
     if shutil.disk_usage(tmp_path).free < 2 * megabytes * 1_000_000:
         pytest.skip("not enough space on the disk")
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.bench_s3", "--no-curl", *arguments],
+        [sys.executable, "-m", "tests.bench", "s3", "--no-curl", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
