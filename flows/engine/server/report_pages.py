@@ -28,7 +28,7 @@ _LARGEST: Final = 1 << 20
 
 _REPORT_POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; {ALONE}"
 
-_SCRIPT: Final = """
+_REPORT_SCRIPT: Final = """
 const words = document.getElementById("words");
 const key = localStorage.getItem("prefect-password");
 const refused = () => { words.hidden = true; document.getElementById("refused").hidden = false; };
@@ -44,7 +44,7 @@ if (!key) refused();
 else fetch(location.pathname, {headers: {Authorization: "Basic " + key}, cache: "no-store"}).then(show, refused);
 """
 
-_BODY: Final = """<p id="words">Opening the release report …</p>
+_REPORT_BODY: Final = """<p id="words">Opening the release report …</p>
 <div id="refused" hidden><p>You are not signed in.</p><p>Sign in to <a href="/">the Prefect UI</a>, then reload this
 page. The server of a jobs directory prints a link that signs you in: <code>sluice server status</code></p></div>"""
 
@@ -76,7 +76,7 @@ class ReportPages:
         if any(origin.lower().partition("://")[2] != host for origin in headers.getlist("origin")):
             return refused(403, "pages of other origins have no access")
         if not is_signed_in(headers, self._auth_string):
-            return script_page("Release report", _BODY, _SCRIPT, status=401, also="img-src data:; ")
+            return script_page("Release report", _REPORT_BODY, _REPORT_SCRIPT, status=401, also="img-src data:; ")
         page = self._page(scope["path"])
         if page is None:
             return refused(404, "no such release report")

@@ -15,7 +15,7 @@ from tasks.release_report.report.document import Fact, ReleaseReport, ReportFind
 from tasks.release_report.report.risk import most_of_some
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count
 
-_SECTIONS: Final = range(4, 14)
+_KEPT_SECTIONS: Final = range(4, 14)
 """Sections with figures of patients."""
 _ALARMS: Final = 7
 _CLASSES: Final = 8
@@ -46,7 +46,7 @@ class KeptFigures:
     def section(self, now: ReportSection) -> ReportSection:
         """Return a section with the figures that were printed last time, or as it is now."""
         then = next((one for one in self.last.sections if one.number == now.number), None)
-        if now.number not in _SECTIONS or then is None or self._moved(now, then):
+        if now.number not in _KEPT_SECTIONS or then is None or self._moved(now, then):
             return now
         alarms = now.number == _ALARMS
         tables = [self._alarms(table, then) for table in now.tables if alarms and table.name in _ALARM_TABLES]
