@@ -16,10 +16,9 @@ from dataclasses import replace
 import pytest
 
 from tasks.release_report.measure.measured import MeasuredFile
-from tasks.release_report.report.build import build
+from tasks.release_report.report.build import KeptFigures, build
 from tasks.release_report.report.document import ReleaseReport, Table, Value
 from tasks.release_report.report.facts import ReportFacts
-from tasks.release_report.report.kept import KeptFigures
 from tasks.release_report.report.risk import below_k, class_sizes, size_bands
 from tasks.release_report.report.sections.leaving import split
 from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, possible_range, technical
