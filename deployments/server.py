@@ -20,7 +20,7 @@ from pathlib import Path
 
 from flows.engine import patches
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server.report_pages import ReportPages
+from flows.engine.server.auth import ReportPages
 from flows.engine.server.start import SERVER
 from tasks.shared.errors import InputError
 

@@ -31,10 +31,9 @@ import msgspec
 
 from flows.engine import patches, uncollected
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server.auth import RequestGuard
+from flows.engine.server.auth import ReportPages, RequestGuard
 from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make
 from flows.engine.server.proof import STARTED, announce, announced, read_secret, withdraw
-from flows.engine.server.report_pages import ReportPages
 from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 

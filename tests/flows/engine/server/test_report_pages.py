@@ -19,8 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from deployments.sandbox.common.serve import serve_in_thread
+from flows.engine.server.auth import ReportPages
 from flows.engine.server.proof import basic
-from flows.engine.server.report_pages import ReportPages
 from tasks.release_report.page import files
 
 SECRET = "sluice:" + "x" * 43
