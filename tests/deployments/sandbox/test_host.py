@@ -162,7 +162,7 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (["--set", "colour=blue"], "known are"),
         (["--set", "manners=rude"], "'hapi' or 'blaze'"),
@@ -173,11 +173,11 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
     ],
 )
 def test_options_that_cannot_be_used_are_exit_code_2(
-    run: list[subprocess.Popen[str]], words: list[str], complaint: str
+    run: list[subprocess.Popen[str]], words: list[str], message: str
 ) -> None:
     out, err = begin(run, *words).communicate(timeout=60)
     assert (run[0].returncode, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert "Traceback" not in err
 
 
