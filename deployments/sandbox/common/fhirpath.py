@@ -14,7 +14,7 @@ from antlr4.error.ErrorListener import ErrorListener  # type: ignore[import-unty
 from fhirpathpy.engine import do_eval
 from fhirpathpy.engine.invocations import invocation_registry
 from fhirpathpy.engine.invocations.constants import constants
-from fhirpathpy.engine.nodes import FP_Quantity, FP_TimeBase, ResourceNode, TypeInfo
+from fhirpathpy.engine.nodes import FP_DateTime, FP_Quantity, FP_Time, FP_TimeBase, ResourceNode, TypeInfo
 from fhirpathpy.models import models
 from fhirpathpy.parser.ASTPathListener import ASTPathListener
 from fhirpathpy.parser.generated.FHIRPathLexer import FHIRPathLexer
@@ -35,6 +35,9 @@ FUNCTIONS: Mapping[str, Any] = invocation_registry
 
 element: Callable[[Any, str | None], Item] = ResourceNode
 """Constructor of the library's element from data and its type or path."""
+date_time: Callable[[str], Item] = FP_DateTime
+time_of_day: Callable[[str], Item] = FP_Time
+"""Constructors of the library's date types from text."""
 _do_eval: Callable[[Node, list[Item], Node], list[Item]] = do_eval
 _reset_clock: Callable[[], None] = constants.reset
 _listener: Callable[[], Any] = ASTPathListener

@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
-from fhirpathpy.engine.nodes import FP_DateTime, FP_Time
 
+from deployments.sandbox.common.fhirpath import date_time, time_of_day
 from deployments.sandbox.flattening.problem import ViewError
 
 
@@ -102,9 +102,6 @@ PROVIDED: Mapping[str, str] = {
 PER_ELEMENT = frozenset({"context", "resource", "rootResource", "rowIndex"})
 """Variables whose value depends on the evaluated element."""
 
-_date_time: Callable[[str], object] = FP_DateTime
-_time: Callable[[str], object] = FP_Time
-
 
 def read_constants(constants: tuple[ConstantDefinition, ...]) -> dict[str, Any]:
     """Return the constants by name, including those of FHIRPath. Raises ``ViewError``."""
@@ -144,10 +141,10 @@ def _at_least(least: int) -> Callable[[int], int | None]:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "value_date": _date_time,
-    "value_date_time": _date_time,
-    "value_instant": _date_time,
-    "value_time": _time,
+    "value_date": date_time,
+    "value_date_time": date_time,
+    "value_instant": date_time,
+    "value_time": time_of_day,
     "value_integer64": _integer64,
     "value_positive_int": _at_least(1),
     "value_unsigned_int": _at_least(0),
