@@ -11,7 +11,7 @@
   on ``server.lock`` shows that the server lives, and a keyed hash over a random challenge proves that it has
   ``api-secret``, which is never sent before. The server answers only requests with the secret, with its name as
   ``Host``, and with no other ``Origin`` than its own.
-- **Release reports** (``report_pages.py``). Next to the UI, it serves the release reports of its jobs directory to
+- **Release reports** (``auth.py``). Next to the UI, it serves the release reports of its jobs directory to
   requests with the secret.
 - **Lingering** (``child.py``). Each user holds a shared lock on ``clients.lock``, which the kernel releases however the
   user ends. When the last one is gone, the server stays for the seconds that a user asked for, or until

@@ -5,7 +5,10 @@ directory (``proof.py``). A request is refused, even with the secret, if its hos
 (DNS rebinding), if it comes from a page of another origin (cross-site requests), or if its body is not declared as JSON
 (a plain form). Websockets carry the secret in their first message, which Prefect checks.
 
-Release reports ask for the secret themselves (``report_pages.py``).
+Pages of release reports next to the Prefect UI ask for the secret themselves (document 5 §3). The UI keeps the login in
+its local storage and sends it with each call of the API. A link does not send it, and a cookie would go to every port
+of the host. So a request without the login is answered 401 with a page whose script takes the login from there, asks
+for the same address with it, and shows the answer. That page allows no other script, so the report in it runs none.
 
 This module also serves the challenge by which clients recognise the server, and the page that signs a browser in.
 """

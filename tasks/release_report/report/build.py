@@ -1,4 +1,10 @@
-"""The document out of the facts: sections 0 to 18, each number and text by the rules of publication."""
+"""The document out of the facts: sections 0 to 18, each number and text by the rules of publication.
+
+R10: two reports of one query may lie side by side, and a figure that changes by one patient would identify the patient.
+Where the number of patients moved by fewer than ``k`` since the last report, a section keeps the figures printed then,
+with their rows: a new row reveals as much as a number. The section is made anew where a figure moved by ``k`` or more.
+Alarms are always those of now (R9): they keep a figure, never that there was none.
+"""
 
 from __future__ import annotations
 
