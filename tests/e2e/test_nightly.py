@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -97,10 +96,9 @@ def test_a_nightly_of_a_dead_machine_is_interrupted_and_continued_by_a_worker(
         job = in_the_middle_of_send(api, deployed, fhir)
         worker.die()
     assert (api.read_run(job) or {})["state_type"] == "RUNNING"
-    began = time.monotonic()
     with working(sluice, prefect_api, pool, "two"):
-        wait_until(lambda: "Continuing" in names(api, job), 60)
-        assert time.monotonic() - began < 60
+        # A worker looks every minute (docs/prefect-ui.md); the rest is for its start, and that of the run.
+        wait_until(lambda: "Continuing" in names(api, job), 90)
         complete(api, job, fhir)
     assert {"Interrupted", "Continuing"} <= set(names(api, job))
     told = (sluice.cwd / "two.log").read_text()
