@@ -51,7 +51,9 @@ def others() -> list[str]:
 def test_old_interpreters_say_it_in_one_line() -> None:
     said = []
     for python in others():
-        ran = subprocess.run([python, "-m", "flows.run", "demo"], cwd=ROOT, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            [python, "-B", "-m", "flows.run", "demo"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         if ran.returncode == 127:
             continue  # it stands for an interpreter that is switched off
         assert ran.returncode == 1
