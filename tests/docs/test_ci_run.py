@@ -24,7 +24,7 @@ def run(directory: Path, **codes: int) -> tuple[int, list[str]]:
     for tool in TOOLS:
         words = {
             "python": 'echo "F."; echo "1 failed, 1 passed, 3 deselected in 0.12s"; echo "written late" >&2; '
-            f'[ "$4" = 2 ] && exit {codes.get("rest", 0)}',
+            f'[ "$3" = -n ] && exit {codes.get("rest", 0)}',
             "pip": 'echo "pip $*"',
             "ruff": 'echo "ruff $*"',
             "mypy": 'echo "mypy"',
