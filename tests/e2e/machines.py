@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -77,16 +77,28 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def freeze(pid: int) -> list[int]:
+    """Stop a process and everything it started where they are; the process ids, its own first."""
+    frozen: list[int] = []
+    while new := [one for one in (pid, *descendants(pid)) if one not in frozen]:
+        for one in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGSTOP)
+        frozen += new
+    return frozen
+
+
 @dataclass
 class WorkerProcess:
     """A worker with the runs it starts: a machine that can die as a whole.
 
-    ``environment`` is what makes a command one of this machine.
+    ``environment`` is what makes a command one of this machine, ``again`` starts another worker like this one.
     """
 
     process: subprocess.Popen[bytes]
     log: Path
     environment: dict[str, str]
+    again: Callable[[str], WorkerProcess]
 
     @classmethod
     def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> WorkerProcess:
@@ -98,7 +110,12 @@ class WorkerProcess:
                 cwd=sluice.cwd, env=PrefectCommand(sluice, api).environment | often | environment,
                 stdout=file, stderr=file,
             )  # fmt: skip
-        return cls(process, log, environment)
+        return cls(process, log, environment, lambda name: cls.start(sluice, api, pool, name, environment))
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the worker has not ended."""
+        return self.process.poll() is None
 
     def ready(self) -> None:
         wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
@@ -115,13 +132,7 @@ class WorkerProcess:
 
     def freeze(self) -> list[int]:
         """Stop the worker and everything it started where they are; the process ids, the worker's first."""
-        frozen: list[int] = []
-        while new := [pid for pid in (self.process.pid, *descendants(self.process.pid)) if pid not in frozen]:
-            for pid in new:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-            frozen += new
-        return frozen
+        return freeze(self.process.pid)
 
     def thaw(self) -> None:
         """Let everything of it go on, as when the lid of a laptop is opened."""

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from deployments.sandbox.data import DEMO_CRTDL
 from tests.conftest import ROOT, Commands, started, wait_until
-from tests.e2e.extraction_kill import check, trial, write_hospital
+from tests.e2e.kills import DisturbedJob, ProcessRun
+from tests.e2e.test_kills import JOURNEYS, Undisturbed, place
 from tests.peers.job import in_process
 from tests.peers.project import Fhir
 from tests.tasks.test_kills import STEPS, continues_after_kills
@@ -94,17 +96,18 @@ def test_a_job_of_an_earlier_version_sends_what_it_had_not_sent(
 
 
 def test_an_extraction_of_an_earlier_version_is_submitted_once(
-    tmp_path: Path, migrated_database: Path, prefect_api: str, earlier: Path
+    sluice_process: Commands, tmp_path: Path, earlier: Path
 ) -> None:
-    hospital = write_hospital(tmp_path / "hospital", 12)
-    with trial(tmp_path / "trial", hospital, migrated_database, api=prefect_api) as job:
-        today = job.sluice.environment["PYTHONPATH"]
-        job.sluice.environment["PYTHONPATH"] = str(earlier)
-        job.server.slow(submission=0.0, megabyte=2.0, cut=3)
-        for until in (lambda: bool(job.server.submissions()), lambda: bool(job.complete_files())):
-            child = job.launch()
-            wait_until(until, 90)
-            assert job.kill(child)
-        job.sluice.environment["PYTHONPATH"] = today
-        job.server.slow(submission=0.0, megabyte=0.6)
-        check(job, job.finish(job.launch()), hospital, None)
+    journey = JOURNEYS["extraction"]
+    with place(tmp_path, journey) as services:
+        whole = Undisturbed(sluice_process, services, journey)
+        run = ProcessRun(sluice_process)
+        job = DisturbedJob(tmp_path / "jobs", run, services)
+        for moment in journey.moments[:-1]:
+            services.hold(moment)
+            run.launch(*(["continue", job.id] if job.id else ["start", DEMO_CRTDL]), env={"PYTHONPATH": str(earlier)})
+            job.id = job.id or run.started()
+            job.dies_at(moment)
+        run.go_on(job.id)
+        job.complete(journey.steps)
+        whole.check(job, journey)

@@ -14,100 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.engine.api import PrefectApi
-from flows.engine.flow_runs import run_deployment
 from flows.engine.server.start import EmbeddedServer
-from flows.job.running.proof import LeaseTimes
-from tests.conftest import ROOT, Commands, address_of, wait_until
-from tests.e2e.machines import WorkerProcess, other_machine, two_workers
-from tests.peers.bridge import Bridge, bridge
+from tests.conftest import ROOT, Commands
 from tests.peers.postgres import postgres_running
-from tests.peers.project import Fhir, many_transactions, write_input
+from tests.peers.project import Fhir, write_input
 
 pytestmark = pytest.mark.e2e
 
 JOBS_AT_ONCE = 20
-TRANSACTIONS = 10 + 10 + 10 + 1
-"""Of ``import_and_send``: 30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
-
-
-@pytest.fixture
-def between(fhir: Fhir) -> Iterator[Bridge]:
-    """Yield the bridge between the runs and the FHIR server."""
-    with bridge(fhir.url) as made:
-        yield made
-
-
-@pytest.fixture
-def import_and_send(tmp_path: Path, between: Bridge) -> Path:
-    """local_import → send in many small transactions, one after the other."""
-    many_transactions(tmp_path, between.url)
-    return tmp_path
-
-
-def killed_in_the_middle_of_send(
-    sluice: Commands, api: str, between: Bridge, one: WorkerProcess, two: WorkerProcess, deployed: str
-) -> tuple[str, WorkerProcess]:
-    """Start a run, let whoever takes it send a few transactions, kill that machine; the job and who is left.
-
-    The next transaction is held until then: the middle of the step is sure.
-    """
-    between.hold("POST", after=5)
-    with PrefectApi(address_of(api)) as prefect:
-        job = run_deployment(prefect, deployed, {"config": str(sluice.cwd / "config.yaml")})
-    wait_until(lambda: between.held == 1, 90)
-    first, second = (one, two) if one.runs else (two, one)
-    assert first.runs
-    assert not second.runs
-    first.die()
-    between.release()
-    return job, second
-
-
-def nothing_twice(fhir: Fhir, directory: Path) -> None:
-    """Every resource is there, and no transaction came twice: the one that was under way was held on its way."""
-    assert fhir.total() == 91
-    log = (directory / "job.log").read_text()
-    assert log.count("step 1 local_import begins") == 1
-    assert log.count("step 1 local_import is complete") == 1
-    assert log.count("step 2 send is complete") == 1
-    assert log.count("step 2 send begins") == 2
-    assert len(fhir.posts()) == TRANSACTIONS
-
-
-@pytest.mark.timeout(240)
-def test_another_worker_continues_a_step_of_a_killed_worker_and_repeats_nothing(
-    sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir, between: Bridge
-) -> None:
-    with two_workers(sluice, prefect_api, {}, {}) as workers:
-        job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
-        wait_until(lambda: sluice.status(job)["state"] == "interrupted", 60)
-        assert sluice.here("pipeline", "continue", "config.yaml", job).code == 0
-        wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
-        wait_until(lambda: second.submitted_runs > 0)  # it says so in its own time
-        assert second.submitted_runs == 1
-    nothing_twice(fhir, import_and_send / "jobs" / job)
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(400)
-def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_lease(
-    sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir, between: Bridge
-) -> None:
-    """The commands are on the machine of the one that lives, whichever that is."""
-    other = other_machine(sluice.cwd / "other-machine")
-    with two_workers(sluice, prefect_api, {}, other) as workers:
-        job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
-        died = time.monotonic()
-        went_on = sluice("pipeline", "continue", "config.yaml", job, env=second.environment)
-        taken = time.monotonic() - died
-        assert went_on.code == 0, went_on.err
-        assert taken >= LeaseTimes().lease
-        wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
-        wait_until(lambda: second.submitted_runs > 0)  # it says so in its own time
-        assert second.submitted_runs == 1
-        print(f"continued elsewhere {taken:.0f} s after the death")
-    nothing_twice(fhir, import_and_send / "jobs" / job)
 
 
 def twenty_jobs(sluice: Commands, project: Path, fhir: Fhir) -> str:

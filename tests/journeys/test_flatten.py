@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import csv
 import json
-import random
 import re
 import shutil
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -30,7 +27,7 @@ from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, ps
 from tasks.release_report.measure import measure
 from tasks.release_report.page import files
 from tasks.shared.files.data_directory import data_files
-from tests.conftest import Commands, Ran, started, wait_until
+from tests.conftest import Commands, Ran
 from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
 from tests.peers.lines import read_lines
 from tests.peers.sandbox import Sandboxed, sandboxed
@@ -393,10 +390,8 @@ def fault(action: str, **more: Any) -> Json:
     return {"action": action, "method": "POST", "times": None, **more}
 
 
-@pytest.mark.e2e
-def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(
-    sluice: Commands, project: FlattenProject
-) -> None:
+@pytest.mark.slow
+def test_a_run_makes_the_same_tables_after_service_faults(sluice: Commands, project: FlattenProject) -> None:
     project.configure("local_import, flattening", formats="csv, parquet", batch=1)
     fill(project, 140)
     whole = undisturbed(sluice, project)
@@ -416,23 +411,6 @@ def test_a_run_makes_the_same_tables_after_service_faults_and_after_a_kill(
     assert project.tables(ran) == whole
     assert project.posts() - before == batches - kept + 1 + PROBES
     assert project.leaks(ran, ran.out, ran.err, last.out, last.err) == []
-
-    project.faults(fault("delay", seconds=600, skip=3 + PROBES))
-    before = project.posts()
-    child = sluice.start("pipeline", "start", "config.yaml", "query.json")
-    job = started(child)
-    wait_until(lambda: project.posts() > before + 3 + PROBES, 90)
-    child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=30)
-    project.faults()
-    kept = project.recorded(job)
-    assert 2 <= kept <= 3
-    before = project.posts()
-    last = sluice("pipeline", "continue", "config.yaml", job)
-    assert last.code == 0, last.err
-    assert project.tables(job) == whole
-    assert project.posts() - before == batches - kept + PROBES
-    assert project.leaks(job, last.out, last.err) == []
 
 
 @pytest.mark.slow
@@ -534,41 +512,6 @@ def test_a_core_file_alone_is_enough(sluice: Commands, project: FlattenProject) 
     assert ran.code == 0, ran.err
     assert sorted(project.tables(ran)) == ["Häuser.csv", "Patienten.csv"]
     assert [row["id"] for row in table(project.job(ran) / "csv" / "Häuser.csv")] == ["o"]
-
-
-def begins(log: Path) -> int:
-    """Count the starts of the step."""
-    return log.read_text().count("flattening begins") if log.exists() else 0
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1800)
-def test_kill_9_at_20_random_moments(sluice: Commands, project: FlattenProject) -> None:
-    """Jobs that are killed twice each, at random moments behind the begin of the step."""
-    project.configure("local_import, flattening", formats="csv, parquet", batch=1)
-    fill(project, 140)
-    whole = undisturbed(sluice, project)
-    draw = random.Random(23)
-    kills = 0
-    for trial in range(10):
-        project.faults(fault("delay", seconds=0.15))
-        child = sluice.start("pipeline", "start", "config.yaml", "query.json")
-        job = started(child)
-        log = project.job(job) / "job.log"
-        for begun in (0, 1):
-            wait_until(lambda: child.poll() is not None or begins(log) > begun, 60)  # noqa: B023 - called at once
-            time.sleep(draw.uniform(0, 1.6))
-            kills += child.poll() is None
-            child.kill()
-            child.communicate(timeout=30)
-            child = sluice.start("pipeline", "continue", "config.yaml", job)
-        project.faults()
-        out, err = child.communicate(timeout=120)
-        assert child.returncode == 0, err
-        assert project.tables(job) == whole
-        assert project.leaks(job, out, err) == []
-        print(f"trial {trial}: {kills} kills so far")
-    assert kills >= 14
 
 
 def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -242,45 +240,3 @@ def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continue
     assert "files were pseudonymized again" in last.err
     sent_once(project, services, ran)
     assert shown(project, ran.job, *(text for each in (ran, unusable, last) for text in (each.out, each.err))) == []
-
-
-def killed_behind(child: subprocess.Popen[str], log: Path, step: str, seconds: float, *, begun: int) -> bool:
-    """Kill with -9 so many seconds after the step begins again in the log; return whether the process still ran."""
-    wait_until(lambda: child.poll() is not None or (log.exists() and log.read_text().count(step) > begun), 60)
-    time.sleep(seconds)
-    runs = child.poll() is None
-    child.kill()
-    child.communicate(timeout=30)
-    return runs
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1800)
-def test_kill_9_at_random_moments_of_validation_and_pseudonymization(
-    sluice: Commands, project: PseudonymizeProject, services: Services
-) -> None:
-    """Jobs that are killed three times each, at random moments behind the begin of the one or the other step."""
-    undisturbed = sluice("pipeline", "start", "config.yaml")
-    assert undisturbed.code == 0, undisturbed.err
-    whole, kept = project.outputs(undisturbed), held(services)
-    draw = random.Random(17)
-    for trial in range(10):
-        for service, seconds in (("pseudonymizer", 0.3), ("validation", 0.6)):
-            services[service].faults({"action": "delay", "seconds": seconds, "method": "POST", "times": None})
-        child = sluice.start("pipeline", "start", "config.yaml")
-        job = started(child)
-        log = project.job(job) / "job.log"
-        kills = 0
-        for step in ("step 2 validation begins", "step 3 pseudonymizer begins", "step 3 pseudonymizer begins"):
-            kills += killed_behind(
-                child, log, step, draw.uniform(0, 2.0), begun=log.read_text().count(step) if kills else 0
-            )
-            child = sluice.start("pipeline", "continue", "config.yaml", job)
-        services["pseudonymizer"].faults()
-        services["validation"].faults()
-        out, err = child.communicate(timeout=120)
-        assert child.returncode == 0, err
-        assert project.outputs(job) == whole
-        assert held(services) == kept
-        assert shown(project, job, out, err) == []
-        print(f"trial {trial}: {kills} kills")
