@@ -305,11 +305,6 @@ class Meter:
             )
         )
 
-    def retried(self) -> None:
-        """Count a repetition of which ``request`` cannot know."""
-        with self._lock:
-            self.retries += 1
-
     def requests_made(self) -> tuple[int, dict[int, int]]:
         """Return the number of repetitions, and that of requests by their time; see ``count_requests``."""
         with self._lock:

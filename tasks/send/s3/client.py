@@ -16,7 +16,6 @@ import io
 import logging
 import math
 import os
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from threading import Lock, local
@@ -34,14 +33,13 @@ from botocore.parsers import ResponseParserError
 
 from config import PipelineConfig
 from tasks.send.s3.files import FileSection
-from tasks.send.s3.refusal import Refusal, proxy_authentication
+from tasks.send.s3.refusal import Refusal, UploadGoneError, proxy_authentication
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, BusyError, RefusedError, RequestContext, place
 from tasks.shared.http.body import Body
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import parse_proxy
-from tasks.shared.http.retry import announcing, retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
@@ -104,10 +102,8 @@ class StoreClient:
         # After signing: a reverse proxy takes it away again.
         self._more = {} if user is None else {"Proxy-Authorization": f"Basic {_base64(':'.join(user))}"}
         self._bucket = s3.bucket or ""
-        self._retry = config.retry
         self._meter = meter or Meter()
         self._sleep = sleep
-        self._ends = time.monotonic() + within
         self._thread = local()
         timeout = s3.timeout.total_seconds() if timeout is None else timeout
 
@@ -139,26 +135,23 @@ class StoreClient:
         ``ServiceError`` and ``Stopped``.
         """
 
-        def attempt() -> dict[str, Any]:
+        def attempt(number: int) -> dict[str, Any]:  # each is signed anew
             stop.check()
             if body is None:
-                return self.call_once(name, **arguments)
+                return self.call_once(name, number, **arguments)
             body.seek(0)
-            return self.call_once(name, Body=body, **arguments)
+            return self.call_once(name, number, Body=body, **arguments)
 
-        # Each attempt is signed anew, so ``ServiceClient`` cannot repeat it.
-        again = retrying(
-            self._retry,
+        return self._client.repeat_call(
+            attempt,
+            retryable=lambda error: not isinstance(error, UploadGoneError),
             sleep=self._sleep or stop.sleep,
-            retryable=lambda error: isinstance(error, NetworkError | ServiceBusyError),
-            before_wait=announcing(self._meter, "send", self._retry, counts=True),
-            seconds_left=lambda: self._ends - time.monotonic(),
         )
-        return again(attempt)
 
-    def call_once(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Make a call in one attempt. The removal of an unfinished upload takes a few seconds at most, and is made
-        after a stop, too."""
+    def call_once(self, name: str, attempt: int = 1, **arguments: Any) -> dict[str, Any]:
+        """Make a call in one attempt, the number of which is given. The removal of an unfinished upload takes a few
+        seconds at most, and is made after a stop, too."""
+        self._thread.attempt = attempt
         try:
             answer: dict[str, Any] = getattr(self._boto, name)(Bucket=self._bucket, **arguments)
         except ResponseParserError:
@@ -209,6 +202,7 @@ class StoreClient:
                 content=_content(request),
                 headers=headers | self._more,
                 retry=False,
+                attempt=self._thread.attempt,
                 accept=_ANY,
                 max_answer_bytes=_MOST,
             )

@@ -161,16 +161,25 @@ class ServiceClient:
         some = self._again(retryable=lambda error: _not_a_token(error) and error.answered in statuses)
         return some(self._attempt, call)
 
-    def repeat_call(self, function: Callable[[int], T]) -> T:
+    def repeat_call(
+        self,
+        function: Callable[[int], T],
+        *,
+        retryable: Callable[[TransientError], bool] = lambda _: True,
+        sleep: Callable[[float], None] | None = None,
+    ) -> T:
         """Return the result of ``function``, repeated like a call of ``send`` while its error is transient.
 
         ``function`` gets the number of the attempt, from 1, and calls ``send`` with it and ``retry=False``. It may
-        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one.
+        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one; it is repeated
+        unless it is not ``retryable``. ``sleep`` takes seconds.
 
         Raises the last error of ``function``; ``Stopped``.
         """
         numbers = itertools.count(1)
-        return self._retrying(lambda: function(next(numbers)))
+        again = self._again if sleep is None else functools.partial(self._again, sleep=sleep)
+        some = again(retryable=lambda error: _not_a_token(error) and retryable(error))
+        return some(lambda: function(next(numbers)))
 
     @contextmanager
     def stream(

@@ -126,7 +126,7 @@ class Downloader:
         try:
             while True:
                 try:
-                    self._attempt(transfer, stop, credentials, allow_cross_origin, on_size)
+                    self._attempt(transfer, failures + 1, stop, credentials, allow_cross_origin, on_size)
                     break
                 except TransientError as error:
                     failures = 1 if transfer.furthest > reached else failures + 1
@@ -156,13 +156,13 @@ class Downloader:
             self._meter, self._client.service, _OPERATION, error,
             attempt=failures, attempts=self._retry.max_attempts, seconds=seconds,
         )  # fmt: skip
-        self._client.meter.retried()
         sleep = stop.sleep if self._sleep is None else self._sleep
         sleep(seconds)
 
     def _attempt(
         self,
         transfer: _Transfer,
+        attempt: int,
         stop: Stop,
         credentials: bool | None,
         allow_cross_origin: bool,
@@ -180,6 +180,7 @@ class Downloader:
             accept={_RANGE_NOT_SATISFIABLE} if resuming else (),
             credentials=credentials,
             allow_cross_origin=allow_cross_origin,
+            attempt=attempt,
         ) as response:
             status = response.status_code
             if resuming and status in {_PARTIAL, _RANGE_NOT_SATISFIABLE}:

@@ -84,20 +84,13 @@ def announce(
     )
 
 
-def announcing(
-    meter: Meter, service: str, rules: RetryConfig, *, counts: bool = False
-) -> Callable[[tenacity.RetryCallState, float], None]:
-    """Return a ``before_wait`` for ``retrying`` that announces each repetition, by the operation that the error names.
-
-    ``counts`` adds the repetition to the meter: for callers whose requests are first attempts for ``ServiceClient``.
-    """
+def announcing(meter: Meter, service: str, rules: RetryConfig) -> Callable[[tenacity.RetryCallState, float], None]:
+    """Return a ``before_wait`` for ``retrying`` that announces each repetition by the operation in the error."""
 
     def before_wait(state: tenacity.RetryCallState, seconds: float) -> None:
         error, attempt = state.outcome.exception() if state.outcome else None, state.attempt_number
         operation = getattr(error, "operation", None) or "call"
         announce(meter, service, operation, error, attempt=attempt, attempts=rules.max_attempts, seconds=seconds)
-        if counts:
-            meter.retried()
 
     return before_wait
 
