@@ -4,10 +4,22 @@ A chunk has at most ``bundle_chunk_size_mb`` (MiB) of text, unless a single reso
 Lines are not torn apart, since a patient's resources refer to each other, unless a line alone is too large. A line
 that brings a ``fullUrl`` which the chunk already has begins the next one: two lines may well hold the same resource,
 and a Bundle must not (invariant bdl-7), so together they would get a finding that is not in the data.
+
+Split lines into the resources to validate, unchanged, each with the ``fullUrl`` under which it is sent.
+
+Document 3 §6. Bundles that are envelopes (collection, searchset, transaction, batch) are taken apart; any other Bundle,
+a document or a history, is one resource, and whether it is a good one the service says. A resource's bytes are never
+touched. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve; the entry's
+``request`` is not sent.
+
+An item that cannot be sent (invalid JSON, no ``resourceType``, a repeated key) is an ``UnusableItem``: a finding of our
+own, which does not prevent the validation of the other resources.
 """
 
 from __future__ import annotations
 
+import re
+import uuid
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -15,7 +27,192 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple, Self
 
-from tasks.validation.items import Item, ItemEntry, UnusableItem, key_of
+import msgspec
+
+from tasks.shared.errors import DataError
+from tasks.shared.fhir.bundle import UNWRAPPED
+from tasks.shared.fhir.entries import RawEntry, read_bundle, read_entry
+from tasks.shared.fhir.long_line import LongLine
+from tasks.shared.fhir.reading import (
+    ID,
+    REASONS,
+    TYPE,
+    USUAL,
+    UnusableError,
+    ambiguous,
+    profiles_of,
+    read_head,
+)
+from tasks.shared.files.data_directory import base_name
+
+BASE: Final = "https://sluice.invalid/fhir"
+"""Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
+_AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
+_MOST_PROFILES: Final = 20
+_LONGEST_PROFILE: Final = 1_000
+_SPACE: Final = re.compile(r"\s")
+
+
+class ItemEntry(msgspec.Struct, frozen=True, gc=False):
+    """One resource to be validated: where it stood, and its entry as it is sent.
+
+    ``line`` counts from 1, ``index`` is that of the entry in the line's Bundle, ``None`` for a plain line. ``url`` is
+    the ``fullUrl`` as JSON text; the resource begins at ``resource`` in ``text`` and ends before its last byte.
+    ``size`` is what the entry adds to a Bundle, in bytes, the comma included.
+    """
+
+    line: int
+    index: int | None
+    url: bytes
+    text: bytes
+    resource: int
+    size: int
+
+
+class UnusableItem(msgspec.Struct, frozen=True, gc=False):
+    """A resource, or a whole line, that cannot be sent; ``reference`` and ``message`` quote nothing of it."""
+
+    line: int
+    index: int | None
+    reference: str
+    type: str | None = None
+    size: int = 256
+    """Bytes that it counts for, so that a file of nothing else is cut into chunks too."""
+    url: None = None
+
+    @property
+    def message(self) -> str:
+        """The reason in words."""
+        return REASONS[self.reference]
+
+
+Item = ItemEntry | UnusableItem
+
+
+@dataclass(slots=True)
+class ValidationFacts:
+    """Counts of a file that was read. ``bytes`` is the size of its content, ``skipped`` the number of Bundle entries
+    without a resource, such as a DELETE or the outcome of a search."""
+
+    lines: int = 0
+    bytes: int = 0
+    resources: int = 0
+    skipped: int = 0
+
+
+class ItemReader:
+    """Cuts the lines of one file into items and counts them in ``facts``."""
+
+    def __init__(self, file: str) -> None:
+        self._base = base_name(file)
+        self.facts = ValidationFacts()
+
+    def groups(self, lines: Iterable[tuple[int, bytes | LongLine]]) -> Iterator[list[Item]]:
+        """Yield the items of every line, in order, as one list per line; a long line, which never fits in memory, gives
+        lists of one item."""
+        facts = self.facts
+        for number, line in lines:
+            facts.lines += 1
+            if isinstance(line, LongLine):
+                facts.bytes += line.size + 1
+                for item in self._long(line, number):
+                    facts.resources += 1
+                    yield [item]
+            else:
+                facts.bytes += len(line) + 1
+                items = self._line(line, number)
+                facts.resources += len(items)
+                yield items
+
+    def _line(self, line: bytes, number: int) -> list[Item]:
+        try:
+            bundle = read_bundle(line)
+            if bundle is None or bundle.type not in UNWRAPPED:
+                return [self._item(line, number, None)]
+            return [*self._entries(bundle.entries, number)]
+        except UnusableError as problem:
+            return [UnusableItem(number, None, problem.reference, problem.type)]
+
+    def _long(self, line: LongLine, number: int) -> Iterator[Item]:
+        try:
+            if line.resource_type == "Bundle" and line.envelope().type in UNWRAPPED:
+                yield from self._entries(map(read_entry, line.entries()), number)
+            else:
+                yield self._item(line.whole(), number, None)
+        except UnusableError as problem:
+            yield UnusableItem(number, None, problem.reference, problem.type)
+        except DataError as problem:
+            if problem.reference == "resource-too-large":
+                raise
+            yield UnusableItem(number, None, _reason(problem), "Bundle")
+
+    def _entries(self, entries: Iterable[RawEntry | UnusableError], number: int) -> Iterator[Item]:
+        for index, entry in enumerate(entries):
+            try:
+                if isinstance(entry, UnusableError):
+                    raise entry
+                if entry.carries_nothing:
+                    self.facts.skipped += 1
+                else:
+                    yield self._item(entry.resource, number, index, entry.full_url)
+            except UnusableError as problem:
+                yield UnusableItem(number, index, problem.reference, problem.type)
+
+    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> ItemEntry:
+        if full_url:
+            url = msgspec.json.encode(full_url)
+            if USUAL.match(raw) is None:
+                type_and_id(raw)  # is it a resource at all?
+        else:
+            url = self._url(*type_and_id(raw), number, index)
+        text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
+        return ItemEntry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
+
+    def _url(self, kind: str, identifier: str | None, number: int, index: int | None) -> bytes:
+        if identifier is not None:
+            return f'"{BASE}/{kind}/{identifier}"'.encode()
+        position = f"{self._base}\n{number}\n{'' if index is None else index}"
+        return f'"urn:uuid:{uuid.uuid5(_NAMESPACE, position)}"'.encode()
+
+
+def key_of(raw: bytes | memoryview) -> tuple[str, str]:
+    """Type of a resource, and its ``Type/id`` (the type alone when it has no usable id); for private files only."""
+    try:
+        kind, identifier = type_and_id(raw)
+    except UnusableError as problem:
+        kind, identifier = problem.type or "", None
+    return kind, f"{kind}/{identifier}" if identifier else kind
+
+
+def shown_profiles(raw: bytes | memoryview) -> str:
+    """Return the first profiles of ``meta.profile``, sorted, without repetition and separated by spaces, or a blank
+    text; for private files only."""
+    urls = {url[:_LONGEST_PROFILE] for url in profiles_of(raw)[:_MOST_PROFILES]}
+    # A URL has no white space; what has some may not look like two.
+    return " ".join(sorted(_SPACE.sub("%20", url) for url in urls if url))
+
+
+def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]:
+    """Type and id of a resource; ``None`` for an id that is missing or could not stand in a URL."""
+    usual = USUAL.match(raw)
+    if usual is not None:
+        return usual[1].decode(), usual[2].decode()
+    read = read_head(raw)
+    kind, identifier = read.resource_type, read.id
+    named = TYPE.fullmatch(kind) is not None
+    # An id that is no string is for the service to complain about.
+    if identifier is not None and ambiguous(bytes(raw)):
+        raise UnusableError("repeated-key", type=kind if named else None)
+    if not named:
+        raise UnusableError("invalid-resource-type")
+    return kind, identifier if isinstance(identifier, str) and ID.fullmatch(identifier) else None
+
+
+def _reason(problem: DataError) -> str:
+    return problem.reference if problem.reference in REASONS else "not-json"
+
 
 HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
 TAIL: Final = b"]}"

@@ -25,9 +25,8 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
-from tasks.validation.chunks import ResourcePlace, ValidationChunk
+from tasks.validation.chunks import ResourcePlace, UnusableItem, ValidationChunk
 from tasks.validation.findings import ValidationIssue, read_outcome, wrong_with
-from tasks.validation.items import UnusableItem
 
 OPERATION: Final = "validate resources"
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}

@@ -30,10 +30,9 @@ from tasks.shared.files.data_directory import base_name
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.out_file import PART, OutFile, PartFile, as_text, can_continue, part_of, publish, size_of
 from tasks.shared.files.private_file import open_private
-from tasks.validation.chunks import ValidationChunk
+from tasks.validation.chunks import ValidationChunk, ValidationFacts, shown_profiles
 from tasks.validation.client import ChunkOutcome
 from tasks.validation.findings import OTHER, Tally, ValidationIssue
-from tasks.validation.items import ValidationFacts, shown_profiles
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"

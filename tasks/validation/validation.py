@@ -22,11 +22,10 @@ from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
-from tasks.validation.chunks import ValidationChunk, pack
+from tasks.validation.chunks import ItemReader, ValidationChunk, ValidationFacts, pack
 from tasks.validation.client import ChunkOutcome, ValidationClient
 from tasks.validation.client import service as service_of
 from tasks.validation.findings import OTHER, SEVERITIES
-from tasks.validation.items import ItemReader, ValidationFacts
 from tasks.validation.report import STATE, FileReport, Reports, assemble
 
 REPORTS: Final = "validation"

@@ -23,8 +23,7 @@ from pathlib import Path
 from config import PipelineConfig
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.report import StepReport
-from tasks.validation.chunks import pack
-from tasks.validation.items import ItemReader
+from tasks.validation.chunks import ItemReader, pack
 from tasks.validation.validation import ValidationBounds, run
 from tests.bench.data import compress, one_line, write_files
 from tests.bench.echo import MB, against_slow, in_turn, limit, ratio, serving, step_options

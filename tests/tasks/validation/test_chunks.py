@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.validation.chunks import HEAD, TAIL, ResourcePlace, ValidationChunk, pack
-from tasks.validation.items import Item, ItemEntry, ItemReader
+from tasks.validation.chunks import HEAD, TAIL, Item, ItemEntry, ItemReader, ResourcePlace, ValidationChunk, pack
 from tests.conftest import examples
 from tests.peers.validation import bundle, patient, resource
 

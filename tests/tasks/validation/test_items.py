@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.shared.fhir.long_line import lines_with_long
-from tasks.validation.items import Item, ItemEntry, ItemReader, UnusableItem, key_of
+from tasks.validation.chunks import Item, ItemEntry, ItemReader, UnusableItem, key_of
 from tests.peers.validation import bundle, patient, resource
 
 
