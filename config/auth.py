@@ -42,16 +42,20 @@ HeaderName = Annotated[str, KeyKind.TEXT, BeforeValidator(_read_header_name)]
 
 
 class AuthConfig(ConfigBlock):
-    """Credentials of one service. The rules that join several keys are in ``config.rules``."""
+    """``auth``: Basic Auth or OAuth 2.0 client credentials; an API key goes together with both.
 
-    username: Username | None = Field(None, description="Basic Auth user name")
+    The rules that join several keys are in ``config.rules``.
+    """
+
+    username: Username | None = Field(None, examples=["sluice"], description="Basic Auth user name")
     password: Secret | None = Field(None, description="Basic Auth password")
     oauth_issuer_uri: BaseUrl | None = Field(
         None,
+        examples=["https://login.hospital.example/realms/research"],
         description="OAuth 2.0 issuer. When set, bearer tokens are fetched with client credentials instead of "
         "Basic Auth",
     )
-    oauth_client_id: Text | None = Field(None, description="OAuth 2.0 client id")
+    oauth_client_id: Text | None = Field(None, examples=["sluice"], description="OAuth 2.0 client id")
     oauth_client_secret: Secret | None = Field(None, description="OAuth 2.0 client secret")
     api_key: Secret | None = Field(
         None,

@@ -34,6 +34,7 @@ class KeyInfo:
     key: str
     kind: KeyKind
     default: Any
+    example: Any
     description: str
     minimum: int | timedelta | None
     maximum: int | None
@@ -54,6 +55,16 @@ class KeyInfo:
     def default_text(self) -> str:
         """Return the default as written in a file; empty if there is none."""
         return show(self.default)
+
+    @property
+    def example_text(self) -> str:
+        """Return a value as written in a file: the example of the model, a variable for a secret, or the default."""
+        if self.example is not None:
+            return show(self.example)
+        if self.secret:
+            service, _, name = self.key.removeprefix("services.").partition(".auth.")
+            return f"${{{service}_{name.removeprefix('oauth_')}}}".upper()
+        return self.default_text
 
     @property
     def range_text(self) -> str:
@@ -92,14 +103,15 @@ def show(value: Any) -> str:
 
 
 @cache
-def _described() -> tuple[KeyInfo | tuple[str, type[ConfigBlock]], ...]:
+def described() -> tuple[KeyInfo | tuple[str, type[ConfigBlock]], ...]:
+    """Return every block, as its path and model, and every key, in the order of the documentation."""
     return tuple(_walk(PipelineConfig, ""))
 
 
 @cache
 def describe_keys() -> tuple[KeyInfo, ...]:
     """Return every key, in the order of the documentation."""
-    return tuple(entry for entry in _described() if isinstance(entry, KeyInfo))
+    return tuple(entry for entry in described() if isinstance(entry, KeyInfo))
 
 
 @cache
@@ -111,7 +123,7 @@ def keys_by_name() -> dict[str, KeyInfo]:
 @cache
 def blocks() -> dict[str, type[ConfigBlock]]:
     """Return every block by its dotted path; the root is the empty path."""
-    return dict(entry for entry in _described() if not isinstance(entry, KeyInfo))
+    return dict(entry for entry in described() if not isinstance(entry, KeyInfo))
 
 
 @cache
@@ -202,6 +214,7 @@ def _describe(key: str, field: FieldInfo) -> KeyInfo:
         key=key,
         kind=kind,
         default=field.get_default(call_default_factory=False),
+        example=field.examples[0] if field.examples else None,
         description=field.description or "",
         minimum=lowest if isinstance(lowest, int | timedelta) else None,
         maximum=highest if isinstance(highest, int) else None,

@@ -77,10 +77,12 @@ Level = Annotated[CompressionLevel, KeyKind.CHOICE, BeforeValidator(one_of(Compr
 
 
 class PipelineBlock(ConfigBlock):
-    """``pipeline``."""
+    """``pipeline``: the steps of a job."""
 
     enabled_steps: Annotated[tuple[Step, ...], KeyKind.LIST] = Field(
-        (), description="The steps, in order: exactly one import step first. Required"
+        (),
+        examples=[("extractor", "pseudonymizer", "wait", "send")],
+        description="The steps, in order: exactly one import step first. Required",
     )
     shards: Annotated[int | Literal["auto"], KeyKind.SHARDS, BeforeValidator(read_shards)] = Field(
         1,
@@ -89,6 +91,7 @@ class PipelineBlock(ConfigBlock):
     )
     shard_deployment: Text | None = Field(
         None,
+        examples=["pipeline/shards"],
         description="Deployment that runs the shards, as `flow/deployment`; its work pool decides where. Default: the "
         "deployment of the run itself; a job started on the command line uses processes of its machine",
     )
@@ -100,7 +103,7 @@ class PipelineBlock(ConfigBlock):
 
 
 class RetryConfig(ConfigBlock):
-    """``retry``: wait = min(initial * 2^attempt, max)."""
+    """``retry``: repeats of a failed request, with wait = min(initial * 2^attempt, max)."""
 
     max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in all, the first one included")
     initial_backoff_ms: Integer = Field(1000, ge=0, description="Wait before the second attempt (milliseconds)")
@@ -108,10 +111,11 @@ class RetryConfig(ConfigBlock):
 
 
 class TlsConfig(ConfigBlock):
-    """``tls``: applies to every outgoing HTTP client."""
+    """``tls``: for every outgoing connection."""
 
     ca_cert_path: FilePath | None = Field(
         None,
+        examples=["${CA_BUNDLE}"],
         description="PEM bundle of additional CA or server certificates. The system's CAs stay trusted",
     )
     insecure_skip_verify: Boolean = Field(
@@ -120,7 +124,7 @@ class TlsConfig(ConfigBlock):
 
 
 class CompressionConfig(ConfigBlock):
-    """``compression``: of the NDJSON files a job writes."""
+    """``compression``: zstd compression of the NDJSON files that a job writes."""
 
     enabled: Boolean = Field(
         True, description="Write NDJSON files compressed with zstd (`.ndjson.zst`). Both forms are always read"
@@ -129,7 +133,7 @@ class CompressionConfig(ConfigBlock):
 
 
 class LimitsConfig(ConfigBlock):
-    """``limits``: what a job reads."""
+    """``limits``: what a job reads at most."""
 
     max_resource_mb: Integer = Field(
         64,
@@ -155,9 +159,10 @@ class PipelineConfig(ConfigBlock):
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     report: ReportConfig = Field(default_factory=ReportConfig)
-    jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")
+    jobs_dir: FilePath = Field(Path("jobs"), examples=["./jobs"], description="Directory of job state and data files")
     server_linger: DurationOrZero | None = Field(
         None,
+        examples=["PT1M"],
         description="How long the Prefect server of the jobs directory stays after the last command, for the next one; "
         "0 means not at all. Default: PT1M where the command's output is a terminal, else 0",
     )

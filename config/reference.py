@@ -228,6 +228,8 @@ def _key(info: KeyInfo) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": info.description} | _shape(info)
     if info.default is not None and info.default != ():
         schema["default"] = to_jsonable_python(info.default)
+    if info.example is not None:
+        schema["examples"] = to_jsonable_python([info.example])
     return schema
 
 

@@ -36,7 +36,7 @@ Quasi = Annotated[QuasiIdentifier, KeyKind.CHOICE, BeforeValidator(one_of(QuasiI
 
 
 class ReportConfig(ConfigBlock):
-    """``report``: what a person sees before data leave, and what is said of people."""
+    """``report``: the release report, which a person sees before data leave."""
 
     enabled: Boolean = Field(
         True,
@@ -59,11 +59,29 @@ class ReportConfig(ConfigBlock):
         le=10,
         description="Number of leading characters of the postal code that count as the region of a patient",
     )
-    purpose: Text | None = Field(None, description="Purpose of the data, shown in the report (GDPR Art. 30)")
-    legal_basis: Text | None = Field(None, description="Legal basis for sending the data, shown in the report")
-    retention: Text | None = Field(None, description="How long the recipient keeps the data, shown in the report")
-    contact: Text | None = Field(None, description="Whom to ask about the release, shown in the report")
-    recipient: Text | None = Field(None, description="Recipient of the data, shown in the report")
+    purpose: Text | None = Field(
+        None,
+        examples=["Quality of care after a hip replacement"],
+        description="Purpose of the data, shown in the report (GDPR Art. 30)",
+    )
+    legal_basis: Text | None = Field(
+        None,
+        examples=["Broad consent, GDPR Art. 6(1)(a) and 9(2)(a)"],
+        description="Legal basis for sending the data, shown in the report",
+    )
+    retention: Text | None = Field(
+        None,
+        examples=["Until 2036, then deleted"],
+        description="How long the recipient keeps the data, shown in the report",
+    )
+    contact: Text | None = Field(
+        None,
+        examples=["data-steward@hospital.example"],
+        description="Whom to ask about the release, shown in the report",
+    )
+    recipient: Text | None = Field(
+        None, examples=["Research project Demo"], description="Recipient of the data, shown in the report"
+    )
     reviewers: Integer = Field(
         1,
         ge=1,
@@ -77,9 +95,12 @@ class ReportConfig(ConfigBlock):
     )
     copy_to: FilePath | None = Field(
         None,
+        examples=["/srv/release-reports"],
         description="Directory that gets a copy of each report (mode 0640, group of the directory), for people "
         "without a shell on the machine",
     )
     link: Url | None = Field(
-        None, description="Beginning of the URL under which the site serves `copy_to`; shown in form and artifact"
+        None,
+        examples=["https://intranet.hospital.example/release-reports/"],
+        description="Beginning of the URL under which the site serves `copy_to`; shown in form and artifact",
     )

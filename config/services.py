@@ -72,10 +72,12 @@ FormatKey = Annotated[OutputFormat, KeyKind.CHOICE, BeforeValidator(one_of(Outpu
 
 
 class ExtractorConfig(ConfigBlock):
-    """``services.extractor``: the client of the extraction server."""
+    """``services.extractor``: the extraction server."""
 
     base_url: RootUrl | None = Field(
-        None, description="Extraction server URL, without `/fhir`. Required if the extractor step is enabled"
+        None,
+        examples=["https://extraction.hospital.example"],
+        description="Extraction server URL, without `/fhir`. Required if the extractor step is enabled",
     )
     auth: AuthConfig = Field(default_factory=AuthConfig)
     extraction_timeout: Duration = Field(
@@ -111,10 +113,12 @@ class ExtractorConfig(ConfigBlock):
 
 
 class PseudonymizerConfig(ConfigBlock):
-    """``services.pseudonymizer``."""
+    """``services.pseudonymizer``: the pseudonymization service."""
 
     url: RootUrl | None = Field(
-        None, description="Server root URL, without `/fhir`. Required if the pseudonymizer step is enabled"
+        None,
+        examples=["https://pseudonyms.hospital.example"],
+        description="Server root URL, without `/fhir`. Required if the pseudonymizer step is enabled",
     )
     bundle_split_threshold_mb: Integer = Field(10, ge=1, le=100, description="Bundles larger than this (MiB) are split")
     timeout: Duration = Field(
@@ -126,6 +130,7 @@ class PseudonymizerConfig(ConfigBlock):
     auth: AuthConfig = Field(default_factory=AuthConfig)
     anonymization_config: FilePath | None = Field(
         None,
+        examples=["anonymization.yaml"],
         description="Anonymization YAML file, sent with each request (needs pseudonymization service 2.34.0 or "
         "later). Without it the service uses its own file. `--anonymization-config` overrides it",
     )
@@ -135,19 +140,24 @@ class PseudonymizerConfig(ConfigBlock):
     )
     kept_identifiers: Annotated[tuple[FilledText, ...], KeyKind.LIST] = Field(
         (),
+        examples=[("https://hospital.example/sid/pseudonym", "Practitioner.name")],
         description="Identifier systems (URLs) and paths (`Practitioner.name`) that are kept on purpose: counted and "
         "shown, no stop",
     )
 
 
 class FlatteningConfig(ConfigBlock):
-    """``services.flattening``."""
+    """``services.flattening``: the flattening service."""
 
     service_url: RootUrl | None = Field(
-        None, description="Flattening service URL, without `/fhir`. Required if the flattening step is enabled"
+        None,
+        examples=["https://flattening.hospital.example"],
+        description="Flattening service URL, without `/fhir`. Required if the flattening step is enabled",
     )
     lookup_path: FilePath | None = Field(
-        None, description="Lookup table file (JSON). Required if the flattening step is enabled"
+        None,
+        examples=["lookup.json"],
+        description="Lookup table file (JSON). Required if the flattening step is enabled",
     )
     formats: Annotated[tuple[FormatKey, ...], KeyKind.LIST] = Field(
         (OutputFormat.CSV,),
@@ -177,21 +187,29 @@ class FlatteningConfig(ConfigBlock):
 class TransferConfig(ConfigBlock):
     """``services.send.transfer``: only for ``transfer_load``."""
 
-    project_identifier: Text | None = Field(None, description="Project identifier. Required in `transfer_load`")
+    project_identifier: Text | None = Field(
+        None, examples=["heart-failure"], description="Project identifier. Required in `transfer_load`"
+    )
     organization_identifier: Text | None = Field(
-        None, description="Organization identifier. Required in `transfer_load`"
+        None, examples=["hospital.example"], description="Organization identifier. Required in `transfer_load`"
     )
 
 
 class S3Config(ConfigBlock):
     """``services.send.s3``: only for ``s3_upload``."""
 
-    bucket: Text | None = Field(None, description="Bucket. Required in `s3_upload`")
-    region: Text | None = Field(None, description="Region. Required in `s3_upload`")
-    access_key_id: Text | None = Field(None, description="Access key. Required in `s3_upload`")
-    secret_access_key: Secret | None = Field(None, description="Secret key. Required in `s3_upload`")
+    bucket: Text | None = Field(None, examples=["research-results"], description="Bucket. Required in `s3_upload`")
+    region: Text | None = Field(None, examples=["eu-central-1"], description="Region. Required in `s3_upload`")
+    access_key_id: Text | None = Field(
+        None, examples=["${S3_ACCESS_KEY_ID}"], description="Access key. Required in `s3_upload`"
+    )
+    secret_access_key: Secret | None = Field(
+        None, examples=["${S3_SECRET_ACCESS_KEY}"], description="Secret key. Required in `s3_upload`"
+    )
     endpoint: BaseUrl | None = Field(
-        None, description="URL of an S3-compatible store. Empty means the default public service"
+        None,
+        examples=["https://store.project.example"],
+        description="URL of an S3-compatible store. Empty means the default public service",
     )
     use_path_style: Boolean = Field(False, description="Path-style addressing, which many S3-compatible stores need")
     timeout: Duration = Field(
@@ -199,7 +217,7 @@ class S3Config(ConfigBlock):
         ge=SHORTEST,
         description="Limit of one request (a file, or a part of one), from connecting to the last byte of the answer",
     )
-    prefix: Text | None = Field(None, description="Put in front of every object key")
+    prefix: Text | None = Field(None, examples=["incoming"], description="Put in front of every object key")
 
 
 class SendConfig(ConfigBlock):
@@ -207,10 +225,12 @@ class SendConfig(ConfigBlock):
 
     send_as: ModeKey | None = Field(
         None,
+        examples=[SendMode.DIRECT_RESOURCE_LOAD],
         description="`direct_resource_load`, `transfer_load` or `s3_upload`. Required if the send step is enabled",
     )
     url: RootUrl | None = Field(
         None,
+        examples=["https://fhir.project.example"],
         description="FHIR server root URL, without `/fhir`. Required for `direct_resource_load` and "
         "`transfer_load`, ignored for `s3_upload`",
     )
@@ -236,9 +256,13 @@ class SendConfig(ConfigBlock):
 
 
 class ValidationConfig(ConfigBlock):
-    """``services.validation``."""
+    """``services.validation``: the validation service."""
 
-    url: BaseUrl | None = Field(None, description="Validation service URL. Required if the validation step is enabled")
+    url: BaseUrl | None = Field(
+        None,
+        examples=["https://validator.hospital.example"],
+        description="Validation service URL. Required if the validation step is enabled",
+    )
     max_concurrent_requests: Integer = Field(4, ge=1, description="Requests in flight at once")
     bundle_chunk_size_mb: Integer = Field(10, ge=1, description="Size (MiB) of the Bundles that are sent")
     fail_on_error: Boolean = Field(
@@ -247,21 +271,22 @@ class ValidationConfig(ConfigBlock):
 
 
 class LocalImportConfig(ConfigBlock):
-    """``services.local_import``."""
+    """``services.local_import``: a directory of NDJSON files."""
 
-    dir: FilePath | None = Field(None, description="Default import directory. `--dir` overrides it")
+    dir: FilePath | None = Field(None, examples=["data"], description="Default import directory. `--dir` overrides it")
     recursive: Boolean = Field(
         False, description="Look for NDJSON files in subdirectories too, not in the top level only"
     )
 
 
 class HttpImportConfig(ConfigBlock):
-    """``services.http_import``."""
+    """``services.http_import``: files behind URLs."""
 
     urls: Annotated[tuple[Url, ...], KeyKind.LIST] = Field(
         (),
         # A download link often carries its permission in the query.
         repr=False,
+        examples=[("https://files.hospital.example/patients.ndjson",)],
         description="URLs to download, when none is given on the command line",
     )
     stall_timeout: StallTimeout = Field(
@@ -293,13 +318,25 @@ class EnrichmentRule(ConfigBlock):
     attributes_to_add: tuple[AttributeToAdd, ...] = Field((), description="Attributes to add to the group")
 
 
+_RULE = {
+    "group_reference": "https://www.medizininformatik-initiative.de/fhir/core/modul-person/StructureDefinition/Patient",
+    "create_if_not_exists": {"group_name": "Patient"},
+    "attributes_to_add": [{"attribute_ref": "Patient.identifier", "must_have": False, "linked_groups": []}],
+}
+
+
 class CrtdlPreprocessingConfig(ConfigBlock):
-    """``services.crtdl_preprocessing``. ``config.enrichments.enrichment_rules`` reads the rules of either form."""
+    """``services.crtdl_preprocessing``: attributes that are added to the CRTDL before the extraction.
+
+    ``config.enrichments.enrichment_rules`` reads the rules of either form.
+    """
 
     enabled: Boolean = Field(False, description="Enrich the CRTDL before it is used")
-    enrichments_path: FilePath | None = Field(None, description="JSON file with enrichment rules")
+    enrichments_path: FilePath | None = Field(
+        None, examples=["enrichments.json"], description="JSON file with enrichment rules"
+    )
     enrichments: Annotated[tuple[EnrichmentRule, ...], KeyKind.RULES] | None = Field(
-        None, description="Inline enrichment rules. Not together with `enrichments_path`"
+        None, examples=[(_RULE,)], description="Inline enrichment rules. Not together with `enrichments_path`"
     )
 
 

@@ -1,29 +1,44 @@
-"""A first configuration for some steps: ``config/example.yaml`` with just the blocks that these steps need.
+"""The example of every key, ``config/example.yaml``, and a first configuration for some steps.
 
-Texts and values stand in the example alone, which a test keeps complete; here is what of it is shown and switched on.
+Comments are the descriptions of the models, and values their examples. They come from the walk that makes the reference
+page and the JSON Schema, too: ``python -m config.template > config/example.yaml``.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import yaml
 
 from config.auth import BASIC
 from config.document import Scalar, parse_document
+from config.fields import KeyKind
+from config.keys import KeyInfo, described
 from config.rules import required
 from config.services import SendMode
 from config.steps import STEPS, Role, has_role
 
-EXAMPLE = Path(__file__).with_name("example.yaml")
-
-_KEY = re.compile(r"(?P<indent> *)(?P<off>#?)(?P<name>[a-z][a-z0-9_]*):(?P<value>.*)")
 _PLAIN = re.compile(r"[A-Za-z0-9/.$][^\s#'\"{}\[\],&*!|>%@`]*(\$\{\w+\}[^\s#'\"{}\[\],]*)*")
+_HEADING = """\
+# yaml-language-server: $schema=pipeline.schema.json
+#
+# Generated from the models: python -m config.template > config/example.yaml
+#
+# A configuration of Sluice with every key. A line that begins with "#" and a letter or "-" right after it is a key
+# that is switched off: remove the "#" to set it. Every key can also be set by an environment variable: APP_ and its
+# path in capitals, for example APP_SERVICES_SEND_URL. docs/configuration.md explains every key.
+"""
 
 SIGNED_IN = tuple(name for name, step in STEPS.items() if step.signs_in)
 """Steps whose service usually asks for a user name and a password."""
+
+FIRST = ("extractor", "pseudonymizer", "send")
+"""Steps whose keys are set in the example."""
 
 TERMS = tuple(f"report.{name}" for name in ("purpose", "legal_basis", "recipient", "retention", "contact"))
 """What a reviewer asks about before data leave, shown on the first screen of the release report."""
@@ -34,9 +49,8 @@ class ExampleEntry:
     """A key of the example: what is said above it, how it is written, and what is below it."""
 
     path: str
-    indent: str
-    said: list[str]
-    value: str
+    said: str
+    value: str = ""
     below: list[ExampleEntry] = field(default_factory=list)
 
     @property
@@ -44,25 +58,50 @@ class ExampleEntry:
         """Return the last part of the path."""
         return self.path.rpartition(".")[2]
 
+    @property
+    def indent(self) -> str:
+        """Return the white space before the key."""
+        return "  " * self.path.count(".")
+
 
 def example() -> dict[str, ExampleEntry]:
     """Return every key and block of the example by its path, in its order."""
     found: dict[str, ExampleEntry] = {}
-    open_: list[ExampleEntry] = []
-    said: list[str] = []
-    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
-        match = _KEY.fullmatch(line)
-        if match is None:
-            said = [*said, line.strip()] if line.strip().startswith("# ") else []
-            continue
-        open_ = [entry for entry in open_ if len(entry.indent) < len(match["indent"])]
-        path = ".".join([*(entry.name for entry in open_), match["name"]])
-        entry = found[path] = ExampleEntry(path, match["indent"], said, match["value"].strip())
-        if open_:
-            open_[-1].below.append(entry)
-        open_.append(entry)
-        said = []
+    for one in described():
+        if isinstance(one, KeyInfo):
+            entry = ExampleEntry(one.key, one.description.replace("`", ""), _value(one))
+        else:
+            path, model = one
+            said = (model.__doc__ or "").partition("\n")[0].partition(": ")[2].replace("`", "")
+            step = path.removeprefix("services.")
+            entry = ExampleEntry(
+                path, said[:1].upper() + said[1:].rstrip(".") + (f" (step: {step})" if step in STEPS else "")
+            )
+        found[entry.path] = entry
+        if (above := found.get(entry.path.rpartition(".")[0])) is not None and above is not entry:
+            above.below.append(entry)
     return found
+
+
+def _value(info: KeyInfo) -> str:
+    if info.kind is not KeyKind.RULES:
+        return info.example_text
+    return "\n" + yaml.safe_dump(list(info.example), sort_keys=False).rstrip()
+
+
+def render_example() -> str:
+    """Return the example: the keys of ``FIRST`` are set, all others switched off."""
+    active = {*to_fill_in(FIRST, SendMode.DIRECT_RESOURCE_LOAD), "pipeline.enabled_steps"}
+    active |= {f"services.{step}.auth.{name}" for step in FIRST if step in SIGNED_IN for name in BASIC}
+    lines: list[str] = []
+    for entry in example()[""].below:
+        lines += ["", *_comment_lines(entry), f"{entry.name}:"] if entry.below else [""]
+        if not entry.below:
+            lines += _shown(entry, active, {}, on=False)
+        for below in entry.below:
+            lines += [""] if below.below and below is not entry.below[0] else []
+            lines += _shown(below, active, {}, on=bool(below.below) or _on(below, active))
+    return _HEADING + "\n".join(lines) + "\n"
 
 
 def to_fill_in(steps: Sequence[str], mode: SendMode) -> list[str]:
@@ -102,7 +141,7 @@ def template(
             active |= {f"services.{step}.auth.{name}" for name in BASIC}
     services = [entries[f"services.{step}"] for step in STEPS if step in steps and f"services.{step}" in entries]
     lines = [f"# {line}".rstrip() for line in heading]
-    lines += ["", "# What the pipeline talks to." if services else "", *(["services:"] if services else [])]
+    lines += ["", *([*_comment_lines(entries["services"]), "services:"] if services else [])]
     for entry in services:
         lines += [*_shown(entry, active, given, on=True), ""]
     if any(key.startswith("report.") for key in given):
@@ -123,8 +162,11 @@ def template(
 def _shown(entry: ExampleEntry, active: Collection[str], given: Mapping[str, str], *, on: bool) -> Iterator[str]:
     yield from _comment_lines(entry)
     off = "" if on else "#"
-    value = _written(given[entry.path], entry.value) if entry.path in given else entry.value
+    value, *more = (_written(given[entry.path], entry.value) if entry.path in given else entry.value).split("\n")
     yield f"{entry.indent}{off}{entry.name}:{f' {value}' if value else ''}"
+    for line in more:
+        text = line.lstrip()
+        yield f"{entry.indent}  {line[: len(line) - len(text)]}{off}{text}"
     for below in entry.below:
         yield from _shown(below, active, given, on=_on(below, active))
 
@@ -134,7 +176,8 @@ def _on(entry: ExampleEntry, active: Collection[str]) -> bool:
 
 
 def _comment_lines(entry: ExampleEntry) -> list[str]:
-    return [f"{entry.indent}{line}" for line in entry.said]
+    """Return what is said of an entry as comments of at most 120 characters."""
+    return [f"{entry.indent}# {line}" for line in textwrap.wrap(entry.said, 118 - len(entry.indent))]
 
 
 def _written(value: str, before: str) -> str:
@@ -156,3 +199,7 @@ def variables(text: str) -> list[str]:
     """Return the variables on active lines of a configuration, in order."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     return list(dict.fromkeys(re.findall(r"(?<!\$)\$\{(\w+)\}", "\n".join(lines))))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_example())

@@ -143,7 +143,7 @@ def _ask_step_settings(step: str, wanted: Wanted) -> None:
     """Ask for the settings of this step, after a line about the service it uses."""
     known = example()
     if (block := known.get(f"services.{step}")) is not None:
-        print_line("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
+        print_line("\n" + block.said)
     if has_role(step, Role.SEND):
         key, modes = "services.send.send_as", click.Choice([str(mode) for mode in SendMode])
         question = f"{key} ({', '.join(modes.choices)})"

@@ -17,6 +17,7 @@ from config import STEPS, describe_keys, load_config
 from config.deprecated import DEPRECATED
 from config.keys import blocks
 from config.reference import json_schema, render, render_schema
+from config.template import render_example
 from tests.config.conftest import MINIMAL, Load
 
 HERE = Path(config.__file__).parent
@@ -109,11 +110,16 @@ BASIC, OAUTH = ("username", "password"), ("oauth_issuer_uri", "oauth_client_id",
 
 
 class TestExample:
+    def test_it_is_current(self) -> None:
+        assert EXAMPLE.read_text(encoding="utf-8") == render_example(), (
+            "python -m config.template > config/example.yaml"
+        )
+
     def test_it_loads_as_it_is(self) -> None:
         loaded = load_config(EXAMPLE, environ=VARIABLES)
         assert loaded.warnings == ()
         assert loaded.config.services.extractor.auth.scheme == "basic"
-        assert loaded.config.services.send.auth.scheme == "oauth2"
+        assert loaded.config.services.send.auth.scheme == "basic"
 
     def test_it_holds_every_key_and_the_keys_of_a_rule(self) -> None:
         tree = yaml.safe_load(example())
@@ -133,14 +139,12 @@ class TestExample:
         assert loaded.warnings == ()
 
     def test_switched_off_keys_show_their_defaults_where_they_have_one(self) -> None:
-        # enabled, must_have and friends differ on purpose nowhere but here.
-        switched = {"services.crtdl_preprocessing.enabled"}
         tree = yaml.safe_load(example())
         for info in describe_keys():
             here: Any = tree
             for name in info.key.split("."):
                 here = here[name]
-            if info.default_text and info.kind.value in {"int", "bool", "duration"} and info.key not in switched:
+            if info.default_text and info.kind.value in {"int", "bool", "duration"}:
                 assert str(here).lower() == info.default_text.lower(), info.key
 
     def test_every_key_has_a_comment_near_it(self) -> None:

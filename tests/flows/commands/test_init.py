@@ -77,7 +77,7 @@ def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     out = capsys.readouterr().out
     assert "did you mean send?" in out
     assert out.index("\nA directory of NDJSON files (step: local_import)\n") < out.index("services.local_import.dir")
-    assert out.index("\nWhere results go (step: send)\n") < out.index("services.send.send_as (")
+    assert out.index("S3-compatible bucket (step: send)\n") < out.index("services.send.send_as (")
     assert "User name, such as sluice. Enter - if the service needs none.\nservices.send.auth.username [-]: " in out
     assert "must begin with http:// or https://" in out
     assert "set these variables" not in out
