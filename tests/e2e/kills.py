@@ -6,10 +6,12 @@ must be what an undisturbed one is: no finished file was made again, and nothing
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -30,7 +32,7 @@ from tests.peers.bridge import Bridge
 from tests.peers.sandbox import Sandboxed
 
 TIMES = LeaseTimes(lease=25.0, renew=2.0, retry=1.0, beat=2.0, give_up=18.0, sure=6.0)
-"""Less than half of the real ones, with which the journey ``directory`` is killed."""
+"""Less than half of the real ones, which the journey ``directory`` uses."""
 HELD = 3600.0
 """Seconds for which a service holds a request: longer than any test."""
 UNFINISHED = (".part", ".partial", ".tmp")
@@ -54,7 +56,9 @@ class Moment:
     each: int = 1
     """What a held request counts."""
     together: int = 1
-    """Requests that are under way at once: what was answered and not kept yet comes again, too."""
+    """Requests that may be answered and not kept yet: they come again, too."""
+    at_once: int = 1
+    """Requests at once."""
     files: range = range(10**6)
     """Finished files that there must be."""
 
@@ -122,17 +126,28 @@ class HeldServices:
             for document, line in documents
         )
 
+    def extractions(self) -> list[str]:
+        """Return the ids of the server's extractions, oldest first."""
+        jobs = [entry["resource"] for entry in self._get("/fhir/Task").json().get("entry", ())]
+        return [str(job["id"]) for job in sorted(jobs, key=lambda job: str(job["authoredOn"]))]
+
+    def submit(self, query: Path) -> str:
+        """Submit an extraction as another client does, and return its status URL when it is complete."""
+        value = {"name": "crtdl", "valueBase64Binary": base64.b64encode(query.read_bytes()).decode()}
+        body = {"resourceType": "Parameters", "parameter": [value]}
+        taken = httpx.post(f"{self.urls['extraction']}/fhir/$extract-data", json=body, trust_env=False, timeout=60)
+        url = str(taken.raise_for_status().headers["content-location"])
+        wait_until(lambda: self._get(url).status_code == 200, 60)
+        return url
+
     def extracted(self) -> dict[str, bytes]:
         """Return the result files of the last extraction, by name."""
+        urls = [one["url"] for one in self._get(f"/fhir/__status/{self.extractions()[-1]}").json()["output"]]
+        return {url.rpartition("/")[2]: self._get(url).content for url in urls}
 
-        def get(url: str) -> httpx.Response:
-            return httpx.get(url, trust_env=False, timeout=60).raise_for_status()
-
-        server = self["extraction"].url
-        jobs = [entry["resource"] for entry in get(f"{server}/fhir/Task").json()["entry"]]
-        last = max(jobs, key=lambda job: str(job["authoredOn"]))["id"]
-        urls = [one["url"] for one in get(f"{server}/fhir/__status/{last}").json()["output"]]
-        return {url.rpartition("/")[2]: get(url).content for url in urls}
+    def _get(self, what: str) -> httpx.Response:
+        url = self["extraction"].url + what if what.startswith("/") else what
+        return httpx.get(url, trust_env=False, timeout=60).raise_for_status()
 
     def objects(self, job: str) -> dict[str, tuple[int, str]]:
         """Return the size and the SHA-256 of a job's objects in the bucket, by name."""
@@ -204,8 +219,8 @@ class WorkerRun:
         self.job = ""
         self.dead = 0
 
-    def start(self, crtdl: str | Path) -> str:
-        parameters = {"config": str(self._sluice.cwd / "config.yaml"), "crtdl": str(crtdl)}
+    def start(self, crtdl: str | Path = "", **given: str) -> str:
+        parameters = {"config": str(self._sluice.cwd / "config.yaml"), "crtdl": str(crtdl), **given}
         self.job = run_deployment(self.prefect, self.deployed, parameters)
         return self.job
 
@@ -241,6 +256,8 @@ class WorkerRun:
     def go_on(self, job: str, *words: str, lapses: bool = True) -> None:
         """``pipeline continue`` beside the living worker. A lease that has to lapse is watched first."""
         here = self.living.environment
+        if lapses and not self.lapses:
+            wait_until(lambda: self._sluice.status(job)["state"] == "interrupted", 60)
         ran = self._sluice("pipeline", "continue", "config.yaml", job, *words, env=here, timeout=200)
         assert ran.code == 0, ran.err
         assert ("waiting for a sign of life" in ran.err) is (lapses and self.lapses > 0), ran.err
@@ -279,9 +296,11 @@ class DisturbedJob:
     id: str = ""
     finished: dict[Path, tuple[int, int]] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
-    """Kills by step."""
-    again: Counter[str] = field(default_factory=Counter)
-    """What may come again, by service."""
+    """Kills by step; those between steps under no name."""
+    again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Requests that may come again, by service and method."""
+    done: dict[str, int] = field(default_factory=dict)
+    """How often each step had begun that was complete before a kill."""
 
     @property
     def directory(self) -> Path:
@@ -292,7 +311,7 @@ class DisturbedJob:
         path = self.directory / "job.log"
         return path.read_text() if path.exists() else ""
 
-    def reaches(self, condition: Callable[[], bool], seconds: float = 150) -> None:
+    def reaches(self, condition: Callable[[], bool]) -> None:
         """Wait for a moment of the job, which must not end before."""
 
         def there() -> bool:
@@ -302,7 +321,7 @@ class DisturbedJob:
             assert runs, self.log
             return False
 
-        wait_until(there, seconds)
+        wait_until(there, 150)
 
     def dies_at(self, moment: Moment) -> None:
         """Wait until the step is in its middle, and kill whoever runs it."""
@@ -317,35 +336,48 @@ class DisturbedJob:
         assert f" {moment.step} begins" in self.log
         assert f" {moment.step} is complete" not in self.log
         self.run.die()
-        self.died(moment, self.services.struck(moment.service) if moment.service else 0)
+        held = self.services.struck(moment.service) if moment.service in self.services.urls else 0
+        self.again[moment.service, moment.method] += moment.each * max(held, moment.together)
+        self.died(moment.step)
         self.services.release()
 
-    def died(self, moment: Moment, held: int) -> None:
-        """Note what a kill leaves, and that no finished file was made again until then."""
+    def dies_anywhere(self, moments: Iterable[Moment]) -> None:
+        """Note what a kill at any moment leaves: requests of the step that was running may come again."""
+        runs = [line.split()[-2] for line in self.log.splitlines() if line.endswith(" begins")][-1:]
+        step = "".join(name for name in runs if f" {name} is complete" not in self.log)
+        for moment in moments:
+            if moment.step == step:
+                self.again[moment.service, moment.method] += moment.each * max(moment.at_once, moment.together)
+        self.died(step)
+
+    def died(self, step: str) -> None:
+        """Note what is finished after a kill in a step, and that nothing finished was made again until then."""
         self.unchanged()
         self.finished |= {path: facts(path) for path in outputs(self.directory)} if self.id else {}
-        self.begun[moment.step] += 1
-        self.again[moment.service] += moment.each * max(held, moment.together)
+        self.begun[step] += 1
+        complete = set(re.findall(r" step \d+ (\w+) is complete", self.log))
+        self.done = {name: self.log.count(f" {name} begins") for name in complete} | self.done
 
-    def may_repeat(self, service: str, steps: list[str]) -> int:
-        """Return how many requests may come again: those that were held, and what looks at the service."""
+    def may_repeat(self, service: str, method: str, steps: list[str]) -> int:
+        """Return how many requests may come again: those that were under way, and what looks at the service."""
         asking = max((steps.index(step) for step in steps if step == service), default=-1)
-        before = sum(count for step, count in self.begun.items() if steps.index(step) <= asking)
-        return self.again[service] + LOOKS.get(service, (0, 0))[1] * (before + self.begun[service])
+        before = sum(count for step, count in self.begun.items() if not step or steps.index(step) <= asking)
+        return self.again[service, method] + LOOKS.get(service, (0, 0))[1] * (before + self.begun[service])
 
     def unchanged(self) -> None:
         """Assert that finished files were not made again."""
         assert [path.name for path, before in self.finished.items() if facts(path) != before] == []
 
     def complete(self, steps: Iterable[str], *, exact: bool = True) -> None:
-        """Wait for the end. Each step began once, and again after a kill in it; ``exact``: this is known of each."""
+        """Wait for the end. Each step began once, and again after a kill in it; ``exact``: all kills were in a step."""
         self.run.completes()
         self.unchanged()
         assert [path for path in self.directory.rglob("*") if path.name.endswith(UNFINISHED)] == []
         for name in steps:
-            begun, most = self.log.count(f" {name} begins"), 1 + self.begun[name]
-            assert begun == most if exact else 1 <= begun <= most, name
-            assert not exact or self.log.count(f" {name} is complete") == 1, name
+            begun = self.log.count(f" {name} begins")
+            assert self.done.get(name, begun) == begun, f"{name} began again after it was complete"
+            assert not exact or begun == 1 + self.begun[name], name
+            assert self.log.count(f" {name} is complete") == 1, name
 
 
 def facts(path: Path) -> tuple[int, int]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,11 +40,12 @@ from tests.peers.server import Reply, SeenRequest, loopback
 
 pytestmark = pytest.mark.timeout(1200)
 
+_PATIENT = re.compile(r'"resourceType":"Patient","id":"([^"]+)"')
 SEED = int(os.environ.get("KILL_SEED", "20250907"))
 TRIALS = int(os.environ.get("KILL_TRIALS", "10"))
 FILES = 1500
-CONNECTIONS = 8
-"""Requests at once, at most."""
+PERSONS = {"Umläut", *(one for path in DATA.glob("patients-*") for one in _PATIENT.findall(path.read_text()))}
+"""Names and ids of patients of the input."""
 Json = dict[str, Any]
 
 
@@ -62,8 +65,8 @@ JOURNEYS = {
             # The submission was taken and not answered; the extraction runs; four files were fetched.
             Moment("extractor", "extraction", path="/fhir/$extract-data", at="applied", each=0),
             Moment("extractor", "extraction", 0, "GET", "/fhir/__status/*", each=0),
-            Moment("extractor", "extraction", 4, "GET", "/output/*.ndjson", files=range(4, 5)),
-            Moment("send", "bucket", 2, "PUT"),
+            Moment("extractor", "extraction", 4, "GET", "/output/*.ndjson", files=range(4, 5), at_once=4),
+            Moment("send", "bucket", 2, "PUT", together=0, at_once=4),
         ],
         {
             "send_as": "s3_upload",
@@ -86,7 +89,7 @@ JOURNEYS = {
     "tables": Journey(
         ["http_import", "validation", "pseudonymizer", "flattening", "send"],
         [
-            Moment("http_import", "files", 2, "GET", files=range(2, 3)),
+            Moment("http_import", "files", 2, "GET", files=range(2, 3), together=0, at_once=4),
             Moment("validation", "validation", 2),
             Moment("pseudonymizer", "pseudonymizer", 5),
             Moment("flattening", "flattening", 2, together=FlatteningBounds().groups),
@@ -103,7 +106,9 @@ JOURNEYS = {
 
 
 @contextmanager
-def place(directory: Path, journey: Journey, files: int = FILES) -> Iterator[HeldServices]:
+def place(
+    directory: Path, journey: Journey, *, files: int = FILES, batch_delay: float = 0.05
+) -> Iterator[HeldServices]:
     """Yield a journey's services, with ``config.yaml`` for its job and ``reference.yaml`` for an undisturbed one."""
     bodies = {path.name: path.read_bytes() for path in DATA.glob("*.ndjson")}
 
@@ -111,7 +116,9 @@ def place(directory: Path, journey: Journey, files: int = FILES) -> Iterator[Hel
         return Reply(200, bodies[seen.target.rpartition("/")[2]], {"Content-Type": "application/fhir+ndjson"})
 
     with ExitStack() as stack:
-        sandbox = stack.enter_context(start_child(SandboxOptions(settings={"batchsize": "1", "batch_delay": "0.05"})))
+        sandbox = stack.enter_context(
+            start_child(SandboxOptions(settings={"batchsize": "1", "batch_delay": str(batch_delay)}))
+        )
         fhir = FhirOptions(state=directory / "reference-state")
         urls = sandbox.urls | {"reference": stack.enter_context(serve_in_thread(fhir_service(fhir))).url}
         services = HeldServices(urls)
@@ -139,7 +146,9 @@ def place(directory: Path, journey: Journey, files: int = FILES) -> Iterator[Hel
                 "url": urls["pseudonymizer"], "anonymization_config": str(ANONYMIZATION_RULES),
                 "max_concurrent_requests": 1,
             },
-            "flattening": {"service_url": urls["flattening"], "lookup_path": str(DEMO_LOOKUP)},
+            "flattening": {
+                "service_url": urls["flattening"], "lookup_path": str(DEMO_LOOKUP), "formats": ["csv", "parquet"],
+            },
         }  # fmt: skip
         for name, server in (("config.yaml", "fhir"), ("reference.yaml", "reference")):
             target = {} if "s3" in send else {"url": urls[server]}
@@ -154,6 +163,14 @@ def place(directory: Path, journey: Journey, files: int = FILES) -> Iterator[Hel
         yield services
 
 
+def counted(sluice: Commands, job: str, config: str = "config.yaml") -> list[Json]:
+    """Return what the status counts of each step, whoever did it, and the bytes that came in."""
+    steps = sluice.status(job, config)["steps"]
+    keys = ("name", "state", "files", "resources_in", "resources_out")
+    told = [{key: step[key] for key in keys} for step in steps if step["name"] != "wait"]
+    return [*told, {"bytes_in": steps[0]["bytes_in"]}]
+
+
 class Undisturbed:
     """Outputs and requests of the job of ``reference.yaml``."""
 
@@ -163,6 +180,7 @@ class Undisturbed:
         _, err = child.communicate(timeout=240)
         assert child.returncode == 0, err
         self.seconds = time.monotonic() - began
+        self.job, self.steps = job, counted(sluice, job, "reference.yaml")
         self.files = digests(sluice.cwd / "jobs" / job)
         self.objects = services.objects(job)
         self.stored = services.stored("reference")
@@ -175,14 +193,14 @@ class Undisturbed:
         }
         services.forget()
 
-    def check(self, job: DisturbedJob, journey: Journey) -> None:
+    def check(self, sluice: Commands, job: DisturbedJob, journey: Journey) -> None:
         """Assert that a complete job is like this one, however often it was killed."""
         for (name, method), expected in self.effects.items():
             effects = job.services.effects(name, method)
             repeated = effects - expected
             print(f"{name}: repeated {dict(repeated) or 'nothing'}", flush=True)
             assert expected - effects == Counter()
-            assert repeated.total() <= job.may_repeat(name, journey.steps)
+            assert repeated.total() <= job.may_repeat(name, method, journey.steps)
         objects = job.services.objects(job.id)
         if "extractor" in journey.steps:  # the server gives its files other names each time
             kept = compressed_contents(job.directory / "import")
@@ -192,6 +210,10 @@ class Undisturbed:
         else:
             assert (digests(job.directory), objects) == (self.files, self.objects)
         assert job.services.stored("fhir") == self.stored
+        assert counted(sluice, job.id) == self.steps
+        for name in ("job.log", "events.ndjson", "summary.json"):
+            text = (job.directory / name).read_text()
+            assert [one for one in PERSONS if one in text] == [], name
 
 
 WHO = ("process", "worker", "machine")
@@ -231,7 +253,7 @@ def test_a_job_killed_in_the_middle_of_each_step_ends_as_an_undisturbed_one(
             job.dies_at(moment)
         run.go_on(job.id)
         job.complete(journey.steps)
-        whole.check(job, journey)
+        whole.check(sluice, job, journey)
 
 
 @pytest.mark.campaign
@@ -242,31 +264,36 @@ def test_a_job_killed_at_random_moments_ends_as_an_undisturbed_one(
 ) -> None:
     """Kill the processes of the command and its embedded server, once or twice, from the first moment on."""
     journey, draw = JOURNEYS[name], random.Random(SEED)
-    whole = None
+    whole, hits = None, 0
     for trial in range(TRIALS):
         there = tmp_path / f"trial-{trial}"
         seed(there / "jobs", migrated_database)
         with closing(Commands(there, None)) as sluice, place(there, journey) as services:
-            pieces = {"action": "slow", "bytes": 2000, "seconds": 0.05, "path": "/output/*.ndjson", "method": "GET"}
-            services["extraction"].faults(pieces | {"times": None})
+            files = {"path": "/output/*.ndjson", "method": "GET"}
+            slow = {"action": "slow", "bytes": 2000, "seconds": 0.05, "times": None} | files
+            services["extraction"].faults(slow)
             if whole is None:
                 whole = Undisturbed(sluice, services, journey)
                 print(f"KILL_SEED={SEED}; undisturbed: {whole.seconds:.1f} s")
+            cut = {"action": "cut", "skip": draw.randrange(8), "times": 1} | files
+            services["extraction"].faults(cut, slow)
             run = ProcessRun(sluice)
-            job = DisturbedJob(there / "jobs", run, services)
+            job = DisturbedJob(there / "jobs", run, services, again=Counter({("extraction", "GET"): 1}))
             kills = draw.choice([1, 1, 2])
             for _ in range(kills):
                 run.launch(*(["continue", job.id] if job.id else ["start", DEMO_CRTDL]))
                 if draw.random() < 0.75:  # else in its start, too
                     job.id = job.id or run.started()
                 time.sleep(draw.uniform(0, whole.seconds))
-                printed = run.die().split()
+                hits += run.runs
+                run.die()
                 wait_until(lambda: not processes_with(str(there / "jobs")))  # noqa: B023 - called at once
-                job.id = job.id or "".join(printed[1:2])
-                for moment in journey.moments:
-                    job.died(moment, CONNECTIONS)
+                listed = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+                job.id = job.id or "".join(row["id"] for row in listed if row["id"] != whole.job)
+                job.dies_anywhere(journey.moments)
             print(f"{trial}. after the last of {kills} kills: {job.log.splitlines()[-1:]}", flush=True)
             run.launch(*(["continue", job.id] if job.id else ["start", DEMO_CRTDL]))
             job.id = job.id or run.started()
             job.complete(journey.steps, exact=False)
-            whole.check(job, journey)
+            whole.check(sluice, job, journey)
+    assert hits >= TRIALS / 2

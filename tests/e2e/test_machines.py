@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ from tasks.shared.report import Approval
 from tests.conftest import Commands, wait_until
 from tests.e2e.kills import TIMES, DisturbedJob, Moment, WorkerRun, facts, outputs, two_machines
 from tests.e2e.machines import WorkerProcess
-from tests.e2e.test_kills import Journey, Undisturbed, place
+from tests.e2e.test_kills import JOURNEYS, Journey, Undisturbed, place
+from tests.peers.lines import compressed_contents
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
 DIRECT: dict[str, Any] = {"send_as": "direct_resource_load", "batch_size": 10, "max_concurrent_requests": 1}
-DESPITE = ("--approve", "--comment", "looked at", "--despite", "made up")
+RELEASE = ("--approve", "--comment", "looked at", "--despite", "made up")
 
 
 @dataclass
@@ -54,7 +55,7 @@ def machines(sluice: Commands, api: str, steps: list[str]) -> Iterator[Machines]
             yield job
             job.complete(["local_import", "send"])
             assert "wait" not in steps or job.log.count("step 2 wait is complete") == 1
-            whole.check(job, journey)
+            whole.check(sluice, job, journey)
             job.last = job.record()
 
 
@@ -83,7 +84,7 @@ def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved(sluice
     with parked(sluice, prefect_api) as job:
         parker(job).die(idle=True)
         assert job.shown(sluice) == "waiting"
-        job.run.go_on(job.id, *DESPITE, lapses=False)
+        job.run.go_on(job.id, *RELEASE, lapses=False)
     assert job.last is not None
     assert job.last.approvals[2].comment == "looked at"
 
@@ -115,7 +116,7 @@ def test_a_command_that_dies_between_the_decision_and_the_resumption_has_decided
 @pytest.mark.parametrize("acts", [False, True], ids=["before it has begun", "before the next step"])
 def test_a_machine_that_took_up_an_approved_run_dies(sluice: Commands, prefect_api: str, acts: bool) -> None:
     with parked(sluice, prefect_api) as job:
-        approved = sluice("pipeline", "continue", "config.yaml", job.id, *DESPITE)
+        approved = sluice("pipeline", "continue", "config.yaml", job.id, *RELEASE)
         assert approved.code == 0, approved.err
         if acts:
             job.reaches(lambda: bool((job.directory / ".lock").read_bytes()) and job.run.state() == "RUNNING")
@@ -140,8 +141,8 @@ def test_a_machine_that_wakes_up_after_its_lease_ends_by_itself_and_harms_nothin
         asleep = job.run.running()
         asleep.freeze()
         (awake,) = (worker for worker in job.run.workers if worker is not asleep)
-        job.died(Moment("send", each=1), 0)
-        job.again["fhir"] = 2 * DIRECT["batch_size"]
+        job.died("send")
+        job.again["fhir", "POST"] = 2 * DIRECT["batch_size"]
         services.slow("fhir", 0.0 if complete else 1.0)
         ran = sluice("pipeline", "continue", "config.yaml", job.id, env=awake.environment)
         assert ran.code == 0, ran.err
@@ -154,3 +155,46 @@ def test_a_machine_that_wakes_up_after_its_lease_ends_by_itself_and_harms_nothin
         job.run.completes()
         wait_until(lambda: b"error[job-lease-lost]" in asleep.log.read_bytes(), 60)
         assert sluice.status(job.id, env=awake.environment)["state"] == "completed"
+
+
+def extracting(sluice: Commands, api: str, stack: ExitStack, batch_delay: float = 0.05) -> Machines:
+    """Return a job with an extraction on two machines."""
+    services = stack.enter_context(place(sluice.cwd, JOURNEYS["extraction"], batch_delay=batch_delay))
+    run = stack.enter_context(two_machines(sluice, api, TIMES))
+    return Machines(sluice.cwd / "jobs", run, services)
+
+
+def test_an_extraction_paused_by_a_person_is_resumed_from_another_machine(sluice: Commands, prefect_api: str) -> None:
+    with ExitStack() as stack:
+        job = extracting(sluice, prefect_api, stack, batch_delay=1.0)
+        moment = Moment("extractor", "extraction", 0, "GET", "/fhir/__status/*", each=0)
+        job.services.hold(moment)
+        job.id = job.run.start(DEMO_CRTDL)
+        job.reaches(lambda: job.services.struck("extraction") > 0)
+        (extraction,) = job.services.extractions()
+        paused = sluice("extraction", "pause", "config.yaml", extraction)
+        assert paused.code == 0, paused.err
+        job.dies_at(moment)
+        job.run.go_on(job.id)
+        resumed = sluice("extraction", "resume", "config.yaml", extraction, env=job.run.living.environment)
+        assert resumed.code == 0, resumed.err
+        job.complete(["extractor", "send"])
+        assert job.services.extractions() == [extraction]
+        assert job.record().extraction.job_id == extraction
+
+
+def test_the_files_of_a_given_result_are_fetched_once(sluice: Commands, prefect_api: str) -> None:
+    with ExitStack() as stack:
+        job = extracting(sluice, prefect_api, stack)
+        given = job.services.submit(DEMO_CRTDL)
+        job.services.forget()
+        job.services.hold(moment := Moment("extractor", "extraction", 4, "GET", "/output/*.ndjson", files=range(4, 5)))
+        job.id = job.run.start(input=given)
+        job.dies_at(moment)
+        job.run.go_on(job.id)
+        job.complete(["extractor", "send"])
+        assert job.services.effects("extraction", "POST") == {}
+        fetched = job.services.effects("extraction", "GET").total()
+        files = job.services.extracted()
+        assert compressed_contents(job.directory / "import") == files
+        assert fetched <= len(files) + job.again["extraction", "GET"]

@@ -110,4 +110,4 @@ def test_an_extraction_of_an_earlier_version_is_submitted_once(
             job.dies_at(moment)
         run.go_on(job.id)
         job.complete(journey.steps)
-        whole.check(job, journey)
+        whole.check(sluice_process, job, journey)
