@@ -149,7 +149,7 @@ class StoreClient:
         )
 
     def call_once(self, name: str, attempt: int = 1, **arguments: Any) -> dict[str, Any]:
-        """Make a call in one attempt, the number of which is given. The removal of an unfinished upload takes a few
+        """Make a call once; ``attempt`` is its number, for the meter. The removal of an unfinished upload takes a few
         seconds at most, and is made after a stop, too."""
         self._thread.attempt = attempt
         try:

@@ -103,7 +103,7 @@ def retrying(
     before_wait: Callable[[tenacity.RetryCallState, float], None] = lambda _state, _seconds: None,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> tenacity.Retrying:
-    """Return a caller that repeats a function while it raises a ``TransientError``; thread-safe, made once.
+    """Return a caller that repeats a function while it raises a ``TransientError``; thread-safe.
 
     ``sleep`` takes seconds and may raise (``Stop.sleep`` does, when the run is to stop). ``before_wait`` is
     called before every wait. After the last attempt, and before a wait for which there are not enough ``seconds_left``,

@@ -173,6 +173,7 @@ def test_an_upload_that_somebody_else_aborted_may_succeed_later(job: S3Job) -> N
     with scripted(gone) as store, pytest.raises(SluiceError) as caught:
         job.send(store.url, sizes=SMALL)
     assert (caught.value.reference, caught.value.transient) == ("s3-upload-gone", True)
+    assert len(store.of("CompleteMultipartUpload")) == 1
 
 
 @pytest.mark.slow
