@@ -42,7 +42,7 @@ HeaderName = Annotated[str, KeyKind.TEXT, BeforeValidator(_read_header_name)]
 
 
 class AuthConfig(ConfigBlock):
-    """``auth``: Basic Auth or OAuth 2.0 client credentials; an API key goes together with both.
+    """``auth``: Basic Auth or OAuth 2.0 client credentials; an API key can be combined with either.
 
     The rules that join several keys are in ``config.rules``.
     """
@@ -60,7 +60,7 @@ class AuthConfig(ConfigBlock):
     api_key: Secret | None = Field(
         None,
         description="API key, sent in a separate header, so you can use it together with Basic Auth or OAuth 2.0. "
-        "Ignored in `s3_upload`",
+        "`send` ignores it in `s3_upload`",
     )
     api_key_header: HeaderName = Field(
         DEFAULT_API_KEY_HEADER,

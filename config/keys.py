@@ -62,8 +62,8 @@ class KeyInfo:
         if self.example is not None:
             return show(self.example)
         if self.secret:
-            service, _, name = self.key.removeprefix("services.").partition(".auth.")
-            return f"${{{service}_{name.removeprefix('oauth_')}}}".upper()
+            name = self.key.removeprefix("services.").replace(".auth.", ".").replace(".oauth_", ".")
+            return f"${{{name.replace('.', '_').upper()}}}"
         return self.default_text
 
     @property

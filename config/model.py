@@ -103,7 +103,7 @@ class PipelineBlock(ConfigBlock):
 
 
 class RetryConfig(ConfigBlock):
-    """``retry``: repeats of a failed request, with wait = min(initial * 2^attempt, max)."""
+    """``retry``: retries of failed requests: wait = min(initial * 2^attempt, max)."""
 
     max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in all, the first one included")
     initial_backoff_ms: Integer = Field(1000, ge=0, description="Wait before the second attempt (milliseconds)")
@@ -111,7 +111,7 @@ class RetryConfig(ConfigBlock):
 
 
 class TlsConfig(ConfigBlock):
-    """``tls``: for every outgoing connection."""
+    """``tls``: TLS settings of all outgoing connections."""
 
     ca_cert_path: FilePath | None = Field(
         None,
@@ -133,7 +133,7 @@ class CompressionConfig(ConfigBlock):
 
 
 class LimitsConfig(ConfigBlock):
-    """``limits``: what a job reads at most."""
+    """``limits``: limits on what a job reads."""
 
     max_resource_mb: Integer = Field(
         64,
@@ -159,7 +159,7 @@ class PipelineConfig(ConfigBlock):
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     report: ReportConfig = Field(default_factory=ReportConfig)
-    jobs_dir: FilePath = Field(Path("jobs"), examples=["./jobs"], description="Directory of job state and data files")
+    jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")
     server_linger: DurationOrZero | None = Field(
         None,
         examples=["PT1M"],

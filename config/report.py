@@ -36,7 +36,7 @@ Quasi = Annotated[QuasiIdentifier, KeyKind.CHOICE, BeforeValidator(one_of(QuasiI
 
 
 class ReportConfig(ConfigBlock):
-    """``report``: the release report, which a person sees before data leave."""
+    """``report``: the release report, which a person sees before data leaves the site."""
 
     enabled: Boolean = Field(
         True,
@@ -47,7 +47,7 @@ class ReportConfig(ConfigBlock):
         5, ge=3, description="Patient counts below this are never shown as numbers where others can read them"
     )
     language: Annotated[Language, KeyKind.CHOICE, BeforeValidator(one_of(Language))] = Field(
-        Language.EN, description="Of the page, its short form, and the form of a wait: `en` or `de`"
+        Language.EN, description="Language of the report page, its short form and the release form: `en` or `de`"
     )
     quasi_identifiers: Annotated[tuple[Quasi, ...], KeyKind.LIST] = Field(
         tuple(QuasiIdentifier),

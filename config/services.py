@@ -198,10 +198,10 @@ class TransferConfig(ConfigBlock):
 class S3Config(ConfigBlock):
     """``services.send.s3``: only for ``s3_upload``."""
 
-    bucket: Text | None = Field(None, examples=["research-results"], description="Bucket. Required in `s3_upload`")
+    bucket: Text | None = Field(None, examples=["research-results"], description="Bucket name. Required in `s3_upload`")
     region: Text | None = Field(None, examples=["eu-central-1"], description="Region. Required in `s3_upload`")
     access_key_id: Text | None = Field(
-        None, examples=["${S3_ACCESS_KEY_ID}"], description="Access key. Required in `s3_upload`"
+        None, examples=["${S3_ACCESS_KEY_ID}"], description="Access key id. Required in `s3_upload`"
     )
     secret_access_key: Secret | None = Field(
         None, examples=["${S3_SECRET_ACCESS_KEY}"], description="Secret key. Required in `s3_upload`"
@@ -331,7 +331,7 @@ class CrtdlPreprocessingConfig(ConfigBlock):
     ``config.enrichments.enrichment_rules`` reads the rules of either form.
     """
 
-    enabled: Boolean = Field(False, description="Enrich the CRTDL before it is used")
+    enabled: Boolean = Field(False, examples=[True], description="Enrich the CRTDL before it is used")
     enrichments_path: FilePath | None = Field(
         None, examples=["enrichments.json"], description="JSON file with enrichment rules"
     )

@@ -17,7 +17,7 @@ import yaml
 
 from config.auth import BASIC
 from config.document import Scalar, parse_document
-from config.fields import KeyKind
+from config.fields import ConfigBlock, KeyKind
 from config.keys import KeyInfo, described
 from config.rules import required
 from config.services import SendMode
@@ -67,12 +67,18 @@ class ExampleEntry:
 def example() -> dict[str, ExampleEntry]:
     """Return every key and block of the example by its path, in its order."""
     found: dict[str, ExampleEntry] = {}
+    models: dict[str, type[ConfigBlock]] = {}
     for one in described():
         if isinstance(one, KeyInfo):
-            entry = ExampleEntry(one.key, one.description.replace("`", ""), _value(one))
+            told = one.maximum is not None or (isinstance(one.minimum, int) and one.minimum > 1)
+            bounds = one.range_text.removeprefix("must be ") if told else ""
+            entry = ExampleEntry(one.key, one.description + (f" ({bounds})" if bounds else ""), _value(one))
         else:
             path, model = one
-            said = (model.__doc__ or "").partition("\n")[0].partition(": ")[2].replace("`", "")
+            models[path] = model
+            block, _, name = path.rpartition(".")
+            own = models[block].model_fields[name].description if name else None
+            said = own or (model.__doc__ or "").partition("\n")[0].partition(": ")[2]
             step = path.removeprefix("services.")
             entry = ExampleEntry(
                 path, said[:1].upper() + said[1:].rstrip(".") + (f" (step: {step})" if step in STEPS else "")
@@ -177,7 +183,8 @@ def _on(entry: ExampleEntry, active: Collection[str]) -> bool:
 
 def _comment_lines(entry: ExampleEntry) -> list[str]:
     """Return what is said of an entry as comments of at most 120 characters."""
-    return [f"{entry.indent}# {line}" for line in textwrap.wrap(entry.said, 118 - len(entry.indent))]
+    lines = textwrap.wrap(entry.said.replace("`", ""), 118 - len(entry.indent), break_on_hyphens=False)
+    return [f"{entry.indent}# {line}" for line in lines]
 
 
 def _written(value: str, before: str) -> str:
