@@ -17,7 +17,7 @@ from tests.peers.postgres import Postgres, postgres_running
 from tests.peers.project import Fhir
 from tests.real.programs import directory
 
-pytestmark = [pytest.mark.real("postgresql"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real("postgresql"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 HOW = "python tests/real/get.py postgresql"
 AT_ONCE = 4

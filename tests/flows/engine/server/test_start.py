@@ -217,6 +217,7 @@ print(longest)
 main thread was held up at most."""
 
 
+@pytest.mark.slow
 def test_what_a_request_that_is_cut_off_leaves_holds_nobody_up(tmp_path: Path) -> None:
     def held_up(how: str) -> float:
         ran = subprocess.run(

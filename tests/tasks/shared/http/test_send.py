@@ -289,6 +289,7 @@ def test_a_gzip_answer_may_have_several_members() -> None:
         assert http.send("GET", server.url, operation="read").body == b"first second"
 
 
+@pytest.mark.slow
 def test_a_packed_answer_is_unpacked_in_small_pieces() -> None:
     packed = gzip.compress(b"0" * 300_000_000)
     pieces = unpacked([packed], "gzip")
