@@ -264,6 +264,7 @@ class WorkerRun:
         wait_until(lambda: self.living.runs or not self.runs, 60)
         for at, worker in enumerate(self.workers):  # a machine comes up again
             if not worker.alive:
+                assert worker.again is not None
                 self.dead += 1
                 self.workers[at] = worker.again(f"again-{self.dead}")
 

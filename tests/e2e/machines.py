@@ -98,7 +98,7 @@ class WorkerProcess:
     process: subprocess.Popen[bytes]
     log: Path
     environment: dict[str, str]
-    again: Callable[[str], WorkerProcess]
+    again: Callable[[str], WorkerProcess] | None = None
 
     @classmethod
     def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> WorkerProcess:
