@@ -103,7 +103,7 @@ def test_an_extraction_of_an_earlier_version_is_submitted_once(
         whole = Undisturbed(sluice_process, services, journey)
         run = ProcessRun(sluice_process)
         job = DisturbedJob(tmp_path / "jobs", run, services)
-        for moment in journey.moments[:-1]:
+        for moment in (journey.moments[0], journey.moments[2]):  # submitted, and fetching files
             services.hold(moment)
             run.launch(*(["continue", job.id] if job.id else ["start", DEMO_CRTDL]), env={"PYTHONPATH": str(earlier)})
             job.id = job.id or run.started()
