@@ -46,7 +46,7 @@ TERMS = tuple(f"report.{name}" for name in ("purpose", "legal_basis", "recipient
 
 @dataclass
 class ExampleEntry:
-    """A key of the example: what is said above it, how it is written, and what is below it."""
+    """A key or block of the example: its comment, its value, and the keys below it."""
 
     path: str
     said: str

@@ -5,12 +5,10 @@ Lines are not torn apart, since a patient's resources refer to each other, unles
 that brings a ``fullUrl`` which the chunk already has begins the next one: two lines may well hold the same resource,
 and a Bundle must not (invariant bdl-7), so together they would get a finding that is not in the data.
 
-Split lines into the resources to validate, unchanged, each with the ``fullUrl`` under which it is sent.
-
-Document 3 §6. Bundles that are envelopes (collection, searchset, transaction, batch) are taken apart; any other Bundle,
-a document or a history, is one resource, and whether it is a good one the service says. A resource's bytes are never
-touched. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve; the entry's
-``request`` is not sent.
+Lines are split into items, the resources to validate. Bundles that are envelopes (collection, searchset, transaction,
+batch) are taken apart; any other Bundle, such as a document or a history, is one resource, which the service checks. A
+resource's bytes are never changed. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still
+resolve; the entry's ``request`` is not sent.
 
 An item that cannot be sent (invalid JSON, no ``resourceType``, a repeated key) is an ``UnusableItem``: a finding of our
 own, which does not prevent the validation of the other resources.

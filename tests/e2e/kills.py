@@ -191,13 +191,13 @@ class ProcessRun:
         second = self._sluice.here("pipeline", "continue", "config.yaml", job)
         assert (second.code, "error[job-busy]" in second.err) == (4, True), second.err
 
-    def die(self) -> str:
-        """``kill -9`` for the process and everything it started; return what it printed."""
+    def die(self) -> None:
+        """``kill -9`` for the process and everything it started."""
         assert self.child is not None
         for pid in freeze(self.child.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return self.child.communicate(timeout=30)[0]
+        self.child.communicate(timeout=30)
 
     def completes(self) -> None:
         assert self.child is not None

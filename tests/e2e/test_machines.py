@@ -39,10 +39,6 @@ class Machines(DisturbedJob):
         assert run is not None
         return JobRecord.of(run)
 
-    def shown(self, sluice: Commands) -> str:
-        """Return the state that a person at the living machine sees."""
-        return str(sluice.status(self.id, env=self.run.living.environment)["state"])
-
 
 @contextmanager
 def machines(sluice: Commands, api: str, steps: list[str]) -> Iterator[Machines]:
@@ -83,7 +79,7 @@ def parker(job: Machines) -> WorkerProcess:
 def test_a_parked_run_of_a_dead_machine_continues_elsewhere_when_approved(sluice: Commands, prefect_api: str) -> None:
     with parked(sluice, prefect_api) as job:
         parker(job).die(idle=True)
-        assert job.shown(sluice) == "waiting"
+        assert sluice.status(job.id, env=job.run.living.environment)["state"] == "waiting"
         job.run.go_on(job.id, *RELEASE, lapses=False)
     assert job.last is not None
     assert job.last.approvals[2].comment == "looked at"

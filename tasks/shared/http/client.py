@@ -171,15 +171,15 @@ class ServiceClient:
         """Return the result of ``function``, repeated like a call of ``send`` while its error is transient.
 
         ``function`` gets the number of the attempt, from 1, and calls ``send`` with it and ``retry=False``. It may
-        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one; it is repeated
-        unless it is not ``retryable``. ``sleep`` takes seconds.
+        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one. Only errors that
+        are ``retryable`` are repeated. ``sleep`` takes seconds.
 
         Raises the last error of ``function``; ``Stopped``.
         """
         numbers = itertools.count(1)
-        again = self._again if sleep is None else functools.partial(self._again, sleep=sleep)
-        some = again(retryable=lambda error: _not_a_token(error) and retryable(error))
-        return some(lambda: function(next(numbers)))
+        made = self._again if sleep is None else functools.partial(self._again, sleep=sleep)
+        again = made(retryable=lambda error: _not_a_token(error) and retryable(error))
+        return again(lambda: function(next(numbers)))
 
     @contextmanager
     def stream(
