@@ -32,8 +32,12 @@ LOOK_EVERY: Final = 3.0
 """Seconds between two looks at the runs of a deployment."""
 
 SILENT: Final = 15.0
-"""Seconds after which the process of a running run that does not hold its shard is taken for dead. It holds the shard,
-for others, as long as it gave a sign of life within a lease."""
+"""Seconds after which the process of a run that has held its shard is taken for dead. It holds the shard, for others,
+as long as it gave a sign of life within a lease."""
+
+TAKING: Final = 60.0
+"""Seconds that a running run has for taking its shard: on a busy machine, or with a slow Prefect API, more than
+``SILENT``."""
 
 UNSTARTED: Final = 30.0
 """Seconds after which runs that nobody starts are processed by the parent itself."""
@@ -127,7 +131,7 @@ class PoolChildren:
             self._earlier.setdefault(str(run["parameters"]["shard"]), []).append(run)
         self._runs: dict[int, str] = {}
         self._states: dict[int, ChildState] = {}
-        self._signs: dict[int, float] = {}
+        self._silent_at: dict[tuple[str, str], float] = {}
         self._failures: dict[int, str] = {}
         self._looked = self._moved = clock()
 
@@ -146,18 +150,21 @@ class PoolChildren:
         """
         for run in self._earlier.pop(self._parameter(order.shard), ()):
             if run["state_type"] in {"PENDING", "RUNNING", "CANCELLING"}:
-                self._is_lost(str(run["id"]), "its process is gone")
+                self._end(run, "its process is gone")
         self._runs[order.shard] = run_child(
             self._api, self._deployment, order.job,
             {"config": "", "shard": self._parameter(order.shard)},
             f"step {order.position} shard {order.shard} attempt {order.attempt}",
         )  # fmt: skip
         self._states[order.shard] = ChildState.WAITING
-        self._signs.pop(order.shard, None)
         self._moved = self._clock()
 
-    def _is_lost(self, run: str, why: str) -> None:
-        self._api.set_state(run, "CRASHED", name=LOST_NAME, message=why)
+    def _end(self, run: Json, why: str) -> None:
+        """Record the end of a run whose process cannot do it."""
+        if run["state_type"] == "CANCELLING":
+            self._api.set_state(str(run["id"]), "CANCELLED", message=why)
+        else:
+            self._api.set_state(str(run["id"]), "CRASHED", name=LOST_NAME, message=why)
 
     def states(self) -> Mapping[int, ChildState]:
         """Return the states, at most ``LOOK_EVERY`` seconds old."""
@@ -174,32 +181,33 @@ class PoolChildren:
         return self._states
 
     def _state(self, shard: int, run: Json | None, now: float) -> ChildState:
-        kind = (run or {}).get("state_type")
+        kind = str((run or {}).get("state_type"))
         if kind == "SCHEDULED":
             return ChildState.WAITING
-        if kind not in {"PENDING", "RUNNING", "CANCELLING"}:
-            if kind == "FAILED":
-                self._failures[shard] = str((run or {})["state"]["message"])
-            if kind == "CANCELLED":
-                logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
-            return ChildState.ENDED
-        if self._silent(shard, now) > (TAKEN_UP.total_seconds() if kind == "PENDING" else SILENT):
-            logger.warning("the run of shard %d gives no sign of life; it is submitted again", shard)
-            self._is_lost(self._runs[shard], "it gave no sign of life")
-            return ChildState.ENDED
-        return ChildState.RUNNING
+        if run is not None and kind in {"PENDING", "RUNNING", "CANCELLING"}:
+            if not self._silent(shard, str(run["id"]), kind, now):
+                return ChildState.RUNNING
+            self._end(run, "it gave no sign of life")
+            if kind != "CANCELLING":
+                logger.warning("the run of shard %d gives no sign of life; it is submitted again", shard)
+        if kind in {"CANCELLING", "CANCELLED"}:
+            logger.warning("the run of shard %d was cancelled; it is submitted again", shard)
+        if run is not None and kind == "FAILED":
+            self._failures[shard] = str(run["state"]["message"])
+        return ChildState.ENDED
 
-    def _silent(self, shard: int, now: float) -> float:
-        """Return for how many seconds the process of a run has not held the lock of its shard."""
+    def _silent(self, shard: int, run: str, kind: str, now: float) -> bool:
+        """Return whether a run in a state of this kind has not held the lock of its shard for too long."""
+        limit = {"PENDING": TAKEN_UP.total_seconds(), "RUNNING": TAKING}.get(kind, SILENT)
+        silent_at = self._silent_at.setdefault((run, kind), now + limit)
         directory = shard_directory(self._context.job_dir, self._context.position, shard)
-        seen = self._signs.setdefault(shard, now)
         try:
             held = is_held(directory, job=self._context.job_dir)
         except SluiceError:
             held = True  # as far as is known
         if held:
-            self._signs[shard] = now
-        return now - seen
+            silent_at = self._silent_at[run, kind] = now + SILENT
+        return now > silent_at
 
     def error(self, shard: int) -> SluiceError | None:
         """Return the error of a run that could not write its receipt, as far as its state names it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.job.running.lock import LOCK
 from flows.job.running.state import TAKEN_UP
-from flows.shards.children import SILENT, ChildState, PoolChildren
+from flows.shards.children import SILENT, TAKING, ChildState, PoolChildren
 from flows.shards.files import ShardOrder
+from tasks.shared.files.private_file import open_private
 from tests.conftest import address_of
 
 pytestmark = pytest.mark.e2e
@@ -77,13 +80,40 @@ def test_a_step_that_is_divided_anew_gets_runs_of_its_own(runs: ChildRuns) -> No
     assert runs.is_after(again, 5) == {0: ChildState.WAITING}
 
 
-@pytest.mark.parametrize(("state", "patience"), [("RUNNING", SILENT), ("PENDING", TAKEN_UP.total_seconds())])
-def test_a_run_without_a_process_is_lost(runs: ChildRuns, state: str, patience: float) -> None:
+@pytest.mark.parametrize(
+    ("state", "patience", "end"),
+    [
+        ("RUNNING", TAKING, "ShardLost"),
+        ("PENDING", TAKEN_UP.total_seconds(), "ShardLost"),
+        ("CANCELLING", SILENT, "Cancelled"),
+    ],
+)
+def test_a_run_without_a_process_is_lost(runs: ChildRuns, state: str, patience: float, end: str) -> None:
     children = runs.children()
     runs.start(children, 0, 1)
     (run,) = children._runs.values()
-    runs.api.set_state(run, state)
+    for one in ["RUNNING", state] if state == "CANCELLING" else [state]:
+        runs.api.set_state(run, one)
     assert runs.is_after(children, 5) == {0: ChildState.RUNNING}
     assert runs.is_after(children, patience - 1) == {0: ChildState.RUNNING}
     assert runs.is_after(children, 5) == {0: ChildState.ENDED}
-    assert (runs.api.read_run(run) or {})["state_name"] == "ShardLost"
+    assert (runs.api.read_run(run) or {})["state_name"] == end
+
+
+def test_a_run_that_takes_its_shard_late_goes_on(runs: ChildRuns) -> None:
+    """Each state has its own time limit, and a run that holds its shard is alive however late it took it."""
+    children = runs.children()
+    runs.start(children, 0, 1)
+    (run,) = children._runs.values()
+    runs.api.set_state(run, "PENDING")
+    assert runs.is_after(children, 5) == {0: ChildState.RUNNING}
+    runs.api.set_state(run, "RUNNING")
+    assert runs.is_after(children, TAKEN_UP.total_seconds() - 1) == {0: ChildState.RUNNING}
+    directory = runs.jobs / runs.job / ".results" / "2" / "0"
+    directory.mkdir(parents=True, mode=0o700)
+    with open_private(directory / LOCK, "ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert runs.is_after(children, 2 * TAKING) == {0: ChildState.RUNNING}
+        assert runs.is_after(children, 2 * TAKING) == {0: ChildState.RUNNING}
+    assert runs.is_after(children, SILENT - 1) == {0: ChildState.RUNNING}
+    assert runs.is_after(children, 5) == {0: ChildState.ENDED}
