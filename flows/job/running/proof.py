@@ -28,7 +28,8 @@ class LeaseTimes:
     A holder renews the lease every ``renew``, after a failure every ``retry``, and writes its heartbeat every ``beat``.
     Without a sign of life for ``give_up`` it ends, trying again in the last ``sure``; calls then in progress, of
     ``call`` a phase, end before ``lease`` does. A successor watches both for one whole ``lease``, the server every
-    ``look``; if an answer comes ``gap`` after the check before, the watch starts over.
+    ``look``; if an answer comes ``gap`` after the check before, the watch starts over. A renewal seen
+    in the first ``gap`` only makes it start over: under load, a server carries out a dead holder's last request late.
     """
 
     lease: float = 60.0
@@ -138,8 +139,8 @@ def watch_for_silence(
         return heartbeat.read() if heartbeat is not None else None
 
     row, first_beat = _of(found), beat()
-    answered = clock()
-    begun: float | None = answered
+    started = answered = clock()
+    begun: float | None = started
     while True:
         sleep(min(1.0, times.look))
         if beat() != first_beat:
@@ -154,9 +155,12 @@ def watch_for_silence(
             if before - answered > patience:
                 raise
             continue
-        if _of(found) != row:
-            raise LeaseTakenError
         now = clock()
+        seen = _of(found)
+        if seen != row:
+            if seen is None or row is None or seen[0] != row[0] or now - started > times.gap:
+                raise LeaseTakenError
+            row, begun = seen, now
         if begun is None or now - answered > times.gap:
             begun = now
         answered = now
