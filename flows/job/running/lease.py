@@ -134,10 +134,10 @@ def limit_name(job_id: str) -> str:
     return f"job-{job_id}"
 
 
-def is_leased(address: ApiAddress, directory: Path) -> bool:
-    """Return whether a machine gives a sign of life for the job of that directory."""
+def is_leased(address: ApiAddress, name: str, directory: Path) -> bool:
+    """Return whether a machine gives a sign of life for the lease of that name, or the heartbeat in ``directory``."""
     with Limits(address) as limits:
-        found = limits.find(limit_name(directory.name))
+        found = limits.find(limit_name(name))
         return (found is not None and limits.holds(found, TIMES)) or beats(directory, TIMES.lease)
 
 

@@ -192,8 +192,7 @@ class JobLock:
         there = before is not None and before.limit is not None
         here = before is not None and before.machine == this_machine()
         known = before.limit if before is not None and here else None
-        name = "-".join([self._job.name, *directory.relative_to(self._job).parts[1:]])
-        lease = Lease(address, name, directory, bridges=self._bridges)
+        lease = Lease(address, _lease_name(self._job, directory), directory, bridges=self._bridges)
         try:
             return lease.acquire(known, before=str(before) if there and not here else None)
         except LeaseTakenError:
@@ -266,8 +265,14 @@ def is_held(directory: Path, *, job: Path | None = None) -> bool:
         if not _elsewhere(holder):
             return False
     directory = directory.absolute()
-    address = lease_api((job or directory).parent)
-    return address is not None and is_leased(address, directory)
+    job = (job or directory).absolute()
+    address = lease_api(job.parent)
+    return address is not None and is_leased(address, _lease_name(job, directory), directory)
+
+
+def _lease_name(job: Path, directory: Path) -> str:
+    """Return the name of the lease of a job, or of one of its shards: ``<id>-<position>-<shard>``."""
+    return "-".join([job.name, *directory.relative_to(job).parts[1:]])
 
 
 def last_sign(directory: Path) -> datetime | None:
