@@ -140,6 +140,7 @@ class _DividedRun:
     def _run_children(self, context: StepContext) -> None:
         """Run all shards that are not done. Raises the error of the first child that ends with one."""
         left = [one for one in self._shards if one.receipt is None]
+        left.sort(key=lambda one: not _is_held(one, context.job_dir))  # children of an earlier run count, too
         if not left:
             return
         children = self._children(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.job.running.lock import LOCK
+from tasks.shared.files.private_file import open_private
 from tests.conftest import ROOT, Commands, wait_until
 from tests.flows.commands.test_bad_input import on_small_disk
 from tests.flows.shards.site import (
@@ -128,6 +131,27 @@ def test_a_shard_that_fails_ends_the_step_and_continue_goes_on(sluice: Commands)
         again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
         assert service.requests - before < before
+        assert outputs(job) == undivided(sluice)[0]
+
+
+def test_a_child_of_an_earlier_run_counts_as_one_of_those_at_once(sluice_process: Commands) -> None:
+    sluice = sluice_process
+    write_input(sluice.cwd / "in")
+    with counting(delay=0.05) as service:
+        configure(sluice, service, requests=2, shards=4)
+        service.refused = b'"id": "p101"'
+        assert sluice("pipeline", "start", "config.yaml").code == 1
+        job = the_job(sluice)
+        service.refused, service.peak = None, 0
+        shard = job / ".results" / "2" / "3"
+        shard.mkdir(mode=0o700, exist_ok=True)
+        with open_private(shard / LOCK, "ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            started = sluice.start("pipeline", "continue", "config.yaml", job.name)
+            wait_until(lambda: (sluice.status(job.name)["steps"][1]["shards"] or {}).get("done") == 3, 60)
+            assert service.peak == 1
+        _, err = started.communicate(timeout=120)
+        assert started.returncode == 0, err
         assert outputs(job) == undivided(sluice)[0]
 
 
