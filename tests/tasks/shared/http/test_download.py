@@ -299,6 +299,14 @@ def test_attempts_are_limited_and_waits_double_up_to_the_maximum(plain: Download
     assert plain.sleeps == [1.0, 2.0]
 
 
+def test_each_request_of_a_repeated_download_counts_as_a_retry(plain: DownloadSetting) -> None:
+    moved = Reply(302, b"", {"Location": "/y.ndjson"})
+    with loopback([moved, Reply(503), moved, Reply(200, LINES)]) as server:
+        plain.fetch(server)
+    assert [seen.target.partition("?")[0] for seen in server.seen] == ["/x.ndjson", "/y.ndjson"] * 2
+    assert plain.client.meter.retries == 2
+
+
 def test_retry_after_is_honoured(plain: DownloadSetting) -> None:
     with loopback([Reply(503, headers={"Retry-After": "7"}), Reply(200, LINES)]) as server:
         plain.fetch(server)
