@@ -28,12 +28,12 @@ ROWS = [
 TRACED = """
 import json, sys, threading
 passed = {}
-def look(frame, event, _):
+def record_call(frame, event, _):
     if event == "call":
         passed.setdefault((frame.f_code.co_filename, frame.f_code.co_qualname), len(passed))
 from flows.run import main
-threading.setprofile(look)
-sys.setprofile(look)
+threading.setprofile(record_call)
+sys.setprofile(record_call)
 try:
     main(sys.argv[2:])
 finally:
