@@ -124,6 +124,11 @@ ROWS: Final = (
         ours="flows.engine.server.app:NO_ADDRESSES",
     ),
     Row(
+        "server", "prefect.server.database.configurations", "AioSqliteConfiguration.begin_transaction",
+        "waits for other writers instead of answering 503", "self session with_for_update",
+        "flows.engine.server.app:begin_writing",
+    ),
+    Row(
         "server", "prefect.server.events.services.event_persister", "write_events",
         "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server.app:keep_events",
     ),

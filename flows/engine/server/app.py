@@ -1,4 +1,4 @@
-"""Prefect's server as our application: one UI, no requests to the internet, fewer stored events.
+"""Prefect's server as our application: one UI, no requests to the internet, fewer stored events, patient writers.
 
 Two servers use it: a jobs directory's own (``child.py``) and a separate one (``deployments/server.py``). Importing this
 imports Prefect.
@@ -63,6 +63,16 @@ async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) ->
     events too, they would be most of a job's data in the database, and only the feed of the UI reads them.
     """
     await write_events(session=session, events=[event for event in events if not makes_a_task_run(event)])
+
+
+def begin_writing(configuration: Any, session: AsyncSession, with_for_update: bool = False) -> Any:
+    """Return a transaction in SQLite that waits for other writers when it begins.
+
+    Prefect begins most of them as readers. If another one has written before their first write, SQLite refuses that
+    write at once, and the server answers 503. Prefect's clients wait 2, 4, 8, … seconds until they try again.
+    """
+    begin = patches.of_prefect("prefect.server.database.configurations", "AioSqliteConfiguration.begin_transaction")
+    return begin(configuration, session, with_for_update=True)
 
 
 def makes_a_task_run(event: ReceivedEvent) -> bool:

@@ -235,6 +235,8 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.server.api.collections.KNOWN_VIEWS": "flows/engine/test_patches.py::test_no_list_is_asked_for_outside",
     "prefect.server.events.ordering.memory.CausalOrdering.wait_for_leader": "flows/engine/server/test_event_order.py::"
     "test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one",
+    "prefect.server.database.configurations.AioSqliteConfiguration.begin_transaction": "flows/engine/server/test_app.py"
+    "::test_requests_that_write_at_once_wait_for_each_other",
     "prefect.server.events.services.event_persister.write_events": "flows/engine/server/test_app.py::test_a_task_run_"
     "is_made_of_its_events_and_they_are_not_kept_beside_it",
 }

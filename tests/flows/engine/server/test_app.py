@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.conftest import ask_prefect, own_name, wait_until
+import httpx
+
+from tests.conftest import address_of, ask_prefect, own_name, wait_until
 
 ENOUGH = 20
 """Events that Prefect writes down at once, instead of after some seconds."""
@@ -16,6 +19,24 @@ ENOUGH = 20
 def event(name: str, resource: dict[str, str], payload: dict[str, Any] | None = None) -> dict[str, Any]:
     moment = datetime.now(UTC).isoformat()
     return {"id": str(uuid4()), "event": name, "occurred": moment, "resource": resource, "payload": payload or {}}
+
+
+WRITERS = 8
+
+
+def test_requests_that_write_at_once_wait_for_each_other(prefect_api: str, tmp_path: Path) -> None:
+    """None is answered with 503: then Prefect's clients would wait for seconds."""
+    flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": own_name(tmp_path)})["id"]
+
+    headers = dict(address_of(prefect_api).headers)
+
+    def make_run(_: int) -> int:
+        body = {"flow_id": flow, "state": {"type": "PENDING"}}
+        url = f"{prefect_api}/flow_runs/"
+        return httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60).status_code
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        assert set(pool.map(make_run, range(5 * WRITERS))) == {201}
 
 
 def test_a_task_run_is_made_of_its_events_and_they_are_not_kept_beside_it(prefect_api: str, tmp_path: Path) -> None:
