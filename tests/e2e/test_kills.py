@@ -217,12 +217,14 @@ class Undisturbed:
 
 
 WHO = ("process", "worker", "machine")
+OFTEN = {("extraction", "process"), ("tables", "process"), ("directory", "worker")}
+"""Together every step, and a worker."""
 KILLED = [
     pytest.param(
         name,
         who,
         id=f"{name}, {who}",
-        marks=pytest.mark.e2e if who == "process" or (name, who) == ("directory", "worker") else pytest.mark.campaign,
+        marks=pytest.mark.e2e if (name, who) in OFTEN else pytest.mark.campaign,
     )
     for name in JOURNEYS
     for who in WHO

@@ -64,7 +64,9 @@ def log_of(api: str, job: str) -> list[dict[str, Any]]:
     return list(ask_prefect("POST", f"{api}/logs/filter", wanted))
 
 
-@pytest.mark.parametrize("kind", [commands, serving, a_worker], ids=["command", "served", "worker"])
+@pytest.mark.parametrize(
+    "kind", [commands, pytest.param(serving, marks=pytest.mark.campaign), a_worker], ids=["command", "served", "worker"]
+)
 def test_the_logs_of_a_run_have_the_job_log_and_its_end_as_the_last_line(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, kind: Callable[..., Any]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_pool_with_one_slot_does_not_deadlock(sluice: Commands, prefect_api: s
         pool.check_outputs()
 
 
+@pytest.mark.campaign
 def test_a_run_that_cannot_write_its_receipt_ends_the_step_with_its_error(sluice: Commands, prefect_api: str) -> None:
     with site(sluice, prefect_api, {}, delay=0.1, shards=2) as pool:
         pool.start()
@@ -136,8 +137,9 @@ def test_a_run_that_cannot_write_its_receipt_ends_the_step_with_its_error(sluice
         assert again.code == 0, again.err
 
 
-def test_suspend_and_cancel_reach_the_children_and_a_lost_one_is_submitted_again(
-    sluice: Commands, prefect_api: str
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.campaign)])
+def test_a_cancelled_shard_is_submitted_again_and_suspend_and_cancel_reach_all(
+    sluice: Commands, prefect_api: str, resumed: bool
 ) -> None:
     with site(sluice, prefect_api, {}, delay=2.0, shards=2) as pool:
 
@@ -152,25 +154,27 @@ def test_suspend_and_cancel_reach_the_children_and_a_lost_one_is_submitted_again
         log = pool.directory / "job.log"
         wait_until(lambda: running(2), 60)
         wait_until(lambda: pool.service.requests > 8)
+        pool.prefect.set_state(pool.children()[0]["id"], "CANCELLING")
+        wait_until(lambda: running(3), 60)
+        assert "was cancelled; it is submitted again" in log.read_text()
         suspended(prefect_api, pool.job, "Suspended", reschedule=True)
         end_within(15)
         wait_until(lambda: "the job is stopped (suspend)" in log.read_text())
         assert pool.state() == "PAUSED"
+        assert pool.children()[0]["state_type"] == "CANCELLED"
+        if not resumed:
+            return
         wait_until(lambda: not any(worker.runs for worker in pool.workers))
         made = pool.service.requests
         assert ask_prefect("POST", f"{prefect_api}/flow_runs/{pool.job}/resume", {})["status"] == "ACCEPT"
-        wait_until(lambda: running(4), 60)
+        wait_until(lambda: running(5), 60)
         wait_until(lambda: pool.service.requests > made + 2)
-        pool.prefect.set_state(pool.children()[2]["id"], "CANCELLING")
-        _runs(pool, lambda runs: len(runs) == 5, 60)
-        assert "was cancelled; it is submitted again" in log.read_text()
-        _runs(pool, lambda runs: runs[4]["state_type"] == "RUNNING")
         pool.prefect.set_state(pool.job, "CANCELLING")
         asked = time.monotonic()
         end_within(15)
         pool.ends("CANCELLED", 20)
         wait_until(lambda: "step 2 shard 0: stopped" in log.read_text(), 15 - (time.monotonic() - asked))
-        _runs(pool, lambda runs: runs[2]["state_type"] == runs[4]["state_type"] == "CANCELLED")
+        _runs(pool, lambda runs: {run["state_type"] for run in runs[3:]} == {"CANCELLED"})
 
 
 @pytest.mark.campaign

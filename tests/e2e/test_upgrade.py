@@ -23,7 +23,7 @@ from tests.tasks.test_kills import STEPS, continues_after_kills
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-VERSIONS = ("5ef29fe86a", "198a32a1e6")
+VERSIONS = (pytest.param("5ef29fe86a", marks=pytest.mark.campaign), "198a32a1e6")
 CLIENT = """
 import sys
 from pathlib import Path

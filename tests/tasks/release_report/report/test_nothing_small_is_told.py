@@ -351,7 +351,7 @@ def test_no_small_number_can_be_told_from_any_report(k: int, seed: int) -> None:
         assert [name for name in puzzle.revealed(k) if name != "N"] == []
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_the_recipients_copy_tells_neither_a_small_number_nor_that_of_all_patients(seed: int) -> None:
     dice = random.Random(seed)
     for size in range(3 + seed, 61, 5) if seed else (8, 14, 27):
