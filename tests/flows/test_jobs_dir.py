@@ -124,8 +124,13 @@ def test_a_server_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("job.log", False), (".lock", False), ("events.ndjson", False), ("import_wait/fixed.ndjson", False),
-        ("import/core.ndjson", False), ("send", True), ("report", True), ("send/failed", True), (".results/x", False),
+        ("job.log", False), ("send", True), (".results/x", False),
+        *(
+            pytest.param(name, name in {"report", "send/failed"}, marks=pytest.mark.slow)
+            for name in (
+                ".lock", "events.ndjson", "import_wait/fixed.ndjson", "import/core.ndjson", "report", "send/failed"
+            )
+        ),
     ],
 )  # fmt: skip
 def test_no_job_goes_on_over_a_link_and_its_target_is_as_it_was(sluice, project, name: str, folder: bool) -> None:

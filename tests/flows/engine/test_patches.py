@@ -29,7 +29,6 @@ from prefect.flow_engine import FlowRunEngine
 from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.results import ResultStore
 from prefect.runner._scheduled_run_poller import ScheduledRunPoller
-from prefect.server.api import collections
 from prefect.settings import PREFECT_WORKER_ENABLE_CANCELLATION, temporary_settings
 from prefect.states import Running
 from prefect.workers.base import BaseWorker
@@ -38,7 +37,6 @@ from prefect.workers.process import ProcessWorker
 from flows.engine import patches, runs
 from flows.engine.patches import ROWS, Row, UnfitPrefectError
 from flows.engine.pool_worker import Worker
-from flows.engine.server import app
 from tests.conftest import ROOT
 
 EVERY: tuple[patches.Process, ...] = ("run", "loops", "worker", "server")
@@ -260,6 +258,8 @@ def test_prefect_calls_what_is_in_its_place(
 
 
 def test_no_list_is_asked_for_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.server.api import collections  # takes three seconds
+
     patches.apply("server")
     asked: list[str] = []
 
@@ -271,7 +271,7 @@ def test_no_list_is_asked_for_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collections, "GLOBAL_COLLECTIONS_VIEW_CACHE", {})
     assert "process" in asyncio.run(collections.get_collection_view("aggregate-worker-metadata"))["prefect"]
     assert asked == ["none:"]
-    assert app.NO_ADDRESSES.keys() == patches.of_prefect("prefect.server.api.collections", "KNOWN_VIEWS").keys()
+    assert collections.KNOWN_VIEWS.keys() == patches.of_prefect("prefect.server.api.collections", "KNOWN_VIEWS").keys()
 
 
 # --- the check ----------------------------------------------------------------------------------------------------

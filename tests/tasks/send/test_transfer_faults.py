@@ -22,7 +22,7 @@ from tests.peers.oauth import IssuerSettings, OAuthIssuer
 from tests.peers.server import Reply, SeenRequest
 from tests.peers.transfer import Endpoint, TransferJob, serving
 
-TRANSIENT = [408, 409, 429, 500, 502, 503, 504]
+TRANSIENT = [408, 429, 500, 502, 504]
 TERMINAL = [301, 400, 401, 403, 404, 405, 413, 415, 422, 501, 507]
 CANARY = "Canaryperson-4711"
 MODES = {"json": TransferBounds(), "raw": TransferBounds(raw_above=0)}
@@ -38,7 +38,7 @@ def fault(action: str, path: str, method: str = "PUT", **more: Any) -> dict[str,
     return {"action": action, "method": method, "path": path, **more}
 
 
-@pytest.mark.parametrize("status", TRANSIENT)
+@pytest.mark.parametrize("status", [503, 409, *(pytest.param(one, marks=pytest.mark.slow) for one in TRANSIENT)])
 @pytest.mark.parametrize("path", PUTS)
 @pytest.mark.parametrize("at", ["body", "applied"])
 def test_a_transient_status_is_repeated_and_the_target_is_as_without_it(
@@ -116,7 +116,7 @@ def test_a_body_limit_that_answers_before_the_upload_ended_is_understood(job: Tr
     assert caught.value.reference == "transfer-too-large"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["json", pytest.param("raw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", PUTS)
 @pytest.mark.parametrize("at", ["head", "body", "applied"])
 def test_a_reset_before_in_or_after_the_body_is_repeated(job: TransferJob, mode: str, path: str, at: str) -> None:

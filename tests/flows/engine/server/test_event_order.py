@@ -1,28 +1,35 @@
-"""Events whose predecessor the server never saw are evaluated at once (``flows/engine/server/event_order.py``)."""
+"""Events whose predecessor the server never saw are evaluated at once (``flows/engine/server/event_order.py``).
+
+Prefect's server is imported by the tests that need it: that takes three seconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
-from prefect.server.events.ordering import EventArrivedEarly, memory
-from prefect.server.events.schemas.events import ReceivedEvent
 
-from flows.engine.server import event_order
 from tests.conftest import ask_prefect, own_name, wait_until
+
+if TYPE_CHECKING:
+    from prefect.server.events.ordering.memory import CausalOrdering
+    from prefect.server.events.schemas.events import ReceivedEvent
 
 
 def event(follows: UUID | None = None) -> ReceivedEvent:
+    from prefect.server.events.schemas.events import ReceivedEvent
+
     resource = {"prefect.resource.id": "prefect.flow-run.x"}
     return ReceivedEvent.model_validate(
         {"occurred": datetime.now(UTC), "event": "told", "resource": resource, "id": uuid4(), "follows": follows}
     )
 
 
-async def evaluated(ordering: memory.CausalOrdering, *events: ReceivedEvent) -> list[UUID]:
+async def evaluated(ordering: CausalOrdering, *events: ReceivedEvent) -> list[UUID]:
     """Evaluate events as Prefect's triggers do; the ids in the order in which that was done."""
     done: list[UUID] = []
 
@@ -37,6 +44,10 @@ async def evaluated(ordering: memory.CausalOrdering, *events: ReceivedEvent) -> 
 
 
 def test_an_event_whose_predecessor_was_never_seen_is_not_held_back() -> None:
+    from prefect.server.events.ordering import EventArrivedEarly, memory
+
+    from flows.engine.server import event_order
+
     orphan = event(follows=uuid4())
     assert asyncio.run(evaluated(event_order.CausalOrdering(str(uuid4())), orphan)) == [orphan.id]
     with pytest.raises(EventArrivedEarly):  # the order that is replaced: 15 minutes
@@ -44,6 +55,8 @@ def test_an_event_whose_predecessor_was_never_seen_is_not_held_back() -> None:
 
 
 def test_an_event_still_waits_for_the_one_before_while_that_is_evaluated() -> None:
+    from flows.engine.server import event_order
+
     before = event()
     after = event(follows=before.id)
     assert asyncio.run(evaluated(event_order.CausalOrdering(str(uuid4())), before, after)) == [before.id, after.id]

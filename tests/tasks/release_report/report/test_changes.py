@@ -238,9 +238,9 @@ BORN = {
 }  # fmt: skip
 
 
-@FORMS
+@pytest.mark.parametrize("form", ["bundles", pytest.param("lines", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("born", ["", "1961-04-17"], ids=["of her own", "shared"])
-@pytest.mark.parametrize("shift", [own, lambda *_: 0], ids=["own", "none"])
+@pytest.mark.parametrize("shift", [own, pytest.param(lambda *_: 0, marks=pytest.mark.slow)], ids=["own", "none"])
 @pytest.mark.parametrize(("path", "spelled"), [(path, one) for path, some in BORN.items() for one in some])
 def test_a_birthday_in_any_date_of_the_patient_is_a_stop(
     tmp_path: Path, path: str, spelled: str, shift: Callable[[int, int], int], born: str, form: str
