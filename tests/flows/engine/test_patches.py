@@ -257,6 +257,7 @@ def test_prefect_calls_what_is_in_its_place(
     assert calls
 
 
+@pytest.mark.slow
 def test_no_list_is_asked_for_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.server.api import collections  # takes three seconds
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from prefect.server.events.ordering.memory import CausalOrdering
     from prefect.server.events.schemas.events import ReceivedEvent
 
+pytestmark = pytest.mark.slow
+
 
 def event(follows: UUID | None = None) -> ReceivedEvent:
     from prefect.server.events.schemas.events import ReceivedEvent
@@ -62,7 +64,6 @@ def test_an_event_still_waits_for_the_one_before_while_that_is_evaluated() -> No
     assert asyncio.run(evaluated(event_order.CausalOrdering(str(uuid4())), before, after)) == [before.id, after.id]
 
 
-@pytest.mark.slow
 def test_a_server_of_ours_acts_at_once_on_an_event_that_follows_an_unknown_one(
     prefect_api: str, tmp_path: Path
 ) -> None:
