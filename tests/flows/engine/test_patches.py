@@ -278,6 +278,7 @@ def test_no_list_is_asked_for_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the check ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_row_fits_the_installed_prefect_and_takes_its_place() -> None:
     patches.apply(*EVERY)
     patches.apply(*EVERY)  # also where ours is there already

@@ -162,7 +162,7 @@ def rows_by_name(report: ReleaseReport, name: str) -> dict[Any, Any]:
     return {row[0]: row[1:] for row in report.rows(name)}
 
 
-FORMS = pytest.mark.parametrize("form", ["bundles", "lines"])
+FORMS = pytest.mark.parametrize("form", ["bundles", pytest.param("lines", marks=pytest.mark.slow)])
 WHOM = pytest.mark.parametrize("whom", [[3], range(0, SIZE, 2), range(SIZE)], ids=["one", "half", "all"])
 
 
@@ -238,7 +238,7 @@ BORN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["bundles", pytest.param("lines", marks=pytest.mark.slow)])
+@FORMS
 @pytest.mark.parametrize("born", ["", "1961-04-17"], ids=["of her own", "shared"])
 @pytest.mark.parametrize("shift", [own, pytest.param(lambda *_: 0, marks=pytest.mark.slow)], ids=["own", "none"])
 @pytest.mark.parametrize(("path", "spelled"), [(path, one) for path, some in BORN.items() for one in some])
