@@ -276,15 +276,17 @@ def characters() -> None:
 
 
 @pytest.fixture(scope="session")
-def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Return the database that a new jobs directory begins with."""
     path = tmp_path_factory.mktemp("prefect") / "prefect.db"
-    if not provide(path):  # the first server makes it
-        from flows.engine.server.start import EmbeddedServer
+    with (_shared(tmp_path_factory, worker_id) / "migrated.lock").open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker makes it: ten seconds of CPU
+        if not provide(path):
+            from flows.engine.server.start import EmbeddedServer
 
-        with EmbeddedServer(path.parent / "jobs") as server:
-            server.address()
-        assert provide(path)
+            with EmbeddedServer(path.parent / "jobs") as server:
+                server.address()
+            assert provide(path)
     return path
 
 
