@@ -70,7 +70,7 @@ BARE_VERBS = frozenset(
 FILE_PROTOCOL = frozenset({"tell"})
 """Methods that Python's file objects have."""
 
-_QUESTION = re.compile(r"""(?:\A|:\n) *r?\"{3}((?:What|Whether|How|Where|Who|Why|When|Which)\b.*)""")
+_QUESTION = re.compile(r"""(?:\A|:(?:  # .*)?\n) *r?\"{3}((?:What|Whether|How|Where|Who|Why|When|Which)\b.*)""")
 _DEFINITION = re.compile(r"^ *(?:(class)|(?:async )?def) (\w+)", re.MULTILINE)
 
 

@@ -161,7 +161,7 @@ def test_a_cancelled_shard_is_submitted_again_and_suspend_and_cancel_reach_all(
         end_within(15)
         wait_until(lambda: "the job is stopped (suspend)" in log.read_text())
         assert pool.state() == "PAUSED"
-        assert pool.children()[0]["state_type"] == "CANCELLED"
+        _runs(pool, lambda runs: runs[0]["state_type"] == "CANCELLED")
         if not resumed:
             return
         wait_until(lambda: not any(worker.runs for worker in pool.workers))

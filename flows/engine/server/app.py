@@ -1,4 +1,4 @@
-"""Prefect's server as our application: one UI, no requests to the internet, fewer stored events, patient writers.
+"""Prefect's server as our application: one UI, no requests to the internet, fewer stored events, fewer 503 answers.
 
 Two servers use it: a jobs directory's own (``child.py``) and a separate one (``deployments/server.py``). Importing this
 imports Prefect.

@@ -28,8 +28,8 @@ class LeaseTimes:
     A holder renews the lease every ``renew``, after a failure every ``retry``, and writes its heartbeat every ``beat``.
     Without a sign of life for ``give_up`` it ends, trying again in the last ``sure``; calls then in progress, of
     ``call`` a phase, end before ``lease`` does. A successor watches both for one whole ``lease``, the server every
-    ``look``; if an answer comes ``gap`` after the check before, the watch starts over. A renewal seen
-    in the first ``gap`` only makes it start over: under load, a server carries out a dead holder's last request late.
+    ``look``; if an answer comes ``gap`` after the check before, the watch starts over. A renewal in the first ``gap``
+    also only makes it start over: under load, a server carries out a dead holder's last request late.
     """
 
     lease: float = 60.0

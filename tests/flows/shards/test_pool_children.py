@@ -13,8 +13,9 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.job.running.lock import LOCK
 from flows.job.running.state import TAKEN_UP
-from flows.shards.children import SILENT, TAKING, ChildState, PoolChildren
+from flows.shards.children import FAILED_NAME, SILENT, TAKING, ChildState, PoolChildren
 from flows.shards.files import ShardOrder
+from tasks.shared.errors import StorageError
 from tasks.shared.files.private_file import open_private
 from tests.conftest import address_of
 
@@ -98,6 +99,19 @@ def test_a_run_without_a_process_is_lost(runs: ChildRuns, state: str, patience: 
     assert runs.is_after(children, patience - 1) == {0: ChildState.RUNNING}
     assert runs.is_after(children, 5) == {0: ChildState.ENDED}
     assert (runs.api.read_run(run) or {})["state_name"] == end
+
+
+def test_the_error_of_a_run_without_a_receipt_is_that_of_its_state(runs: ChildRuns) -> None:
+    children = runs.children()
+    for shard, message in enumerate(["error[storage-failed]: see the log", "error[shard-unknown]: see the log", ""]):
+        runs.start(children, shard, 1)
+        runs.api.set_state(children._runs[shard], "FAILED", name=FAILED_NAME, message=message)
+    assert set(runs.is_after(children, 5).values()) == {ChildState.ENDED}
+    error = children.error(0)
+    assert isinstance(error, StorageError)
+    assert error.reference == "storage-failed"
+    assert children.error(0) is None  # reported once
+    assert children.error(1) is children.error(2) is None  # errors of its order: it is submitted again
 
 
 def test_a_run_that_takes_its_shard_late_goes_on(runs: ChildRuns) -> None:
