@@ -1,6 +1,6 @@
 """Packaged operation (4-product.md §6): compose file and container file, as far as they can be read here.
 
-Nothing is built or started here: ``tests/deployments/containers`` does that where there is a container runtime.
+Nothing is built or started here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 The published JSON schema uses few keywords, so each of its definitions becomes a table of the allowed JSON properties.
 ``rules.json`` adds required elements, choice types and invariants, ``codes.json`` the codes of required bindings.
-``tests/tools/definitions/build.py`` and ``tests/tools/definitions/package.py`` make these files.
 
 The package ``jsonschema`` reports only that a nested resource matches no branch of a ``oneOf``, without a location. The
 tables give the exact location, in one pass with the invariants, which need them anyway. On the demo data they check

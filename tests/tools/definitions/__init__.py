@@ -1,1 +1,0 @@
-"""Makes the definitions of FHIR R4 that the sandbox reads."""

@@ -1,1 +1,0 @@
-"""Makes the demo data of the sandbox."""
