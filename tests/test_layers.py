@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from config import STEPS
 from tests.conftest import ROOT
-from tests.docs.references import syntax_tree
+from tests.sources import syntax_tree
 
 LAYERS = ("config", "tasks", "flows")
 """Bottom to top."""

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.docs.references import syntax_tree
+from tests.sources import syntax_tree
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.docs.references import ROOT
+from tests.conftest import ROOT
 
 README = ROOT / "README.md"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
-PAGES = [README, ROOT / "CHANGELOG.md", *DOCS, *DECISIONS]
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 CHECK_PYTHON = (
     "python3 -c 'import sys; sys.version_info >= (3, 11) or "
@@ -26,8 +24,6 @@ TESTS = _INSTALL.format("'.[dev]'") + " && .venv/bin/python -m pytest"
 """The two commands of the README."""
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-
-_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -56,18 +52,9 @@ def blocks(page: Path, *languages: str) -> Iterator[PageBlock]:
 
 
 def example(page: str, beginning: str) -> PageBlock:
-    """Return the one block of a page that begins with these words.
-
-    ``test_every_example`` finds the calls in the source, so both arguments are plain texts.
-    """
+    """Return the one block of a page that begins with these words."""
     (found,) = (block for block in blocks(ROOT / page) if block.text.startswith(beginning))
     return found
-
-
-def section(page: Path, heading: str) -> str:
-    """Return the text below a heading of the second level, up to the next one."""
-    (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", read(page), re.MULTILINE | re.DOTALL)
-    return str(text)
 
 
 def prose(page: Path) -> str:
@@ -78,21 +65,11 @@ def prose(page: Path) -> str:
 def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield every call of our program on a page, in blocks and between backticks: as written, and its arguments."""
     for block in blocks(page, "bash", ""):
-        yield from called(block)
-    for inline in _INLINE.findall(prose(page)):
+        for line in block.text.splitlines():
+            if "[OPTIONS]" not in line:  # the usage lines of the commands page
+                yield from _calls(line)
+    for inline in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page)):
         yield from _calls(inline)
-
-
-def called(block: PageBlock) -> Iterator[tuple[str, list[str]]]:
-    """Yield the calls of our program in a block."""
-    for line in block.text.splitlines():
-        if "[OPTIONS]" not in line:  # the usage lines of the commands page
-            yield from _calls(line)
-
-
-def spoken(page: Path) -> set[str]:
-    """Return the calls between backticks, in sentences and tables."""
-    return {text for inline in _INLINE.findall(prose(page)) for text, _ in _calls(inline)}
 
 
 def _calls(line: str) -> Iterator[tuple[str, list[str]]]:

@@ -39,12 +39,3 @@ def assert_shown(shown: str, printed: str) -> None:
     """Assert that the printed text is the one on the page."""
     pattern = "".join(line_pattern(line) for line in shown.splitlines())
     assert re.fullmatch(pattern, printed), f"the page shows:\n{shown}\nprinted was:\n{printed}"
-
-
-def shape(value: object) -> object:
-    """Return the keys of a JSON document at every level, lists by the shape of their items, and no values."""
-    if isinstance(value, dict):
-        return {name: shape(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [shape(item) for item in value[:1]]
-    return None

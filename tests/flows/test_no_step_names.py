@@ -9,7 +9,7 @@ import pytest
 
 from config import STEPS
 from tests.conftest import ROOT
-from tests.docs.references import syntax_tree
+from tests.sources import syntax_tree
 
 EVENT_KINDS = ("flows/reports/events.py",)
 """A kind of event is called ``wait``; it tells that a person is asked, whatever the step is called."""

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,36 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests import in_process
 from tests.conftest import ROOT, Commands, Ran, wait_until
 
 SUBSTITUTES = (
-    # What a page writes (a regular expression), and what is put in its place: a {name} is what the place knows,
-    # {} what the page wrote.
-    (r"https://(torch|extraction)\.hospital\.example", "{extraction}"),
-    (r"https://pseudonymizer\.hospital\.example", "{pseudonymizer}"),
-    (r"https://validator\.hospital\.example", "{validation}"),
-    (r"https://flattener\.hospital\.example", "{flattening}"),
-    (r"https://export\.hospital\.example", "{export}"),
-    (r"https://(fhir\.project|transfer\.hospital)\.example", "{fhir}"),
-    (r"https://login\.project\.example/realms/research", "{issuer}"),
-    (r"https://s3\.project\.example", "{objectstore}"),
+    # What a page writes (a regular expression), and what is put in its place: a {name} is what the place knows.
     (r"http://127\.0\.0\.1:8090", "{fhir}"),
     (r"http://127\.0\.0\.1:8091", "{extraction}"),
     (r"http://127\.0\.0\.1:8092", "{pseudonymizer}"),
     (r"--port 8090", "--port {port}"),
-    (r"\{url\}", "{url}"),
-    (r"\bCONFIG\b|\bFILE\b", "{config}"),
-    (r"\bJOB\b", "{job}"),
-    (r"\bSTEP\b", "{step}"),
-    (r"\bID\b", "{extraction_id}"),
-    (r"\bSTATUS-URL\b", "{status_url}"),
     (r"\.venv/bin/python\b", "python"),
-    # Ports and times of its own: 4200 may be taken, and nobody wants to wait.
-    (r"sluice server start\b[^\n]*", "{} --port 0"),
-    (r"sleep 600", "sleep 0"),
-    # The test runs where the page's directory cannot be made.
-    (r"/var/lib/sluice", "{directory}"),
 )
 
 PROGRAMS = {"prefect": "-m prefect", "python": ""}
@@ -54,9 +32,6 @@ PROGRAMS = {"prefect": "-m prefect", "python": ""}
 SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(main())\n"
 """As pip writes it."""
 
-
-_ALONE = re.compile(r"sluice (?!server|sandbox|demo|completion)[^|&;<>$`\\\\#*~\n]+")
-"""One call of our program, without anything that the shell would do beforehand."""
 
 OWN = {".bin/", ".temporary/", ".gitignore", "deployments"}
 """What a place has that a clone does not have, or has from git."""
@@ -72,11 +47,11 @@ def untracked(clone: Path) -> list[str]:
 
 
 class ExamplePlace:
-    """An empty directory, a shell in it, and values for the placeholders of a page."""
+    """An empty directory, a shell in it, and the addresses that stand on a page."""
 
     def __init__(self, directory: Path, api: str | None, **known: str) -> None:
         self.directory = directory
-        self.known = {"directory": str(directory), "config": "config.yaml"} | known
+        self.known = known
         binaries = directory / ".bin"
         binaries.mkdir()
         texts = {name: f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n' for name, words in PROGRAMS.items()}
@@ -92,34 +67,21 @@ class ExamplePlace:
         }
 
     def here(self, text: str) -> str:
-        """Return a page's text with its placeholders filled in."""
+        """Return a page's text with the addresses that are meant."""
         for written, meant in SUBSTITUTES:
-            text = re.sub(written, lambda found, meant=meant: meant.format(found[0], **self.known), text)  # type: ignore[misc]
+            text = re.sub(written, lambda _, meant=meant: meant.format_map(self.known), text)  # type: ignore[misc]
         return text
 
-    def save(self, name: str, text: str) -> Path:
-        """Save a page's block as a file."""
-        path = self.directory / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(self.here(text), encoding="utf-8")
-        return path
-
     def ran(self, text: str, *, timeout: float = 120) -> Ran:
-        """Give a page's text to the shell as one script; one call of our program needs none.
+        """Give a page's text to the shell as one script.
 
         A job that it starts is the place's ``JOB`` from then on.
         """
-        line = self.here(text)
-        if _ALONE.fullmatch(line.strip()) and "PREFECT_API_URL" in self.environment:
-            program, *words = shlex.split(line)
-            found = str(self.directory / ".bin" / program)
-            ran = Ran(*in_process.run(words, cwd=self.directory, environment=self.environment, program=found))
-        else:
-            done = subprocess.run(
-                ["bash", "-c", line], cwd=self.directory, env=self.environment,
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-            )  # fmt: skip
-            ran = Ran(done.returncode, done.stdout, done.stderr)
+        done = subprocess.run(
+            ["bash", "-c", self.here(text)], cwd=self.directory, env=self.environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+        ran = Ran(done.returncode, done.stdout, done.stderr)
         if match := re.search(r"^job (\S+)$", ran.out + ran.err, re.MULTILINE):
             self.known["job"] = match[1]
         return ran
@@ -129,10 +91,6 @@ class ExamplePlace:
         ran = self.ran(text, timeout=timeout)
         assert ran.code == 0, f"{text}\n{ran.out}\n{ran.err}"
         return ran.out
-
-    def lines(self, text: str) -> list[str]:
-        """Each line of a block on its own; what each printed."""
-        return [self.run(line) for line in text.splitlines()]
 
     @contextmanager
     def running(self, line: str, until: str) -> Iterator[Path]:

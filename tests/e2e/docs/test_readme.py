@@ -1,4 +1,4 @@
-"""The README's commands run (architecture.md, rule 10); installing is compared with what CI runs, not repeated here."""
+"""The README's commands run; installing is compared with what CI runs, not repeated here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sandbox.configuration import STEPS
 from tests.conftest import ROOT
-from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read, section
+from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read
 from tests.docs.shown import assert_shown
 from tests.e2e.docs.place import ExamplePlace, untracked
 
@@ -19,6 +18,10 @@ from tests.e2e.docs.place import ExamplePlace, untracked
 def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
     commands = [line for block in blocks(README, "bash") for line in block.text.splitlines()]
     assert commands.index(DEMO) < commands.index(TESTS)
+
+
+def test_ci_run_runs_the_second_command_to_the_letter() -> None:
+    assert TESTS in [line.strip() for line in read(ROOT / ".ci/run").splitlines()]
 
 
 @pytest.mark.parametrize(("version", "code"), [("2.7.18", 1), ("3.10.13", 1), ("3.11.0", 0), ("3.14.1", 0)])
@@ -62,28 +65,3 @@ class TestDemo:
         assert "summary.json" in names
         assert all((job / name).is_file() for name in names)
         assert untracked(tmp_path) == []
-        rows = section(ROOT / "docs/job-directory.md", "Files")
-        for entry in job.iterdir():
-            name = f"{entry.name}/" if entry.is_dir() else entry.name
-            assert re.search(rf"^\| .*`{re.escape(name)}", rows, re.MULTILINE), (
-                f"{name} is missing on the page of the job directory"
-            )
-
-    @pytest.mark.campaign
-    @pytest.mark.timeout(240)
-    @pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
-    def test_it_shows_the_other_ways_to_send(self, tmp_path: Path, mode: str, shown: str) -> None:
-        assert f"`demo --send {mode}`" in read(README)
-        ran = ExamplePlace(tmp_path, None).ran(f"sluice demo --send {mode}", timeout=200)
-        assert ran.code == 0, ran.err
-        assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
-        assert "sandbox-secret" not in ran.out + ran.err
-
-    @pytest.mark.campaign
-    @pytest.mark.timeout(240)
-    def test_with_review_it_asks_on_a_terminal(self, tmp_path: Path) -> None:
-        assert "`demo --review`" in read(README)
-        answers = [("[y/N]", "y"), ("Your name", "Kim Roe"), ("Comment", "made up"), ("Why despite", "a demo")]
-        printed = ExamplePlace(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
-        assert re.search(r"^\d  wait +completed", printed, re.MULTILINE), printed
-        assert set(STEPS) <= set(re.findall(r"^\d  (\w+) +completed", printed, re.MULTILINE))

@@ -8,14 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import free_ports
+from tests.conftest import ROOT, free_ports
 from tests.docs.pages import example
-from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown
 from tests.e2e.docs.place import ExamplePlace, untracked
 
 
-@pytest.mark.campaign
+@pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefect_api: str) -> None:
     clone, port = tmp_path / "clone", free_ports(5)

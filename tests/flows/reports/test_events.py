@@ -26,7 +26,7 @@ from flows.reports.events import (
 )
 from flows.reports.summary import Summary
 from tasks.shared.events import Download, Event, RequestRetry, Status
-from tests.docs.references import ROOT
+from tests.conftest import ROOT
 from tests.peers.events import entry_of
 
 PAGE = (ROOT / "docs/observability.md").read_text(encoding="utf-8")

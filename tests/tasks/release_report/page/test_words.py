@@ -14,8 +14,8 @@ from tasks.release_report.report.document import ReportFinding
 from tasks.release_report.report.outline import FINDINGS, TABLES
 from tasks.release_report.report.risk import most_of_some, size_bands
 from tests.conftest import ROOT
-from tests.docs.references import syntax_tree
 from tests.peers import release_report as reports
+from tests.sources import syntax_tree
 
 PACKAGE = ROOT / "tasks/release_report"
 SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "disclosure.py"}
