@@ -40,7 +40,7 @@ from flows.job.outcome import (
     watch_process,
 )
 from flows.job.running.lock import JobBusyError
-from flows.job.steps import Sources, announce_end, finish_step, pass_gate, recorded_as_running
+from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.reports import terminal
 from flows.shards.parent import run_of
@@ -183,8 +183,8 @@ def run_step(job: RunningJob, position: int, step: Step, source: Source | None, 
     finish_step(job, context, result, expected=source.lines if source else None)
     if step.gate is not None:
         found = step.gate(context, result)
-        pass_gate(job, position, found)
         if found is not None:
+            hold_back(job, position, found)
             show(job, "failed")
             raise Ended(Failed(message=found.render()))
     show(job, "running")

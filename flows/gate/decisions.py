@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from pydantic import ValidationError
-
 from config import PipelineConfig
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page, append_log, form_answer
 from flows.gate import rules
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_command
-from flows.job.record import JobRecord, Run, cancelled, last_run, now
+from flows.job.record import JobRecord, cancelled, now
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session
@@ -262,53 +260,26 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
 
 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
-    """Write the end of a cancelled job to its logs, summary and pages, as part of the run that parked the job.
+    """Write the end of a cancelled job to its logs and pages, as part of the run that parked the job.
 
     No process ran the job when a reviewer's ``rejection`` or the Prefect UI cancelled it. The caller holds the job's
     lock. A file that cannot be written only causes a warning, because the record is already correct.
     """
     from flows.reports import pages, short_form  # a status needs no page
+    from flows.reports.job_log import job_log
 
     settings = session.loaded.config.report
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
         record = record.model_copy(update={"steps": tuple(directory.whole(step) for step in record.steps)})
-        try:
-            if (run := last_run(record)) is not None:
-                _log_the_end(session, directory, record, run, rejection)
-        except StorageError as error:
-            logger.warning("the end of job %s could not be logged: %s", job_id, error.message)
-        except ValidationError:
-            logger.warning("the end of job %s could not be logged: another version wrote its parameters", job_id)
+        with pages.best_effort(f"the end of job {job_id}"), job_log(directory.log):
+            logger.warning("%s", cancelled(rejection))
+        append_log(session.api, record.id, logging.WARNING, cancelled(rejection))
         if record.waiting is not None:
             page = Page(session.api, job_id, REPORT)
             short_form.add_decisions(page, directory.path, record, record.waiting.position, settings)
         with pages.best_effort("the page of the job"):
             pages.job_page(Page(session.api, job_id), record, state="cancelled", k=settings.k)
-
-
-def _log_the_end(
-    session: Session, directory: JobDirectory, record: JobRecord, run: Run, rejection: Problem | None
-) -> None:
-    """Write the end of a cancelled job into its events, its summary and its logs."""
-    from flows.reports import summary
-    from flows.reports.events import Wait
-    from flows.reports.journal import EventLog, Journal, job_log
-
-    at = record.waiting.position if record.waiting else 0
-    step = (record.step_names[at - 1], at) if 0 < at <= len(record.step_names) else None
-    reason = "cancel" if rejection is None else None
-    with EventLog(directory.path) as log:
-        journal = Journal(record.id, log, run, step=step)
-        if rejection is not None:
-            journal.record_event(Wait(state="decided", approved=False))
-        summary.end_run(
-            journal, directory.path, record, lambda: JobInputs.of(record.parameters), "cancelled", error=rejection,
-            reason=reason, k=session.loaded.config.report.k,
-        )  # fmt: skip
-    with job_log(directory.log):
-        logger.warning("%s", cancelled(rejection))
-    append_log(session.api, record.id, logging.WARNING, cancelled(rejection))
 
 
 def rejected(approval: Approval, step: str | None) -> Problem:

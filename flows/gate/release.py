@@ -197,7 +197,7 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
         Stopped: the job is asked to stop.
     """
     position = step or len(job.step_names)
-    meter = Meter(collector=job.journal.record_event)
+    meter = Meter()
     outcome: Shown | Exception
     try:
         files.remove(job.directory.path, step)

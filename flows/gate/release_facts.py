@@ -6,11 +6,14 @@ destination, and the hosts to which this installation has sent before. A missing
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import platform
 import pwd
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +21,6 @@ from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
 from flows.job.steps import Sources
-from flows.reports.summary import versions
 from tasks import declared
 from tasks.release_report.measure.delivery import Delivery
 from tasks.release_report.measure.tables import PARQUET
@@ -38,6 +40,12 @@ RELEASED: Final = ".released"
 
 _AHEAD: Final = timedelta(hours=14)
 """Offset of the most eastern clock from UTC; its date of today is not in the future."""
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of Sluice, Python and Prefect in this process."""
+    return {"sluice": version("sluice"), "python": platform.python_version(), "prefect": version("prefect")}
 
 
 def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -> ReportFacts:
@@ -71,7 +79,7 @@ def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -
         asked_patients=_asked_patients(job.inputs),
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
-        versions=versions().model_dump(),
+        versions=versions(),
     )
 
 

@@ -19,7 +19,6 @@ from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
 from flows.job.steps import Sources, announce_end, leave_step
 from flows.reports import pages, short_form
-from flows.reports.events import Wait
 from tasks.release_report.page.words import Words
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError
@@ -116,9 +115,6 @@ class CurrentWait:
         if decision is not None and decision.approved and self._void_decision():
             return  # the step parks the job
         job = self.job
-        if decision is not None and job.steps[self.position].state != "completed":
-            job.journal.at(job.step_names[self.position - 1], self.position)
-            job.journal.record_event(Wait(state="decided", approved=decision.approved))
         if decision is not None or self.position in job.record().reviews:
             short_form.add_decisions(job.short, job.directory.path, job.record(), self.position, job.config.report)
         if decision is None or decision.approved:
@@ -312,5 +308,4 @@ class CurrentWait:
         labels[f"seen__{position}"] = self.reviewed.save_seen(self.there) if self.reviewed else None
         leave_step(job, position, "waiting", waiting=waiting, **labels)
         make_directory(directory)
-        job.journal.record_event(Wait(state="asked"))
         announce_end(job, "waiting", waiting=waiting)

@@ -18,11 +18,11 @@ from flows.engine.flow_runs import REPORT, Page
 from flows.engine.reached import own_server
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
-from flows.job.record import JobRecord, next_run, refuse_changed_steps
+from flows.job.record import JobRecord, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.writer import RecordedHandle, RecordWriter
 from flows.jobs_dir import keep_reserve
-from flows.reports.journal import Journal, job_log
+from flows.reports.job_log import job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at
 from tasks.shared.log import logger
@@ -49,13 +49,14 @@ class RunningJob:
     directory: JobDirectory
     writer: RecordWriter
     presenter: Presenter
-    journal: Journal
     stop: Stop = field(default_factory=Stop)
     crtdl: Path | None = None
     deployed: bool = False
     """True if a worker runs it."""
     steps: dict[int, StepReport] = field(default_factory=dict)
     until: int | None = None
+    ended: bool = False
+    """True once the end of this run was announced."""
     beside: BesideProcess | None = None
     """The process that measures for the release report while steps work."""
     page: Page = field(init=False)
@@ -119,9 +120,6 @@ class RunningJob:
             if finish_reset(record, directory, writer):
                 record = writer.read()
             names = config.pipeline.enabled_steps
-            run = next_run(record)
-            writer.set(run=run)
-            journal = stack.enter_context(Journal.opened(directory.path, job_id, names, run))
             refuse_changed_steps(record, names)
             job = cls(
                 id=job_id,
@@ -130,7 +128,6 @@ class RunningJob:
                 directory=directory,
                 writer=writer,
                 presenter=presenter,
-                journal=journal,
                 deployed=deployed,
                 steps={step.position: directory.check_result(step) for step in record.steps},
                 until=record.until,
@@ -173,8 +170,8 @@ class RunningJob:
             given=replace(self.inputs.step_inputs(), crtdl=self.crtdl),
             given_crtdl=self.inputs.step_inputs().crtdl,
             source=source,
-            handle=RecordedHandle(self.writer, self.journal.record_event, about),
-            meter=Meter(collector=self.journal.record_event),
+            handle=RecordedHandle(self.writer, about),
+            meter=Meter(),
             stop=self.stop,
             command=about,
             again=self.run_again,

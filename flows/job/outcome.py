@@ -66,7 +66,7 @@ def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
     except Ended as end:
         ended = end.state
     except Pause:
-        if job.journal.over:
+        if job.ended:
             raise  # the job parked itself, or was suspended while a step ran
         # Prefect's engine noticed the suspend first, between two steps.
         at = next((n for n, step in sorted(job.steps.items()) if step.state != "completed"), len(job.steps))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -19,6 +19,9 @@ from flows.job.running.state import JobState, job_state
 from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
+
+JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
+"""How a run of a job ends, unless it is killed."""
 
 AT_THE_END = "end"
 """Replaces the position for the release report at the end of the job."""
@@ -30,14 +33,6 @@ class ProgressRecord(StoredModel):
     fraction: float | None = None
     eta_seconds: float | None = None
     message: str | None = None
-
-
-class Run(StoredModel):
-    """The last run of the job, counted from 1; when the job and this run of it began (UTC, milliseconds)."""
-
-    number: int
-    created: str
-    began: str
 
 
 class Extraction(StoredModel):
@@ -75,8 +70,6 @@ class JobRecord(StoredModel):
     error: Problem | None = None
     progress: ProgressRecord | None = None
     extraction: Extraction = Extraction()
-    run: Run | None = None
-    run_count: int = 0
     stopped_by: str | None = None
     until: int | None = None
     reset: int | None = None
@@ -142,8 +135,6 @@ class JobRecord(StoredModel):
             error=_parse(Problem, label("error")) or _never_began(run),
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
             extraction=Extraction(status_url=label("extraction.status_url"), job_id=label("extraction.job_id")),
-            run=_parse(Run, label("run")),
-            run_count=int(run.get("run_count") or 0),
             stopped_by=label("stopped_by"),
             until=label("until"),
             reset=label("reset"),
@@ -263,34 +254,9 @@ def _never_began(run: Json) -> Problem | None:
     )
 
 
-def timestamp(moment: datetime) -> str:
-    """Return a moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def cancelled(error: Problem | None) -> str:
     """Return the last line of the log of a cancelled job: rejected, or cancelled in the Prefect UI."""
     return f"the job is cancelled: {error.message if error is not None else 'in the Prefect UI'}"
-
-
-def last_run(record: JobRecord) -> Run | None:
-    """Return the last run of a job; ``None`` before the first. Records without a count use Prefect's, which omits runs
-    resumed from a form.
-    """
-    if record.run is not None or not (
-        record.approvals or record.forms or any(s.state != "pending" for s in record.steps)
-    ):
-        return record.run
-    created = timestamp(datetime.fromisoformat(record.created)) if record.created else timestamp(datetime.now(UTC))
-    return Run(number=max(1, record.run_count + len(record.forms) - 1), created=created, began=created)
-
-
-def next_run(record: JobRecord) -> Run:
-    """Return the number and times of the run that begins now."""
-    began, last = timestamp(datetime.now(UTC)), last_run(record)
-    if last is None:
-        return Run(number=1, created=began, began=began)
-    return Run(number=last.number + 1, created=last.created, began=max(began, last.began))
 
 
 def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:

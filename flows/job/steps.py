@@ -1,4 +1,4 @@
-"""Record and announce the start and end of each step, and the end of the run: in events, summary and log.
+"""Record and announce the start and end of each step, and the end of the run.
 
 ``Sources`` holds the data each step reads (``4-product.md`` §4, "What a step reads"), the data sent, and the
 destinations.
@@ -10,24 +10,24 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from config import PipelineConfig
 from flows.engine.api import Label
 from flows.job.job import RunningJob
-from flows.job.record import cancelled, now
+from flows.job.record import JobEnd, cancelled, now
 from flows.job.watch import Watcher
-from flows.reports import summary
-from flows.reports.events import Gate, JobEnd, StepEnd
-from flows.reports.events import StepEvent as StepEvent
 from tasks import declared
 from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.files.data_directory import file_names
 from tasks.shared.log import logger
-from tasks.shared.publication import technical, without_names
+from tasks.shared.publication import without_names
 from tasks.shared.report import Corrections, Problem, StepReport, Waiting
 from tasks.shared.step import Reads, Source, Step, StepContext
+
+StepEnd = Literal["waiting", "failed", "stopped"]
+"""How a step ends that is not complete."""
 
 
 @contextmanager
@@ -35,7 +35,6 @@ def recorded_as_running(job: RunningJob, context: StepContext) -> Iterator[None]
     """Record that a step runs, and watch it."""
     position = context.position
     before = job.steps[position]
-    job.journal.at(context.name, position)
     if before.state != "completed":
         job.steps[position] = StepReport(
             position=position,
@@ -46,7 +45,6 @@ def recorded_as_running(job: RunningJob, context: StepContext) -> Iterator[None]
         )
         job.writer.step(job.steps[position])
         logger.info("step %d %s begins", position, context.name)
-        job.journal.record_event(StepEvent(state="running"))
     job.presenter.step_started(position, context.name)
     watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
     with watcher.watching(context.name, position, context.meter):
@@ -74,9 +72,6 @@ def finish_step(job: RunningJob, context: StepContext, report: StepReport, *, ex
         of_this_instance["inventory"] = known.inventory  # that of the record, not of a file
     step = job.steps[position] = report.model_copy(update=of_this_instance)
     if not before:
-        # Before the record: later runs do not announce a recorded step.
-        mode = str(job.config.services.send.send_as) if declared(name).delivers else None
-        job.journal.completed(step, mode=mode)
         job.writer.step(step, progress=None)
         logger.info("step %d %s is complete: %s", position, name, step.summary())
         already_logged = context.meter.snapshot().warnings
@@ -90,17 +85,15 @@ def leave_step(
     job: RunningJob, position: int, state: StepEnd, *, error: Problem | None = None, **labels: Label | Waiting | None
 ) -> None:
     """Record that a step did not finish, together with other labels."""
-    _announce_unfinished(job, position, state, error)
+    _announce_unfinished(job, position, state)
     also: dict[str, Any] = labels | ({"error": error} if error else {})
     job.writer.step(job.steps[position], progress=None, **also)
 
 
-def _announce_unfinished(job: RunningJob, position: int, state: StepEnd, error: Problem | None) -> None:
+def _announce_unfinished(job: RunningJob, position: int, state: StepEnd) -> None:
     if state == "stopped" and job.steps[position].state == "completed":
         return  # the stop met it while it answered from its stored result
     step = job.steps[position] = job.steps[position].model_copy(update={"state": state})
-    job.journal.at(step.name, position)
-    job.journal.record_event(StepEvent(state=state, error=error.reference if error else None))
     logger.info("step %d %s: %s", position, step.name, state)
 
 
@@ -111,24 +104,15 @@ def record_failure(job: RunningJob, position: int | None, error: SluiceError) ->
     job.presenter.failed(error)
     record = problem_of(job, error, name)
     if position:
-        _announce_unfinished(job, position, "failed", record)
+        _announce_unfinished(job, position, "failed")
     # Announced first: it may be the Prefect API that has failed. Once: it may have failed at this, too.
-    if not job.journal.over:
+    if not job.ended:
         announce_end(job, "failed", error=record)
     if position:
         job.writer.step(job.steps[position], progress=None, error=record)
     else:
         job.writer.set(error=record, progress=None)
     return record
-
-
-def pass_gate(job: RunningJob, position: int, error: GateError | None) -> None:
-    """Announce the result of the gate after a validation step. A closed gate ends the job; the step is complete."""
-    details = job.steps[position].details
-    findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
-    job.journal.record_event(Gate(state="closed" if error else "open", findings=findings, resources=resources))
-    if error is not None:
-        hold_back(job, position, error)
 
 
 def hold_back(job: RunningJob, position: int, error: GateError) -> None:
@@ -167,11 +151,8 @@ def announce_end(
     waiting: Waiting | None = None,
     reason: str | None = None,
 ) -> None:
-    """Announce how this run ends, and write the summary. A summary that cannot be written fails no run."""
-    summary.end_run(
-        job.journal, job.directory.path, job.record(), lambda: job.inputs, state, waiting=waiting, error=error,
-        reason=reason, k=job.config.report.k,
-    )  # fmt: skip
+    """Log how this run ends."""
+    job.ended = True
     level, words = _last_line(job, state, error, waiting, reason)
     logger.log(level, "%s", words)
 

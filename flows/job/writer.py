@@ -13,9 +13,7 @@ from pydantic import BaseModel
 from flows.engine.api import Json, Label, PrefectApi
 from flows.engine.flow_runs import set_labels
 from flows.job.record import AT_THE_END, JobRecord
-from flows.reports.events import KickOff
 from tasks.shared.errors import TerminalError
-from tasks.shared.events import Collector, Status
 from tasks.shared.report import Approval, StepReport
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
@@ -84,13 +82,10 @@ class RecordWriter:
 class RecordedHandle(HandleStore):
     """The extraction handle in the job record: read on ``load``, durable when ``save`` returns."""
 
-    def __init__(
-        self, writer: RecordWriter, tell: Collector, command: Callable[..., str] = about_the_configuration
-    ) -> None:
-        """Set the receiver of events, and the maker of commands about the configuration."""
+    def __init__(self, writer: RecordWriter, command: Callable[..., str] = about_the_configuration) -> None:
+        """Set the maker of commands about the configuration."""
         super().__init__()
         self._writer = writer
-        self._tell = tell
         self._command = command
 
     def load(self) -> Handle | None:
@@ -101,12 +96,8 @@ class RecordedHandle(HandleStore):
     def save(self, handle: Handle | None) -> None:
         """Write the handle into the labels ``job.extraction.*``, or clear them.
 
-        The event comes first: a later run does not announce a handle that is in the record.
-
         Raises ``TerminalError`` (``job-unknown``) if the run was deleted.
         """
-        gone = Status(message="the extraction job is gone")
-        self._tell(KickOff(extraction=handle.job_id) if handle is not None else gone)
         there = self._writer.set(
             extraction__status_url=handle.status_url if handle else None,
             extraction__job_id=handle.job_id if handle else None,

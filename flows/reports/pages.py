@@ -16,10 +16,8 @@ from typing import Any, Literal
 
 from flows.engine.flow_runs import JOB, FormAnswer, Page
 from flows.gate.reviewed_files import NEXT
-from flows.job.record import JobRecord
+from flows.job.record import JobEnd, JobRecord
 from flows.output import one_line
-from flows.reports.events import JobEnd
-from flows.reports.summary import Compared, reconciliation
 from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
@@ -163,7 +161,7 @@ def _tables(steps: Sequence[StepReport]) -> Iterator[str]:
     yield from _section("Steps", DATA, [[cells[name] for name in DATA] for cells in rows])
     yield from _section("Times and requests", TIMES, timed)
     yield from ("p50 and p95: the time that half and 95 % of the requests did not exceed.", "") if timed else ()
-    yield from _section("Reconciliation", COMPARED, [_compared(one) for one in reconciliation(steps)])
+    yield from _section("Reconciliation", COMPARED, [*_reconciliation(steps)])
     yield from _section("Findings", FOUND, [_found(step) for step in steps if step.findings])
     yield from _section("Still identifying", IDENTIFYING, [row for step in steps for row in _identifying(step)])
 
@@ -184,10 +182,13 @@ def _files(record: JobRecord) -> Iterator[str]:
         yield f"- {ON_DEMAND}"
 
 
-def _compared(one: Compared) -> tuple[str, ...]:
-    """Return the row of lines written by the step before and read by the step."""
-    verdict = "agrees" if one.agrees else "differs"
-    return str(one.position), one.name, f"{one.written:,}", f"{one.read:,}", verdict
+def _reconciliation(steps: Sequence[StepReport]) -> Iterator[tuple[str, ...]]:
+    """Yield a row of lines written by the step before and read by the step, for each step that compared them."""
+    for step in steps:
+        written, read = step.lines_expected, step.lines_in
+        if written is not None and read is not None:
+            verdict = "agrees" if written == read else "differs"
+            yield str(step.position), step.name, f"{written:,}", f"{read:,}", verdict
 
 
 def _found(step: StepReport) -> tuple[str, str, str, str]:

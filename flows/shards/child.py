@@ -23,9 +23,8 @@ import msgspec
 from config import ConfigError, LoadedConfig
 from flows.job.inputs import JobInputs, config_command, config_error, job_command
 from flows.job.running.lock import JobLock
-from flows.reports.journal import job_log
+from flows.reports.job_log import job_log
 from flows.shards.files import (
-    EVENTS,
     ORDER,
     PROGRESS,
     RECEIPT,
@@ -42,9 +41,8 @@ from flows.signals import end_with_supervisor, exit_code_of, signals
 from tasks import declared
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, SluiceError, Stopped, internal_error, storage_errors
-from tasks.shared.events import Event, RequestRetry
 from tasks.shared.files.data_directory import base_name
-from tasks.shared.files.out_file import PART, AppendFile
+from tasks.shared.files.out_file import PART
 from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
@@ -74,7 +72,7 @@ class _ShardRun:
             raise InputError("shard-unknown", "there is no order for this shard", context=str(directory))
         self.order = found
         self.shard = self._divided(found)
-        self.meter = Meter(collector=self._record_event)
+        self.meter = Meter()
         self._stop = stop
         self._lock = threading.Lock()
 
@@ -183,15 +181,6 @@ class _ShardRun:
         finally:
             over.set()
             thread.join()
-
-    def _record_event(self, event: Event) -> None:
-        if not isinstance(event, RequestRetry):
-            return  # what it says of its phases is not what the whole step does
-        try:
-            with self._lock, AppendFile(self.directory / EVENTS) as file:
-                file.append(msgspec.json.encode(event) + b"\n")
-        except SluiceError as error:
-            logger.warning("an event is not recorded: %s", error.message)
 
 
 def run_shard(directory: Path, stop: Stop) -> ShardReceipt:

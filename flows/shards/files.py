@@ -1,7 +1,7 @@
 """Files that the parent and a child of a divided step exchange, in the directory of the shard.
 
-``order.json`` is what the parent asks of the child, ``progress.json`` what the child has done so far, ``events.ndjson``
-its events, and ``receipt.json`` appears when it ends. All are 0600, and hold counts, paths of this job and error texts.
+``order.json`` is what the parent asks of the child, ``progress.json`` what the child has done so far, and
+``receipt.json`` appears when it ends. All are 0600, and hold counts, paths of this job and error texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tasks.shared.files.private_file import NotPrivateError, open_private, read_
 
 ORDER: Final = "order.json"
 PROGRESS: Final = "progress.json"
-EVENTS: Final = "events.ndjson"
 RECEIPT: Final = "receipt.json"
 
 _LARGEST: Final = 64 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,6 @@ from flows.job.running.lock import is_held
 from flows.shards.child import digest_of
 from flows.shards.children import Children, ChildState, LocalChildren, PoolChildren, find_deployment
 from flows.shards.files import (
-    EVENTS,
     ORDER,
     PROGRESS,
     RECEIPT,
@@ -28,10 +26,8 @@ from flows.shards.files import (
     read_state,
     write_state,
 )
-from tasks.shared.errors import SluiceError, StorageError, TransientError, storage_error, storage_errors
-from tasks.shared.events import RequestRetry
+from tasks.shared.errors import SluiceError, StorageError, TransientError, storage_errors
 from tasks.shared.files.intake import FileFacts, FileLedger
-from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.report import ShardCounts, StepReport
@@ -99,7 +95,6 @@ class _ShardState:
     """That of a child that has done its shard."""
     look_at: float = 0.0
     counted: ShardProgress = field(default_factory=ShardProgress)
-    events: int = 0
 
 
 class _DividedRun:
@@ -130,8 +125,6 @@ class _DividedRun:
         """Learn how far an earlier run of the job came with a shard."""
         order = read_state(one.directory / ORDER, ShardOrder)
         one.attempt = order.attempt if order is not None and order.sha256 == one.shard.sha256 else 0
-        with suppress(OSError):
-            one.events = (one.directory / EVENTS).stat().st_size
         receipt = self._receipt(one)
         if receipt is not None and receipt.error is None:
             one.receipt = receipt
@@ -256,7 +249,6 @@ class _DividedRun:
         """Count what the children have done since the last look, and show it."""
         for one in self._shards:
             _count(one, _progress(one), context.meter)
-            _record_events(one, context.meter)
         counts = self._counts()
         if counts != self._shown:
             self._shown = counts
@@ -325,25 +317,6 @@ def _count(one: _ShardState, found: ShardProgress | None, meter: Meter, *, earli
         found, files=max(found.files, before.files), resources=max(found.resources, before.resources),
         content=max(found.content, before.content), stored=max(found.stored, before.stored),
     )  # fmt: skip
-
-
-def _record_events(one: _ShardState, meter: Meter) -> None:
-    """Pass on the whole lines that a child has added to its events."""
-    path = one.directory / EVENTS
-    try:
-        if path.lstat().st_size <= one.events:
-            return
-        with open_private(path) as file:
-            file.seek(one.events)
-            text = file.readall()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise storage_error(error, path) from None
-    for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
-        one.events += len(line)
-        with suppress(msgspec.DecodeError):
-            meter.record_event(msgspec.json.decode(line, type=RequestRetry))
 
 
 def _changed(path: Path, message: str) -> StorageError:

@@ -182,7 +182,7 @@ class Flattener:
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._ending = SharedStop(together)
-        told = Meter(collector=context.meter.record_event)  # no requests of the step's
+        told = Meter(shown_by=context.meter)  # no requests of the step's
         self._metadata = context.client(
             self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=told, max_connections=1
         )

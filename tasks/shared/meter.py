@@ -1,8 +1,7 @@
 """Counters of a running step: files, bytes, resources, requests and progress. ``tasks/`` never reads them.
 
 A step calls ``meter.add(...)`` and depends on neither terminal nor Prefect. A progress display takes a ``snapshot()``
-at any time (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
-``meter.record_event(event)``, for a collector that keeps it (``events.py``).
+at any time (a bar, a plain line per minute, an artifact).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import storage_errors
-from tasks.shared.events import Collector, Event, RequestRetry, Status, nobody
 from tasks.shared.files.data_directory import ZST
 from tasks.shared.files.lines import open_content
 from tasks.shared.log import logger
@@ -85,10 +83,13 @@ class Snapshot:
 
 
 class Meter:
-    """Thread-safe counters of one step; ``collector`` takes what the step tells, and each new text it shows."""
+    """Thread-safe counters of one step.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, collector: Collector = nobody) -> None:
-        self._collector = collector
+    ``shown_by`` is the meter of the step whose line shows the retries of this one, which counts apart.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, shown_by: Meter | None = None) -> None:
+        self._shown_by = shown_by
         self._lock = threading.Lock()
         self._clock = clock
         self._started = clock()
@@ -100,7 +101,7 @@ class Meter:
         self._done = self._earlier = 0.0
         self._read = self._out = self._in = 0
         self._moved = self._started
-        self._held: dict[int, tuple[RequestRetry, float]] = {}
+        self._held: dict[int, tuple[Held, float]] = {}
         self.requests = 0
         self.retries = 0
         self._buckets: dict[int, int] = {}
@@ -208,7 +209,6 @@ class Meter:
         with self._lock:
             now = self._now
             now.stands = stands
-            news = message is not None and message != now.message
             if message is not None:
                 now.message = message or None
             if fraction is not None:
@@ -216,8 +216,6 @@ class Meter:
                     self._pace = TimeEstimate(self._clock(), fraction)
                 now.fraction = fraction
                 self._pace.grow(self._clock(), fraction)
-        if message and news:
-            self.record_event(Status(message=message, fraction=fraction))
 
     def begin(self, message: str) -> None:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
@@ -228,18 +226,6 @@ class Meter:
             self._read = self._out = self._in = 0
             self._content.clear()
             self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
-        self.record_event(Status(message=message))
-
-    def record_event(self, event: Event) -> None:
-        """Pass an event to the collector, if there is one.
-
-        A request that is tried again is in the snapshots from now on, until something is done after its wait: whether
-        its own meter told of it, or another one whose collector this is.
-        """
-        if isinstance(event, RequestRetry):
-            with self._lock:
-                self._held[threading.get_ident()] = event, self._clock() + event.wait
-        self._collector(event)
 
     def snapshot(self) -> Snapshot:
         """Return the counters now."""
@@ -264,15 +250,8 @@ class Meter:
                 del self._held[thread]
         if not self._held:
             return None
-        event, until = min(self._held.values(), key=lambda held: held[1])
-        return Held(
-            service=event.service,
-            why=str(event.status or event.error),
-            seconds=max(0.0, until - now),
-            attempt=event.attempt + 1,
-            attempts=event.attempts,
-            others=len(self._held) - 1,
-        )
+        held, until = min(self._held.values(), key=lambda held: held[1])
+        return replace(held, seconds=max(0.0, until - now), others=len(self._held) - 1)
 
     def request(self, seconds: float, *, repeated: bool = False) -> None:
         """Count one request that took ``seconds``; ``repeated`` when it repeats an earlier one.
@@ -286,24 +265,16 @@ class Meter:
             self._held.pop(threading.get_ident(), None)
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
-    def retry(
-        self, service: str, operation: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float
-    ) -> None:
-        """Tell that a request failed for now and is made again after ``seconds``; ``attempt`` of ``attempts`` has
-        failed."""
-        status: int | None = getattr(error, "status", None)
-        reference = str(getattr(error, "reference", type(error).__name__))
-        self.record_event(
-            RequestRetry(
-                service=service,
-                operation=operation,
-                attempt=attempt,
-                attempts=attempts,
-                wait=round(seconds, 3),
-                status=status,
-                error=None if status else reference,
-            )
-        )
+    def retry(self, service: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float) -> None:
+        """Show that a request failed for now and is made again after ``seconds``, until something is done after that;
+        ``attempt`` of ``attempts`` has failed.
+        """
+        why = str(getattr(error, "status", None) or getattr(error, "reference", type(error).__name__))
+        with self._lock:
+            until = self._clock() + seconds
+            self._held[threading.get_ident()] = Held(service, why, seconds, attempt + 1, attempts), until
+        if self._shown_by is not None:
+            self._shown_by.retry(service, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
     def requests_made(self) -> tuple[int, dict[int, int]]:
         """Return the number of repetitions, and that of requests by their time; see ``count_requests``."""

@@ -109,7 +109,7 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
         if service.probe is None or not service.probe.proves:
             continue
         context.meter.set_status(f"testing {service.key} with a made-up resource")
-        told = Meter(collector=context.meter.record_event)  # no requests of the step's
+        told = Meter(shown_by=context.meter)  # no requests of the step's
         for found in service.probe.find_problems(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
                 FailedAnswers(context.state(service.key)).begin().save_answer_of(found)

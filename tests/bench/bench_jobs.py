@@ -65,7 +65,7 @@ FIGURES = {
 }
 """The figures, by the names that this prints and the page uses."""
 
-FILES = ("import/a.ndjson", "pseudonymized/a.ndjson", ".results/1-local_import.json", "job.log", "events.ndjson")
+FILES = ("import/a.ndjson", "pseudonymized/a.ndjson", ".results/1-local_import.json", "job.log")
 """What lies in the directory of one."""
 
 EVENTS = ("events", "event_resources", "automation_event_follower")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -251,7 +250,6 @@ def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     done = len(fhir.posts())
     assert done < TRANSACTIONS
     assert "away for more than" in (trial.directory / "job.log").read_text()
-    assert json.loads((trial.directory / "summary.json").read_text())["state"] == "failed"
     server.start()
     server.ready()
     shown = commands("pipeline", "status", "config.yaml", trial.job, env=here)

@@ -86,8 +86,6 @@ def test_a_job_whose_embedded_server_dies_ends_with_3_and_can_be_continued(sluic
     assert "Traceback" not in err
     log = (project / "jobs" / job / "job.log").read_text()
     assert "prefect-server-lost" in log
-    summary = json.loads((project / "jobs" / job / "summary.json").read_text())
-    assert (summary["state"], summary["error"]["reference"]) == ("failed", "prefect-server-lost")
     fhir.faults()
     assert sluice_alone.status(job)["state"] == "interrupted"
     assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0

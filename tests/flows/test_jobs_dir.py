@@ -127,9 +127,7 @@ def test_a_server_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
         ("job.log", False), ("send", True), (".results/x", False),
         *(
             pytest.param(name, name in {"report", "send/failed"}, marks=pytest.mark.slow)
-            for name in (
-                ".lock", "events.ndjson", "import_wait/fixed.ndjson", "import/core.ndjson", "report", "send/failed"
-            )
+            for name in (".lock", "import_wait/fixed.ndjson", "import/core.ndjson", "report", "send/failed")
         ),
     ],
 )  # fmt: skip

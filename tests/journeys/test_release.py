@@ -16,7 +16,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import artifacts_of
 from flows.gate import release
 from flows.job.record import JobRecord
-from flows.reports import pages, short_form, summary
+from flows.reports import pages, summary
 from tasks.release_report.page import files
 from tasks.release_report.report.document import sha256
 from tasks.shared.files.inventory import Inventory, InventoryEntry, load
@@ -141,9 +141,7 @@ def test_the_report_exists_before_the_decision_and_every_view_shows_the_decision
     assert "approved by Anna" in gate.text()
     assert "Anna" in gate.artifacts()["**The release report"]
     assert "approved by Anna" in gate.artifacts()["**The page of the job"]
-    summary = json.loads((gate.directory / "summary.json").read_text())
-    assert [one["by"] for one in summary["decisions"]] == ["Anna"]
-    assert summary["report"] == gate.status()["report"] == str(gate.directory / "report/release-report.html")
+    assert gate.status()["report"] == str(gate.directory / "report/release-report.html")
 
 
 def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: ReleaseGate) -> None:
@@ -171,8 +169,6 @@ def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Releas
     assert WHY in gate.artifacts()["**The release report"]
     page = gate.artifacts()["**The page of the job"]
     assert WHY in page.replace("\\", "")
-    summary = json.loads((gate.directory / "summary.json").read_text())
-    assert summary["decisions"][0]["overridden"] == [STOP.key]
 
 
 def everywhere(gate: ReleaseGate) -> tuple[str, str, str]:
@@ -852,7 +848,6 @@ def everything_but_the_log(gate: ReleaseGate) -> dict[str, str]:
         places["form"] = gate.form()
     places |= {"status": gate.text(), "status --json": json.dumps(gate.status(), ensure_ascii=False)}
     places["list"] = gate.sluice("job", "list", "config.yaml").out
-    places["summary"] = (gate.directory / "summary.json").read_text(encoding="utf-8")
     places["report"] = (gate.directory / "report/step-2/release-report.html").read_text(encoding="utf-8")
     return places
 
@@ -890,17 +885,3 @@ def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: Release
     assert "the file names are in job.log" in measured.text()
     assert "\n  …:1\n" in measured.text()
     has_no_canary(measured, refused.out)
-
-
-def test_a_type_of_one_patient_is_one_of_the_other_types(measured: ReleaseGate) -> None:
-    measured.start()
-    measured.go_on("--approve", "--despite", WHY)
-    page, text = measured.artifacts()["**The page of the job"], (measured.directory / "summary.json").read_text()
-    assert "Procedure" not in page + text
-    (step,) = [one for one in json.loads(text)["steps"] if one["name"] == "send"]
-    report = files.read(measured.directory, None)
-    assert report is not None
-    printed = set(short_form.types(report))
-    assert "Procedure" not in printed
-    assert set(step["details"]["types"]) == {*printed, "other types"}
-    assert f"| types: {min(printed)} |" in page

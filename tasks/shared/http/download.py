@@ -18,7 +18,6 @@ trusted for days.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,14 +26,12 @@ import msgspec
 
 from config import CompressionConfig, RetryConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
-from tasks.shared.events import Download
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.intake import FileFacts, Intake
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, wait_seconds
 from tasks.shared.meter import Meter
-from tasks.shared.publication import technical
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT = 60.0
@@ -122,7 +119,6 @@ class Downloader:
 
         transfer = _Transfer(url, intake)
         failures = reached = 0
-        started = time.monotonic()
         try:
             while True:
                 try:
@@ -138,15 +134,6 @@ class Downloader:
         finally:
             transfer.intake.abort()
         self._meter.add(files=1, resources=facts.counted)
-        self._meter.record_event(
-            Download(
-                file=facts.name,
-                bytes=facts.bytes_in,
-                lines=technical(facts.lines),
-                seconds=round(time.monotonic() - started, 3),
-                sha256=facts.sha256,
-            )
-        )
         return facts
 
     def _wait(self, stop: Stop, error: TransientError, failures: int) -> None:

@@ -78,7 +78,7 @@ def announce(
     """Report that ``attempt`` of ``attempts`` failed for now and the request is repeated after ``seconds``."""
     status = getattr(error, "status", None)
     why = f"status {status}" if status else str(getattr(error, "reference", type(error).__name__))
-    meter.retry(service, operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
+    meter.retry(service, error, attempt=attempt, attempts=attempts, seconds=seconds)
     log.warning(
         "%s: %s failed (%s), attempt %d of %d, next one in %.1f s", service, operation, why, attempt, attempts, seconds
     )

@@ -62,6 +62,6 @@ class TestDemo:
         head, *listed = printed.partition("\nfiles of job")[2].partition("\n\n")[0].splitlines()
         job = Path(head.rpartition(", in ")[2].removesuffix(":"))
         names = [file.split()[0] for file in listed]
-        assert "summary.json" in names
+        assert "job.log" in names
         assert all((job / name).is_file() for name in names)
         assert untracked(tmp_path) == []

@@ -25,7 +25,7 @@ from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
-from tests.flows.job.test_job_events import STEPS, Labels, job  # noqa: F401 - a fixture
+from tests.flows.job.test_running_job import STEPS, Labels, job  # noqa: F401 - a fixture
 
 LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
 

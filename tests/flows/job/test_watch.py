@@ -169,7 +169,7 @@ def test_when_all_is_read_it_is_not_known_how_long_the_last_answers_take():
     now[0] = 5.0
     progress.add(bytes=100)
     busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
-    progress.retry("send", "upload", busy, attempt=1, attempts=5, seconds=4.0)
+    progress.retry("send", busy, attempt=1, attempts=5, seconds=4.0)
     said = "send: 503, next try in 4 s, attempt 2 of 5, 0/1 file, 100 B at 20 B/s, time left unknown"
     assert describe(progress.snapshot()) == said
 
@@ -178,7 +178,7 @@ def test_a_retried_request_is_on_the_line_of_its_step_until_the_next_progress():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
-    progress.retry("send", "upload", busy, attempt=1, attempts=5, seconds=4.0)
+    progress.retry("send", busy, attempt=1, attempts=5, seconds=4.0)
     now[0] = 0.4
     assert describe(progress.snapshot()) == "send: 503, next try in 4 s, attempt 2 of 5, time left unknown"
     now[0] = 4.5
@@ -190,16 +190,16 @@ def test_a_retried_request_is_on_the_line_of_its_step_until_the_next_progress():
 def test_retries_of_every_meter_of_a_step_are_on_its_line():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
-    probe = Meter(collector=progress.record_event)
+    probe = Meter(shown_by=progress)
     away = NetworkError("connect-failed", "pseudonymizer: no connection")
 
     def elsewhere():
-        probe.retry("pseudonymizer", "probe", away, attempt=2, attempts=3, seconds=30.0)
+        probe.retry("pseudonymizer", away, attempt=2, attempts=3, seconds=30.0)
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    progress.retry("pseudonymizer", "pseudonymize", away, attempt=1, attempts=3, seconds=2.0)
+    progress.retry("pseudonymizer", away, attempt=1, attempts=3, seconds=2.0)
     said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3, 1 more request waits"
     assert describe(progress.snapshot()) == f"{said}, time left unknown"
 

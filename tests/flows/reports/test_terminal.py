@@ -44,7 +44,7 @@ def test_a_warning_is_printed_once_at_the_start_during_or_at_the_end_of_a_step(
 
 def test_who_wants_it_quiet_is_told_what_is_wrong_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
     meter, terminal = Meter(clock=lambda: 0.0), Terminal()
-    meter.retry("send", "upload", NetworkError("x", "x"), attempt=1, attempts=5, seconds=8.0)
+    meter.retry("send", NetworkError("x", "x"), attempt=1, attempts=5, seconds=8.0)
     fine = Shown(lines=("Look first, then decide.", "12 patients"))
     stopped = Shown(lines=("Do not release.", "12 patients", "  STOP: names"), stops=("  STOP: names",))
     waiting = Waiting(position=3, step="look", directory="c", looked_at="l", since="s")
@@ -103,7 +103,7 @@ def test_without_a_terminal_a_transient_failure_is_a_line_at_once_then_every_min
     terminal.progress("send", meter.snapshot())
     for attempt in (1, 2):
         error = NetworkError("connect-failed", "no connection")
-        meter.retry("send", "upload", error, attempt=attempt, attempts=5, seconds=8.0)
+        meter.retry("send", error, attempt=attempt, attempts=5, seconds=8.0)
         terminal.progress("send", meter.snapshot())
     said = "send: send: connect-failed, next try in 8 s, attempt 2 of 5, time left unknown\n"
     assert capsys.readouterr().err == said

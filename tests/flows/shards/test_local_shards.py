@@ -294,8 +294,6 @@ def test_a_state_file_that_is_something_else_is_one_clear_error(sluice_process: 
                 path.write_bytes(before)
                 path.chmod(0o600)
         assert service.requests <= made + 4
-        (shard / "events.ndjson").unlink(missing_ok=True)
-        os.mkfifo(shard / "events.ndjson")
         again = sluice.here("pipeline", "continue", "config.yaml", job.name)
         assert again.code == 0, again.err
 

@@ -480,7 +480,7 @@ class TestLease:
         """A worker would set the run to Crashed, which another machine has by now."""
         code = (
             "import sys, time; from flows.job.running.lease import LeaseTimes, Lease; from pathlib import Path;"
-            "from flows.reports.journal import job_log; log = job_log(Path(sys.argv[3])); log.__enter__();"
+            "from flows.reports.job_log import job_log; log = job_log(Path(sys.argv[3])); log.__enter__();"
             "from flows.engine.api_address import configured_api;"
             "lease = Lease(configured_api(), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"
             "lease.hold(); print(lease.limit, flush=True); time.sleep(60)"

@@ -23,7 +23,6 @@ from tasks.shared.errors import (
     Stopped,
     StorageError,
 )
-from tasks.shared.events import Download, Event, RequestRetry
 from tasks.shared.files.intake import FileFacts
 from tasks.shared.http.download import Downloader
 from tasks.shared.meter import Meter
@@ -44,8 +43,7 @@ class DownloadSetting:
     ) -> None:
         self.directory = directory / "import"
         self.sleeps = Sleeps()
-        self.told: list[Event] = []
-        self.progress = Meter(collector=self.told.append)
+        self.progress = Meter()
         self.stop = stop or Stop()
         self.client = client("http_import", stop=self.stop)
         self.downloader = Downloader(
@@ -115,27 +113,6 @@ def test_a_file_is_stored_plain_with_its_counts_and_hash(plain: DownloadSetting)
     assert facts.source == f"{server.url}/x.ndjson"
     snapshot = plain.progress.snapshot()
     assert (snapshot.files, snapshot.bytes, snapshot.resources) == (1, len(LINES), 5000)
-
-
-def test_a_finished_file_and_every_repetition_are_told_without_the_url(compressing: DownloadSetting) -> None:
-    with loopback([Reply(503), broken_after(100), Reply(200, LINES)]) as server:
-        facts = compressing.fetch(server)
-    busy, broken, download = compressing.told
-    retry = {"service": "http_import", "operation": "download", "attempts": 3}
-    assert busy == RequestRetry(attempt=1, wait=1.0, status=503, **retry)  # type: ignore[arg-type]
-    assert isinstance(broken, RequestRetry)
-    assert (broken.status, broken.error) == (None, "connection-broken")
-    assert isinstance(download, Download)
-    assert (download.file, download.bytes, download.lines) == ("x.ndjson.zst", len(LINES), 5000)
-    assert download.sha256 == facts.sha256
-    assert 0 <= download.seconds < 60
-    assert "CANARY" not in repr(compressing.told)
-
-
-def test_a_file_that_is_not_finished_is_not_told(plain: DownloadSetting) -> None:
-    with loopback([Reply(404)]) as server:
-        plain.fails(server, ServiceError)
-    assert plain.told == []
 
 
 def test_a_file_is_compressed_when_compression_is_enabled(compressing: DownloadSetting) -> None:

@@ -1,10 +1,9 @@
-"""Events of a job at each transition, with the record in memory (docs/observability.md)."""
+"""A running job at each transition, with the record in memory."""
 
 from __future__ import annotations
 
 import fcntl
 import threading
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -18,27 +17,20 @@ from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob, follow
-from flows.job.outcome import Ended, end_without_waiting, show, stopped
-from flows.job.record import Run
+from flows.job.outcome import Ended, show, stopped
 from flows.job.running.lock import LOCK, JobBusyError, JobLock
-from flows.job.steps import Sources, finish_step, pass_gate, record_failure
+from flows.job.steps import Sources, finish_step, hold_back, record_failure
 from flows.job.writer import RecordWriter
-from flows.reports import summary
-from flows.reports.events import Export, Gate, JobEvent, StepEvent, Wait
-from flows.reports.journal import Journal
 from flows.reports.terminal import Presenter
 from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
-from tasks.shared.events import Event
 from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.step import StepContext
-from tests.peers.events import read_events
 from tests.peers.prefect import prefect_in_memory
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("local_import", "validation", "wait", "send")
 COMMENT = "Meier has two ids"
-RUN = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
 
 
 class Api:
@@ -74,7 +66,7 @@ class Labels(RecordWriter):
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[RunningJob]:
+def job(tmp_path: Path) -> RunningJob:
     config = tmp_path / "config.yaml"
     config.write_text(
         "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
@@ -84,11 +76,10 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
     inputs = JobInputs(config=str(config))
     directory = JobDirectory.of(tmp_path / "jobs", JOB)
     directory.create()
-    with Journal.opened(directory.path, JOB, STEPS, RUN) as journal:
-        yield RunningJob(
-            id=JOB, inputs=inputs, loaded=inputs.load(), directory=directory, writer=Labels(), presenter=Presenter(),
-            journal=journal, steps={n: StepReport(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
-        )  # fmt: skip
+    return RunningJob(
+        id=JOB, inputs=inputs, loaded=inputs.load(), directory=directory, writer=Labels(), presenter=Presenter(),
+        steps={n: StepReport(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
+    )  # fmt: skip
 
 
 def current_wait(job: RunningJob) -> CurrentWait:
@@ -99,41 +90,22 @@ def context(job: RunningJob, position: int) -> StepContext:
     return job.context(position, declared(job.step_names[position - 1]), None)
 
 
-def later_events(job: RunningJob) -> list[Event]:
-    """Return the events of the job, without those of its beginning."""
-    return [entry.event for entry in read_events(job.directory.path)][2:]
+def written(job: RunningJob) -> dict[str, Any]:
+    return cast("Labels", job.writer).written
 
 
-def document(job: RunningJob) -> summary.Summary:
-    return summary.Summary.model_validate_json((job.directory.path / "summary.json").read_bytes())
+def test_a_closed_gate_ends_the_job_with_its_error(job: RunningJob) -> None:
+    hold_back(job, 2, GateError("validation-findings", "x"))
+    assert job.ended
+    assert (written(job)["error"].reference, written(job)["error"].exit_code) == ("validation-findings", 5)
 
 
-@pytest.mark.parametrize("findings", [0, 2])
-def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, findings: int) -> None:
-    counted = {"findings": findings, "resources_with_findings": 1 if findings else 0}
-    job.steps[2] = job.steps[2].model_copy(update={"details": counted})
-    pass_gate(job, 2, GateError("validation-findings", "x") if findings else None)
-    if findings:
-        end = JobEvent(state="failed", error="validation-findings")
-        assert later_events(job) == [Gate(state="closed", findings=5, resources=5), end]
-        assert document(job).state == "failed"
-    else:
-        assert later_events(job) == [Gate(state="open", findings=0, resources=0)]
-
-
-def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(job: RunningJob) -> None:
+def test_a_no_at_the_wait_cancels_the_job(job: RunningJob) -> None:
     job.writer.approve(3, Approval(approved=False, comment=COMMENT, by="anna", when="now"))
     with pytest.raises(Ended) as end:
         current_wait(job).decide()
     assert end.value.state.is_cancelled()
-    assert later_events(job) == [
-        Wait(state="decided", approved=False),
-        StepEvent(state="stopped", error="rejected"),
-        JobEvent(state="cancelled", error="rejected"),
-    ]
-    assert document(job).state == "cancelled"
-    for name in ("events.ndjson", "summary.json"):
-        assert COMMENT not in (job.directory.path / name).read_text()
+    assert (job.steps[3].state, written(job)["error"].reference) == ("stopped", "rejected")
 
 
 def a_wait(job: RunningJob) -> Waiting:
@@ -152,7 +124,7 @@ def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job:
     labels.away = False
     current_wait(job).record(waiting, "form-key")
     assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
-    assert later_events(job)[-2:] == [Wait(state="asked"), JobEvent(state="waiting")]
+    assert written(job)["waiting"] == waiting
 
 
 def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob) -> None:
@@ -162,59 +134,25 @@ def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob
         current_wait(job).record(waiting, "form-key")
     assert caught.value.context is not None
     assert "import_wait" in caught.value.context
-    assert Wait(state="asked") not in later_events(job)
 
 
-def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:
-    job.writer.approve(3, Approval(approved=True))
-    job.steps[3] = StepReport(position=3, name="wait", state="completed")
-    current_wait(job).decide()
-    assert later_events(job) == []
+@pytest.mark.parametrize(("reason", "state", "by"), [("cancel", "CANCELLED", None), ("SIGTERM", "CRASHED", "SIGTERM")])
+def test_a_stop_says_why(job: RunningJob, reason: str, state: str, by: str | None) -> None:
+    assert stopped(job, 4, Stopped(reason)).type == state
+    assert (job.steps[4].state, written(job)["stopped_by"]) == ("stopped", by)
 
 
-@pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGTERM", "stopped")])
-def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
-    stopped(job, 4, Stopped(reason))
-    assert later_events(job) == [StepEvent(state="stopped"), JobEvent(state=state, reason=reason)]
-    assert document(job).state == state
-    assert [entry.head.position for entry in read_events(job.directory.path)][2:] == [4, 4]
-
-
-@pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGINT", "stopped")])
-def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob, reason: str, state: Any) -> None:
-    end_without_waiting(job, reason)
-    assert later_events(job) == [JobEvent(state=state, reason=reason)]
-    assert document(job).state == state
-
-
-def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJob) -> None:
+def test_a_failure_is_announced_also_when_the_record_cannot_be_written(job: RunningJob) -> None:
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
         record_failure(job, 4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
-    assert later_events(job) == [
-        StepEvent(state="failed", error="lines-differ"),
-        JobEvent(state="failed", error="lines-differ"),
-    ]
-    error = document(job).error
-    assert error is not None
-    assert (error.reference, error.step) == ("lines-differ", "send")
-    assert document(job).steps[3].state == "failed"
+    assert job.ended
+    assert job.steps[4].state == "failed"
 
 
 def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> None:
     record_failure(job, None, NetworkError("connect-failed", "x"))
-    assert later_events(job) == [JobEvent(state="failed", error="connect-failed")]
-    error = document(job).error
-    assert error is not None
-    assert error.step is None
-    assert error.transient
-
-
-def test_a_step_is_reported_complete_before_it_is_recorded_as_complete(job: RunningJob) -> None:
-    cast("Labels", job.writer).away = True
-    with pytest.raises(NetworkError):
-        finish_step(job, context(job, 4), StepReport(files=2, resources_out=7), expected=7)
-    assert [type(event) for event in later_events(job)] == [StepEvent, Export]
+    assert (written(job)["error"].step, written(job)["error"].transient) == (None, True)
 
 
 def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
@@ -244,8 +182,7 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
 def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
     job.steps[4] = job.steps[4].model_copy(update={"state": "completed"})
     stopped(job, 4, Stopped("SIGTERM"))
-    assert later_events(job) == [JobEvent(state="stopped", reason="SIGTERM")]
-    assert document(job).steps[3].state == "completed"
+    assert job.steps[4].state == "completed"
 
 
 @pytest.mark.parametrize(("meanwhile", "goes_on"), [("RUNNING", True), ("PAUSED", False), ("COMPLETED", False)])
