@@ -2,12 +2,13 @@
 
 The values of the made-up resource are the same in every probe, so a trust centre keeps one pseudonym for each of them.
 With an anonymization file another request goes before it, with rules that nobody can read: only a service that reads
-them refuses. A service that refuses both is asked without the file: if it refuses that, too, it is another service.
+them refuses.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 import threading
@@ -196,21 +197,9 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[ProbeReques
         nobody = body(_UNREADABLE_RULES, json.dumps(PATIENT).encode())
         yield ProbeRequest("POST", endpoint(service.url), _reads_rules, nobody, HEADERS, frozenset({_REFUSED}))
 
-    refused: list[Answer] = []
-
-    def wrong(answer: Answer) -> str | None:
-        if rules is not None and answer.status == _REFUSED:
-            refused.append(answer)
-            return None
-        return _wrong(answer, rules)
-
-    def without_rules(answer: Answer) -> SluiceError | str:
-        return f"answered {_REFUSED}" if answer.status == _REFUSED else _refused_rules(refused[0])
-
     made_up = body(rules.content if rules is not None else None, BUNDLE)
-    yield ProbeRequest("POST", endpoint(service.url), wrong, made_up, HEADERS, frozenset({_REFUSED}))
-    if refused:
-        yield ProbeRequest("POST", endpoint(service.url), without_rules, BUNDLE, HEADERS, frozenset({_REFUSED}))
+    check = functools.partial(_wrong, rules=rules)
+    yield ProbeRequest("POST", endpoint(service.url), check, made_up, HEADERS, frozenset({_REFUSED}))
 
 
 PROBE: Final = SyntheticProbe("a pseudonymization service", _exchanges)
@@ -239,8 +228,7 @@ def _reads_rules(answer: Answer) -> SluiceError | None:
 def _refused_rules(answer: Answer) -> SluiceError:
     return WrongServiceError(
         "rules-refused",
-        f"pseudonymizer: the service refuses a made-up resource ({_REFUSED}) when the request contains the "
-        "anonymization file, and accepts it otherwise",
+        f"pseudonymizer: the service refuses a made-up resource ({_REFUSED}) with the anonymization file",
         context=KEY,
         hint="find the rule that the service cannot use in the log of the service",
         operation="probe",
@@ -248,13 +236,12 @@ def _refused_rules(answer: Answer) -> SluiceError:
     ).made_from(answer)
 
 
-def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
+def _wrong(answer: Answer, rules: AnonymizationRules | None) -> SluiceError | str | None:
     if answer.status == _REFUSED:
-        return f"answered {_REFUSED}"
+        return f"answered {_REFUSED}" if rules is None else _refused_rules(answer)
     given = outline_of(BUNDLE, sent=True)
-    agreement = Agreement(rules.removes, rules.removed_types) if rules is not None else Agreement()
     try:
-        received, _ = agreement.check(answer, given)
+        received, _ = Agreement(rules is not None and rules.removes).check(answer, given)
     except WrongAnswerError as wrong:
         return f"gave {wrong}"
     entries = msgspec.json.decode(received.text).get("entry") or []

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
-from tasks.pseudonymizer.pairing import survivors
 from tasks.pseudonymizer.residual_identifiers import PersonNumbers, numbers_in
+from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import Envelope, open_bundle, open_envelope
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
@@ -193,34 +192,33 @@ Counts = Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class Deidentified:
-    """The result of a chunk: the line in ``whole`` if one request contained all of it, otherwise ``pieces``."""
+    """The result of a chunk: the line in ``whole`` if one request contained all of it, otherwise ``pieces``.
+
+    ``left`` has the paths at which identifiers came back unchanged (``residual_identifiers.py``).
+    """
 
     place: str
     line: int
     first: bool
     last: bool
     counts: Counts
+    left: set[str]
     whole: bytes | None = field(default=None, repr=False)
     pieces: tuple[BundlePiece, ...] = ()
 
 
 class Deidentification:
-    """Pseudonymize chunks with the service. Thread-safe.
-
-    ``agreement`` checks the answers. ``affected`` counts the patients whose identifiers remain in them.
-    """
+    """Pseudonymize chunks with the service. Thread-safe. ``agreement`` checks the answers."""
 
     def __init__(
         self,
         call: Callable[[bytes], Answer],
         failed: FailedAnswers,
         agreement: Agreement | None = None,
-        affected: Affected | None = None,
     ) -> None:
         self._call = call
         self._failed = failed
         self._agreement = agreement or Agreement()
-        self._affected = affected or Affected()
         self._refused_size = 0
 
     def __call__(self, chunk: RequestChunk) -> Deidentified:
@@ -234,17 +232,24 @@ class Deidentification:
         """
         given = _sent_outline(chunk.text, chunk.place)
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
-        texts = self._texts(given, chunk, chunk.first_entry, counts, chunk.numbers)
+        left: set[str] = set()
+        texts = self._texts(given, chunk, chunk.first_entry, counts, left, chunk.numbers)
         if len(texts) == 1 and not chunk.split:
-            return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0][0])
+            return Deidentified(chunk.place, chunk.line, True, True, counts, left, whole=texts[0][0])
         counts["split"] = chunk.last
         if chunk.last and chunk.numbers is not None:
             counts["too_many_numbers"] += chunk.numbers.full
         pieces = tuple(piece_of(text, entries) for text, entries in texts)
-        return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
+        return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, left, pieces=pieces)
 
     def _texts(
-        self, given: ResourceSummary, chunk: RequestChunk, first: int, counts: Counts, numbers: PersonNumbers | None
+        self,
+        given: ResourceSummary,
+        chunk: RequestChunk,
+        first: int,
+        counts: Counts,
+        left: set[str],
+        numbers: PersonNumbers | None,
     ) -> list[tuple[bytes, int]]:
         """Return the answer for a resource with its number of entries, as several texts if the request was halved."""
         text = given.text
@@ -262,7 +267,7 @@ class Deidentification:
                 # Requests of this size or more are halved at once from now on, without being sent first.
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
-                return [self._check(given, answer, place, counts, numbers)]
+                return [self._check(given, answer, place, counts, left, numbers)]
         envelope, pieces = open_bundle(text)
         if numbers is None:
             numbers = numbers_in(pieces)
@@ -272,28 +277,29 @@ class Deidentification:
         del pieces  # the entries are in the halves now
         found: list[tuple[bytes, int]] = []
         for half, start in halves:
-            found += self._texts(_sent_outline(half, place), chunk, start, counts, numbers)
+            found += self._texts(_sent_outline(half, place), chunk, start, counts, left, numbers)
         return found
 
     def _check(
-        self, given: ResourceSummary, answer: Answer, place: str, counts: Counts, numbers: PersonNumbers | None
+        self,
+        given: ResourceSummary,
+        answer: Answer,
+        place: str,
+        counts: Counts,
+        left: set[str],
+        numbers: PersonNumbers | None,
     ) -> tuple[bytes, int]:
         """Return the received resource as one line, with its number of entries."""
         try:
-            received, left = self._agreement.check(answer, given, numbers)
+            received, paths = self._agreement.check(answer, given, numbers)
         except WrongAnswerError as wrong:
             raise self._unusable(answer, (place, given.text), wrong) from None
-        except DataError as error:
-            error.context = place
-            raise
         body = received.text
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
         counts["resources_out"] += received.resources
         counts.update(survivors(given, received))
-        if left:
-            counts.update({path: len(owners) for path, owners in left.items()})
-            self._affected.add(left)
+        left |= paths
         return line, received.entries
 
     def _unusable(self, answer: Answer, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
@@ -331,7 +337,7 @@ def _sent_outline(text: bytes, place: str) -> ResourceSummary:
         return outline_of(text, sent=True)
     except OutlineError as problem:
         raise DataError(
-            problem.reference,
+            "not-a-resource",
             f"the line {problem}",
             context=place,
             hint="every line must be one FHIR resource; correct the data and import it again",

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from config import ResidualIdentifiers
-from tasks.pseudonymizer.affected import Affected, paths_of, worded
-from tasks.pseudonymizer.agreement import Agreement, MixedUpError
+from tasks.pseudonymizer.agreement import Agreement
 from tasks.pseudonymizer.client import Deidentify, service
 from tasks.pseudonymizer.deidentification import (
     Counts,
@@ -26,11 +25,10 @@ from tasks.pseudonymizer.deidentification import (
     RequestChunk,
     chunks,
 )
-from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, OutputSource
-from tasks.pseudonymizer.pairing import PLACES
-from tasks.pseudonymizer.residual_identifiers import Residuals
+from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of, worded
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
+from tasks.pseudonymizer.surviving_ids import PLACES
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.data_directory import CORE, stored_bytes
 from tasks.shared.files.ledger import Ledger
@@ -46,9 +44,6 @@ STATE: Final = "pseudonymizer"
 """Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""
 
 LEDGER: Final = "ledger.ndjson"
-
-IDENTITIES: Final = "identities.bin"
-"""What ids became, as hashes, while the step is not complete."""
 
 _MIB: Final = 1 << 20
 _SPARE: Final = 2
@@ -116,6 +111,7 @@ class _PseudonymizerRun:
         self._requests = context.requests_at_once(self._settings.max_concurrent_requests)
         self._whole: OutputSource | None = None
         self._bundle: Reassembly | None = None
+        self._left: set[str] = set()
         self._logged = 0
 
     def run(self) -> StepReport:
@@ -139,51 +135,14 @@ class _PseudonymizerRun:
     def _all(self) -> None:
         sources = self._outputs.sources
         self._context.meter.work_on(source.path for source in sources)
-        shards = [state / IDENTITIES for state in self._context.shard_states(STATE)]
-        self._identities = self._open_identities([path for path in shards if path.exists()])
-        needed = True
-        try:
-            self._affected = Affected(self._identities, self._outputs.total())
-            for source in sources:
-                counts = source.counts
-                self._context.meter.add(files=source.finished, resources=counts["resources_in"])
-                if source.finished:
-                    self._refuse_residuals(source)
-                if counts["bytes_in"]:
-                    self._context.meter.within(source.path, counts["bytes_in"], whole=source.finished, earlier=True)
-            self._rest([source for source in sources if not source.finished])
-            self._refuse_contradictions()
-            if self._context.part is None:
-                for path in shards:
-                    path.unlink(missing_ok=True)
-                needed = False
-        except MixedUpError:
-            needed = False
-            # Which of the answers was the wrong one nobody knows, also of those of other shards (``prepare``).
-            (self._context.whole.state(STATE) / LEDGER).unlink(missing_ok=True)
-            raise
-        finally:
-            self._identities.close(keep=needed)
-
-    def _open_identities(self, shards: list[Path]) -> IdentityMap:
-        """Return the map of this run: a shard compares with what the parent did, the whole step with its shards."""
-        path, kept = self._state / IDENTITIES, self._context.whole.state(STATE) / IDENTITIES
-        # Without data of an earlier run none follows from what it saw.
-        anew = not any(source.finished or source.after for source in self._outputs.sources)
-        parts = [kept] if path != kept else []
-        if self._context.part is None and not anew:
-            parts = shards
-        return IdentityMap(path, anew=anew, parts=parts)
-
-    def _refuse_contradictions(self) -> None:
-        if self._identities.contradicts():
-            raise MixedUpError(
-                "references-differ",
-                "pseudonymizer: the service gave one id several new ids, or several ids one",
-                context=str(self._settings.url),
-                hint="do the rules treat ids and references alike, and do they have a key? All files are made again "
-                "when the job is continued",
-            )
+        for source in sources:
+            counts = source.counts
+            self._context.meter.add(files=source.finished, resources=counts["resources_in"])
+            if source.finished:
+                self._refuse_residuals(source)
+            if counts["bytes_in"]:
+                self._context.meter.within(source.path, counts["bytes_in"], whole=source.finished, earlier=True)
+        self._rest([source for source in sources if not source.finished])
 
     def _rest(self, left: list[OutputSource]) -> None:
         """Process the files that are not finished."""
@@ -194,11 +153,9 @@ class _PseudonymizerRun:
             service = Deidentify(client, str(self._settings.url), self._rules, slots=self._requests)
             agreement = Agreement(
                 self._rules is not None and self._rules.removes,
-                self._rules.removed_types if self._rules is not None else None,
                 Residuals(frozenset(self._settings.kept_identifiers)),
-                self._identities,
             )
-            work = Deidentification(service, self._context.failed_answers(STATE), agreement, self._affected)
+            work = Deidentification(service, self._context.failed_answers(STATE), agreement)
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 
@@ -260,13 +217,15 @@ class _PseudonymizerRun:
                 counts["ids_differ"] += self._bundle.ids_differ
                 self._bundle = None
         counts.update(result.counts)
+        self._left |= result.left
         self._context.meter.add(resources=result.counts["resources_in"])
         self._warn_alone(result)
         if result.last:
             counts["number"] = result.line
+            counts.update(self._left)
+            self._left.clear()
             position = writer.end_line()
             if position is not None:
-                self._identities.write()
                 self._outputs.record_position(source, position)
             self._context.meter.within(source.path, counts["bytes_in"])
             self._whole = source
@@ -274,7 +233,6 @@ class _PseudonymizerRun:
     def _end_of(self, source: OutputSource) -> None:
         self._refuse_residuals(source)
         self._whole = None
-        self._identities.write()
         self._outputs.finish(source)
         self._context.meter.add(files=1)
         self._context.meter.within(source.path, source.counts["bytes_in"], whole=True)
@@ -286,19 +244,15 @@ class _PseudonymizerRun:
         self._outputs.forget(source)  # what the next run finds is the rules' doing then, not what they were today
         raise DataError(
             "residual-identifiers",
-            f"pseudonymizer: identifying values came back unchanged: {self._people(source.counts)}",
+            f"pseudonymizer: identifying values came back unchanged: {self._listed(source.counts)}",
             context=source.path.name,
             hint="add the missing rules; list identifiers to keep in services.pseudonymizer.kept_identifiers; "
             "with residual_identifiers: warn the job continues with the data unchanged",
         )
 
-    def _worded(self, counts: Counts, *, kept: bool = False) -> dict[str, str]:
-        k = self._context.config.report.k
-        return worded(counts, lambda path, count: self._affected.in_words(path, count, k), kept=kept)
-
-    def _people(self, counts: Counts, *, kept: bool = False) -> str:
-        said = self._worded(counts, kept=kept).items()
-        return ", ".join(f"{path} ({patients})" if patients else path for path, patients in said)
+    def _listed(self, counts: Counts, *, kept: bool = False) -> str:
+        said = worded(counts, kept=kept).items()
+        return ", ".join(f"{path} ({lines})" if lines else path for path, lines in said)
 
     def _warn_alone(self, result: Deidentified) -> None:
         if result.counts["alone"] and self._logged < _LOGGED:
@@ -320,16 +274,16 @@ class _PseudonymizerRun:
             bytes_in=stored_bytes(self._files),
             bytes_out=total["stored"],
             output=OUTPUT,
-            identifying=self._worded(total) or None,
-            kept_identifiers=self._worded(total, kept=True) or None,
+            identifying=worded(total) or None,
+            kept_identifiers=worded(total, kept=True) or None,
             warnings=tuple(self._warnings(total)),
             details={
                 "own_rules": self._rules is not None,
                 "split_bundles": total["split"],
                 "sent_alone": total["alone"],
                 "surviving_ids": {place: total[place] for place in PLACES},
-                "residual_identifiers": self._people(total) or "none",
-                "kept_identifiers": self._people(total, kept=True) or "none",
+                "residual_identifiers": self._listed(total) or "none",
+                "kept_identifiers": self._listed(total, kept=True) or "none",
                 "content_bytes": total["content"],
                 "requests": self._context.meter.requests,
             },
@@ -341,7 +295,7 @@ class _PseudonymizerRun:
         if total["again"]:
             yield (
                 f"{total['again']:,} files were pseudonymized again: the input, the service or the anonymization file "
-                "is another one than before, or answers were mixed up"
+                "is another one than before"
             )
         if outputs.orphans:
             yield f"{outputs.orphans:,} files of an earlier run were removed: the input does not hold them any more"
@@ -355,9 +309,9 @@ class _PseudonymizerRun:
                 f"{people(total['ids_differ'], k)} Bundles that were split came back with several ids: the service "
                 "uses a key that changes between requests, and pseudonyms do not fit together"
             )
-        if residual := self._people(total):
+        if residual := self._listed(total):
             yield f"identifying values came back unchanged: {residual}"
-        if kept := self._people(total, kept=True):
+        if kept := self._listed(total, kept=True):
             yield f"identifiers are kept on purpose: {kept}"
         if total["too_many_numbers"]:
             yield (

@@ -4,8 +4,8 @@ Names, addresses, numbers and pictures of Patient, RelatedPerson, Person and Pra
 stands: in an entry, contained, in a Bundle or Parameters inside; and an ``identifier.value`` of theirs wherever else an
 identifier has it. Theirs are those in their own ``identifier``, and not what stands below an assigner, an issuer or an
 organization. Compared is within one line, value by value, so a name of which half is gone is found, and a number also
-when its person went in another part of a Bundle that was split. Counted is by path: of how many patients a value was; a
-value is kept nowhere, and a path is made of names that FHIR could have.
+when its person went in another part of a Bundle that was split. Counted is by path, in lines; a value is kept nowhere,
+and a path is made of names that FHIR could have.
 
 Never counted: Provenance, because the routing of the flattening needs what is in it, and what identifies no person
 (Organization, Location, Medication, Device).
@@ -13,22 +13,19 @@ Never counted: Provenance, because the routing of the flattening needs what is i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from tasks.pseudonymizer.affected import FOUND, KEPT
 from tasks.pseudonymizer.answer_check import HOLDERS, Members, ResourceSummary
 from tasks.shared.fhir.r4 import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.fhir.references import id_named_by, objects_in
 
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
 
@@ -74,7 +71,11 @@ _VALUE: Final = re.compile(rb'"value"\s*:\s*("(?:[^"\\]|\\.)+")')
 _ESCAPED: Final = re.compile(rb'"value"\s*:\s*"[^"\\]*\\u00[2-7]|"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 """A value, or a key, spelled in another way than it must be: then each identifier is read to be compared."""
 
-_NOBODY: Final[Mapping[int, set[str]]] = {}
+FOUND: Final = "residual "
+KEPT: Final = "kept "
+"""How the keys of counts begin, before the path."""
+_SHOWN: Final = 20
+
 _any: Final = msgspec.json.Decoder(float_hook=str)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -86,80 +87,82 @@ class Residuals:
 
     kept: frozenset[str] = field(default_factory=frozenset)
 
-    def owners(
+    def paths(
         self, sent: ResourceSummary, received: ResourceSummary, elsewhere: PersonNumbers | None = None
-    ) -> dict[str, set[int]]:
-        """Return the persons whose original identifiers are unchanged, by path, as hashes of patients.
+    ) -> set[str]:
+        """Return the paths at which original identifiers of persons are unchanged, as keys for ``paths_of``.
 
-        Where a Bundle has no Patient they are those of the persons themselves. What was ``received`` is read to its
-        end, one resource at a time. The keys are those of ``paths_of``. ``elsewhere`` are the numbers in the Bundle of
-        which this is a part. Raises ``OutlineError``, and what msgspec raises for a value that cannot be read.
+        ``elsewhere`` are the numbers in the Bundle of which this is a part. Raises what msgspec raises for a value that
+        cannot be read.
         """
         originals = _Originals(sent, elsewhere)
-        anybody, left = bool(originals), originals.count_in(received.text)
-        found: defaultdict[str, set[int]] = defaultdict(set)
-        # A Bundle's own elements come first.
-        for index, (kind, resource) in enumerate(received.all_members(), -1 if sent.is_bundle else 0):
-            if not anybody:
-                continue
+        found: set[str] = set()
+        if not originals:
+            return found
+        left = originals.count_in(received.text)
+        for kind, resource in received.all_members():
             here = originals.count_in(_encode(resource)) if left else 0
             if left != math.inf:
                 left -= here
             if here or kind in HOLDERS or "contained" in resource:
-                for path, owner in self._of(kind, resource, originals, index, everywhere=bool(here)):
-                    found[path].add(owner)
-        return dict(found)
+                found.update(self._of(kind, resource, originals, everywhere=bool(here)))
+        return found
 
-    def _of(
-        self, kind: str, resource: Members, originals: _Originals, index: int, *, everywhere: bool
-    ) -> Iterator[tuple[str, int]]:
+    def _of(self, kind: str, resource: Members, originals: _Originals, *, everywhere: bool) -> Iterator[str]:
         if kind in NO_PERSONS:
             return
         whole = {name: _any.decode(raw) for name, raw in resource.items() if everywhere or _identifies(kind, name)}
         for path, person in _persons(whole, _segment(kind)):
             for place, texts in _identifying(person):
-                known = originals.values[place]
-                for text in texts:
-                    if text in known:
-                        yield self._named(f"{path}.{place}", ()), originals.owner(known[text], index)
+                if not originals.values[place].isdisjoint(texts):
+                    yield self._named(f"{path}.{place}", set())
             for identifier in objects_in(person.get("identifier")):
-                yield from self._number(f"{path}.{IDENTIFIER}", identifier, originals, index)
+                yield from self._number(f"{path}.{IDENTIFIER}", identifier, originals)
         if everywhere:
             for path, identifier in _identifiers(whole, (_segment(kind),)):
-                yield from self._number(f"{path}.value", identifier, originals, index)
+                yield from self._number(f"{path}.value", identifier, originals)
 
-    def _number(
-        self, path: str, identifier: Mapping[str, Any], originals: _Originals, index: int
-    ) -> Iterator[tuple[str, int]]:
-        if owners := originals.of(identifier):
-            yield self._named(path, originals.systems(owners, index)), originals.owner(owners, index)
+    def _number(self, path: str, identifier: Mapping[str, Any], originals: _Originals) -> Iterator[str]:
+        value = identifier.get("value")
+        if isinstance(value, str) and (systems := originals.systems_of(value)):
+            yield self._named(path, systems)
 
-    def _named(self, path: str, systems: Collection[str]) -> str:
+    def _named(self, path: str, systems: set[str]) -> str:
         keeps = any(path == kept or path.startswith(f"{kept}.") for kept in self.kept)
         return (KEPT if keeps or (systems and self.kept.issuperset(systems)) else FOUND) + path
 
 
+def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:
+    """Return the number of lines with a finding at each path, in the order of the paths."""
+    head = KEPT if kept else FOUND
+    return {key.removeprefix(head): counts[key] for key in sorted(counts) if key.startswith(head) and counts[key]}
+
+
+def worded(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, str]:
+    """Return the first paths with their number of lines."""
+    paths = paths_of(counts, kept=kept)
+    said = {path: f"{count:,} lines" for path, count in [*paths.items()][:_SHOWN]}
+    more = len(paths) - len(said)
+    return said | ({f"and {more} more paths": ""} if more > 0 else {})
+
+
 class PersonNumbers:
-    """The numbers of persons: of each whose it is, and with which systems it was sent (blank: with none).
+    """The numbers of persons, each with the systems with which it was sent (blank: with none).
 
     Kept for all parts of a Bundle it is bounded by ``limit`` bytes: ``full`` says that there were more.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.patients: dict[int, None] = {}
         self.full = False
-        self._systems: dict[str, dict[int, set[str]]] = {}
+        self._systems: dict[str, set[str]] = {}
         self._left = limit
         self._spelled: list[bytes] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._systems)
 
-    def add(self, path: str, person: Mapping[str, Any]) -> int:
-        """Take in the numbers of a person; whose they are."""
-        owner, is_patient = _owner(path, person)
-        if is_patient and (self._left is None or len(self.patients) < _HELD // _OVERHEAD):
-            self.patients[owner] = None
+    def add(self, person: Mapping[str, Any]) -> None:
+        """Take in the numbers of a person."""
         for keys in _NUMBERS:
             for identifier in values_at(person, keys) if keys[0] in person else ():
                 if not isinstance(identifier, dict):
@@ -167,14 +170,12 @@ class PersonNumbers:
                 value, system = identifier.get("value"), identifier.get("system")
                 if not isinstance(value, str) or not value.strip():
                     continue
-                if owner in self._systems.get(value, _NOBODY) or self._fits(value):
-                    system = system if isinstance(system, str) else ""
-                    self._systems.setdefault(value, {}).setdefault(owner, set()).add(system)
-        return owner
+                if value in self._systems or self._fits(value):
+                    self._systems.setdefault(value, set()).add(system if isinstance(system, str) else "")
 
-    def of(self, value: str) -> Mapping[int, set[str]]:
-        """Return the systems with which a value was sent, by its owner; empty if it belongs to none of them."""
-        return self._systems.get(value, _NOBODY)
+    def systems_of(self, value: str) -> set[str]:
+        """Return the systems with which a value was sent; empty if it belongs to none of the persons."""
+        return self._systems.get(value, set())
 
     def count_in(self, text: bytes) -> float:
         """Return how often the identifiers can occur in a text: at least 1 if one occurs, infinity if escapes leave it
@@ -210,81 +211,34 @@ def numbers_in(entries: Iterable[bytes]) -> PersonNumbers:
                 whole = _any.decode(entry)
             except UNREADABLE:
                 continue  # refused in its own request
-            for path, person in _persons({"entry": [whole]}, ""):
-                numbers.add(path, person)
+            for _, person in _persons({"entry": [whole]}, ""):
+                numbers.add(person)
     return numbers
 
 
 class _Originals:
-    """The identifying values of the persons of a request with their owners, and the identifiers of the whole Bundle."""
+    """The identifying values of the persons of a request, and the identifiers of the whole Bundle."""
 
     def __init__(self, sent: ResourceSummary, elsewhere: PersonNumbers | None) -> None:
         own = PersonNumbers()
-        self.values: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
+        self.values: defaultdict[str, set[str]] = defaultdict(set)
         self._numbers = (own, elsewhere) if elsewhere else (own,)
-        self._at: dict[int, int] = {}
-        for index, raw in sent.holders.items():
-            for path, person in _persons(_any.decode(raw), ""):
-                owner = own.add(path, person)
-                self._at.setdefault(index, owner)
+        for raw in sent.holders:
+            for _, person in _persons(_any.decode(raw), ""):
+                own.add(person)
                 for place, texts in _identifying(person):
-                    for one in texts:
-                        self.values[place].setdefault(one, set()).add(owner)
-        patients = elsewhere.patients if elsewhere is not None and elsewhere.patients else own.patients
-        self._patients = own.patients.keys() | patients.keys() if patients else set()
-        self._first = next(iter(patients), 0)
+                    self.values[place].update(texts)
 
     def __bool__(self) -> bool:
-        return bool(self.values) or any(self._numbers)
+        return any(self.values.values()) or any(self._numbers)
 
     def count_in(self, text: bytes) -> float:
         """Return how often identifiers of these persons can occur in a text."""
         return sum(numbers.count_in(text) for numbers in self._numbers)
 
-    def of(self, identifier: Mapping[str, Any]) -> Mapping[int, set[str]]:
-        """Return the systems with which the value of an identifier was sent, by its owner."""
-        value = identifier.get("value")
-        if not isinstance(value, str):
-            return _NOBODY
-        own, *others = (numbers.of(value) for numbers in self._numbers)
-        return {**others[0], **own} if others else own
-
-    def systems(self, owners: Mapping[int, set[str]], index: int) -> set[str]:
-        """Under which systems a number was sent that was found in the resource at an index: by the person that was sent
-        there, if it had it; else by anybody."""
-        here = owners.get(self._at.get(index, 0))
-        return here if here is not None else set().union(*owners.values())
-
-    def owner(self, owners: Collection[int], index: int) -> int:
-        """Whose a value is that was found in the resource at an index: of the person that was sent there, if it had it.
-
-        A number of patients that is too small harms nobody: of many one counts, and what is of no Patient in a Bundle
-        with some is its first one's.
-        """
-        here = self._at.get(index)
-        one = here if here in owners and here is not None else min(owners)
-        return one if one in self._patients or not self._patients else self._first
-
-
-def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
-    """Whose is what a person has, and whether that is a Patient with an id: a relative's is the patient's, and who has
-    none of his own (contained) is known by a number or by all that identifies him."""
-    kind, own = person["resourceType"], person.get("id")
-    if kind == "RelatedPerson" and isinstance(patient := person.get("patient"), dict):
-        reference = patient.get("reference")
-        target = id_named_by(reference.encode()) if isinstance(reference, str) else None
-        if target:
-            return _hash("Patient", target), False
-    if isinstance(own, str) and ".contained." not in path:
-        return _hash(kind, own), kind == "Patient"
-    numbers = sorted(one["value"] for one in objects_in(person.get("identifier")) if isinstance(one.get("value"), str))
-    texts = sorted((place, text) for place, found in _identifying(person) for text in found)
-    return _hash(kind, *(numbers[:1] or texts)), False
-
-
-def _hash(*what: object) -> int:
-    """Return a hash that is the same in every process."""
-    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest())
+    def systems_of(self, value: str) -> set[str]:
+        """Return the systems with which the value of an identifier was sent."""
+        return set().union(*(numbers.systems_of(value) for numbers in self._numbers))
 
 
 def _unquoted(text: bytes) -> str:
@@ -371,3 +325,8 @@ def _identifiers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[
 def _segment(name: Any) -> str:
     """Return a name that FHIR could have, or a placeholder, because other names may be data."""
     return name if isinstance(name, str) and _NAME.fullmatch(name) else "…"
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list, or the only one; none of anything else."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]

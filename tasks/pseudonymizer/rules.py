@@ -8,7 +8,6 @@ request to request (document 3 §4). It can hold keys: no message quotes it.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,15 +23,6 @@ KEY: Final = "services.pseudonymizer.anonymization_config"
 
 _DATE_SHIFT_KEYS: Final = ("dateShiftKey", "dateShiftFixedOffsetInDays")
 _KEYED: Final = {"cryptohash": ("cryptoHash", "cryptoHashKey"), "encrypt": ("encrypt", "encryptKey")}
-_ELEMENT: Final = re.compile(r"(?!Bundle\b|Resource\b)[A-Z][A-Za-z]*\.(?!where\()")
-_CONDITION: Final = r"(?:\.where\(.*\))?"
-_TYPE: Final = re.compile(
-    rf"(?!(?:Bundle|Resource|DomainResource)\b)([A-Z][A-Za-z]*){_CONDITION}"
-    rf"|nodesByType\('([A-Z][A-Za-z]*)'\){_CONDITION}"
-    r"|Bundle\.entry\.where\(\s*resource is ([A-Z][A-Za-z]*)\s*\)(?:\.resource)?"
-    rf"|Bundle\.entry\.resource\.ofType\(\s*([A-Z][A-Za-z]*)\s*\){_CONDITION}"
-)
-"""Paths of resources of one type. What another path may remove, nobody can tell who does not evaluate it."""
 _DERIVED: Final = "keyDerivationContext"
 
 
@@ -40,14 +30,13 @@ _DERIVED: Final = "keyDerivationContext"
 class AnonymizationRules:
     """An anonymization file: its bytes, its SHA-256 (hex), and what was found in it.
 
-    ``removes`` says that entries may disappear, because there is a ``remove`` rule; ``removed_types`` which, where all
-    such rules name a type. ``keys`` are the values of its parameters that are secrets.
+    ``removes`` says that entries may disappear, because there is a ``remove`` rule. ``keys`` are the values of its
+    parameters that are secrets.
     """
 
     content: bytes = field(repr=False)
     digest: str = field(repr=False)
     removes: bool = False
-    removed_types: frozenset[str] | None = None
     warnings: tuple[str, ...] = ()
     keys: tuple[str, ...] = field(default=(), repr=False)
 
@@ -78,23 +67,13 @@ def read_rules(path: Path) -> AnonymizationRules:
         # Another file by mistake (the pipeline's own, with its secrets) must not go out with every request.
         raise _not_rules(path, "it has no list fhirPathRules with rules in it")
     methods = set(_methods(rules))
-    removals = [str(rule.get("path", "")) for rule in rules if _removes_resources(rule)]
-    named = [_TYPE.fullmatch(path.strip()) for path in removals]
     return AnonymizationRules(
         content=content,
         digest=hashlib.sha256(content).hexdigest(),
-        removes=bool(removals),
-        removed_types=frozenset(found[found.lastindex or 0] for found in named if found) if all(named) else None,
+        removes="remove" in methods,
         warnings=tuple(_warnings(methods, document.get("parameters"))),
         keys=tuple(_keys(document.get("parameters"))),
     )
-
-
-def _removes_resources(rule: Any) -> bool:
-    """Return whether a rule can remove entries; a rule that removes an element of a type keeps the resource."""
-    if not isinstance(rule, Mapping) or str(rule.get("method")).lower() != "remove":
-        return False
-    return not _ELEMENT.match(str(rule.get("path", "")))
 
 
 def usable_rules(path: Path | None) -> AnonymizationRules | None:

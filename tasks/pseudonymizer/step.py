@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tasks.pseudonymizer.client import service
-from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, refuse_clashes
-from tasks.pseudonymizer.pseudonymization import IDENTITIES, LEDGER, STATE, run
+from tasks.pseudonymizer.pseudonymization import LEDGER, STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.data_directory import CORE, base_name
@@ -46,21 +45,12 @@ def warnings(context: CheckContext) -> Iterator[str]:
 
 
 def prepare(context: StepContext) -> None:
-    """Check all files of a divided step, and make the key of its hashes. Raises ``StorageError`` and ``DataError``.
-
-    Answers were mixed up if shards have begun and there is no ledger any more: then all files are made again.
-    """
+    """Check all files of a divided step. Raises ``StorageError`` and ``DataError``."""
     refuse_clashes(context.files())
-    state = context.state(STATE)
-    if not (state / LEDGER).exists():
-        (state / IDENTITIES).unlink(missing_ok=True)
-        context.remove_shard_states("")  # their receipts, too
-    Ledger(state / LEDGER).close()
-    IdentityMap(state / IDENTITIES).close()
 
 
 def adopt(context: StepContext, child: StepContext) -> None:
-    """Take over the ledger of a shard. Its hashes stay where they are until all are compared."""
+    """Take over the ledger of a shard."""
     with Ledger(context.state(STATE) / LEDGER) as ledger:
         ledger.adopt(child.state(STATE) / LEDGER)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +10,9 @@ import pytest
 
 from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.errors import ServiceError, TransientError
-from tests.peers.pseudonymization import RULES, PseudonymizerJob, patient, patient_bundle, pseudonyms, serving
+from tests.peers.pseudonymization import RULES, PseudonymizerJob, patient, pseudonyms, serving
 from tests.peers.server import Reply
-from tests.tasks.test_kills import fill_pseudonymizer, finish, output, start
+from tests.tasks.test_kills import fill_pseudonymizer, output
 
 
 @pytest.mark.slow
@@ -184,39 +183,3 @@ def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_sam
             result = job.run(service.url, bounds=bounds, compression=True)
             assert (job.output / name).read_bytes() == expected
             assert (result.resources_in, result.bytes_in) == (30, (job.input / "a.ndjson").stat().st_size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pseudonymizer", "pseudonymizer, zst"])
-def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path, name: str) -> None:
-    """A service that was started again with another key: the same patients would have two pseudonyms."""
-    job = PseudonymizerJob(tmp_path / "job")
-    job.write("a.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
-    job.write("b.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
-    identities = job.directory / "pseudonymizer" / "identities.bin"
-    with serving(pseudonyms) as service:
-        # In the second file.
-        service.kill_at(60, lambda: start(name, job, service.url, requests=1))
-        assert (job.output / f"a.ndjson{'.zst' if name.endswith('zst') else ''}").exists()
-        assert identities.stat().st_size > 16
-        assert b"p39" not in identities.read_bytes()
-        service.transform = functools.partial(pseudonyms, key=b"another")
-        out, err = start(name, job, service.url).communicate(timeout=120)
-        assert (out, "a reference or an id that differs" in err) == ("", True)
-        service.requests.clear()
-        assert finish(name, job, service.url)  # all of it again, under the new key
-        assert len(service.requests) == 80
-    assert not identities.exists()
-
-
-@pytest.mark.slow
-def test_what_is_known_of_ids_is_dropped_with_the_data(tmp_path: Path) -> None:
-    """Without data of an earlier run, a service with another key contradicts nothing."""
-    job = PseudonymizerJob(tmp_path)
-    job.write("a.ndjson", *[patient_bundle(n, 3) for n in range(5)])
-    refuses = serving(pseudonyms, lambda number, _: Reply(400, b"{}") if number == 4 else None)
-    with refuses as service, pytest.raises(ServiceError):
-        job.run(service.url, max_concurrent_requests=1)
-    (job.output / "a.ndjson.part").unlink()
-    with serving(functools.partial(pseudonyms, key=b"another")) as service:
-        assert job.run(service.url).resources_out == 15

@@ -212,37 +212,6 @@ def test_nothing_behind_a_line_that_is_done_comes_twice(tmp_path: Path) -> None:
     assert places == [(3, 0), (3, 1), (4, 0)]
 
 
-@pytest.mark.parametrize("threshold", [60, 10_000])
-@pytest.mark.parametrize(
-    "line",
-    [
-        bundle(entry("Patient", "CANARY"), more=',"entry":[{"resource":{"resourceType":"Patient","id":"lost"}}]'),
-        b'{"resourceType":"Bundle","id":"CANARY","entry":[{}],"type":"batch","entry":[{}]}',
-    ],
-)
-def test_a_bundle_with_its_entries_twice_is_refused(tmp_path: Path, line: bytes, threshold: int) -> None:
-    with pytest.raises(DataError) as caught:
-        written(make(tmp_path, b'{"resourceType":"Patient"}', line), tmp_path, threshold, answered)
-    assert caught.value.reference == "repeated-key"
-    assert "a.ndjson:2" in (caught.value.context or "")
-    assert "CANARY" not in caught.value.render()
-
-
-HIDING = '{"resource":{"resourceType":"Patient","id":"lost"},"resource":{"resourceType":"Patient","id":"CANARY"}}'
-
-
-@pytest.mark.parametrize("threshold", [60, 10_000])
-def test_an_entry_with_two_resources_is_refused_since_the_service_would_drop_one(
-    tmp_path: Path, threshold: int
-) -> None:
-    path = make(tmp_path, bundle(entry("Patient", "p"), HIDING))
-    with pytest.raises(DataError) as caught:
-        written(path, tmp_path, threshold, answered)
-    assert caught.value.reference == "repeated-key"
-    assert "a.ndjson:1" in (caught.value.context or "")
-    assert "CANARY" not in caught.value.render()
-
-
 @pytest.mark.parametrize(
     "inside",
     [
@@ -358,19 +327,6 @@ def test_chunks_whose_entries_were_all_removed_leave_no_trace(tmp_path: Path, ke
     document = json.loads(output)
     assert [one["resource"]["id"] for one in document.get("entry") or []] == [f"p{n}" for n in sorted(kept)]
     assert (counts["resources_in"], counts["resources_out"]) == (4, len(kept))
-
-
-def test_a_part_that_comes_back_ambiguous_is_the_service_s_fault(tmp_path: Path) -> None:
-    path = make(tmp_path, bundle(*[entry("Patient", f"p{n}", 60) for n in range(4)]))
-
-    def call(resource: bytes) -> Answer:
-        return answered(resource[:-1] + b',"id":"CANARY"}')
-
-    with pytest.raises(ServiceError) as caught:
-        written(path, tmp_path, 150, call)
-    assert caught.value.reference == "pseudonymizer-answer"
-    assert (caught.value.context or "").startswith("a.ndjson:1")
-    assert "CANARY" not in caught.value.render()
 
 
 def test_a_busy_service_is_not_a_reason_to_halve(tmp_path: Path) -> None:

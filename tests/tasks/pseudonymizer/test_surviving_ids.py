@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tasks.pseudonymizer.answer_check import outline_of
-from tasks.pseudonymizer.pairing import survivors
+from tasks.pseudonymizer.surviving_ids import survivors
 from tests.peers.pseudonymization import bundle, observation, patient
 
 
