@@ -45,7 +45,6 @@ class KeyKind(Enum):
     CHOICE = "string (choice)"
     DURATION = "duration"
     INTEGER = "int"
-    SHARDS = "int or auto"
     BOOLEAN = "bool"
     LIST = "list of string"
     RULES = "list of rule"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from config.fields import (
     Boolean,
@@ -17,11 +16,9 @@ from config.fields import (
     FilePath,
     Integer,
     KeyKind,
-    Text,
     nearest,
     one_of,
     problem,
-    read_integer,
     read_text,
 )
 from config.report import ReportConfig
@@ -55,23 +52,6 @@ def read_step(value: Any) -> str:
     return text
 
 
-MOST_SHARDS = 256
-"""Maximum of ``pipeline.shards``."""
-
-
-def read_shards(value: Any) -> int | str:
-    """Return a number of shards, or ``auto``."""
-    if isinstance(value, str) and value.strip() == "auto":
-        return "auto"
-    try:
-        number = read_integer(value)
-    except PydanticCustomError:
-        raise problem("wrong-type", "must be a whole number, or auto") from None
-    if not 1 <= number <= MOST_SHARDS:
-        raise problem("out-of-range", f"must be from 1 to {MOST_SHARDS}, or auto")
-    return number
-
-
 Step = Annotated[str, KeyKind.CHOICE, Choices(tuple(STEPS)), BeforeValidator(read_step)]
 Level = Annotated[CompressionLevel, KeyKind.CHOICE, BeforeValidator(one_of(CompressionLevel))]
 
@@ -83,17 +63,6 @@ class PipelineBlock(ConfigBlock):
         (),
         examples=[("extractor", "pseudonymizer", "wait", "send")],
         description="The steps, in order: exactly one import step first. Required",
-    )
-    shards: Annotated[int | Literal["auto"], KeyKind.SHARDS, BeforeValidator(read_shards)] = Field(
-        1,
-        description="Number of child runs (1–256) among which a step divides its files, or `auto`: one per 2 GB of "
-        "stored input, at most 64",
-    )
-    shard_deployment: Text | None = Field(
-        None,
-        examples=["pipeline/shards"],
-        description="Deployment that runs the shards, as `flow/deployment`; its work pool decides where. Default: the "
-        "deployment of the run itself; a job started on the command line uses processes of its machine",
     )
 
     @property

@@ -23,7 +23,6 @@ from config.deprecated import DEPRECATED, REMOVED_BLOCKS, RENAMED, RENAMED_STEPS
 from config.duration import format_duration
 from config.fields import ConfigBlock, KeyKind
 from config.keys import KeyInfo, blocks, describe_keys, env_name, show
-from config.model import MOST_SHARDS
 from config.services import SHORTEST, AttributeToAdd, CreateGroup, EnrichmentRule
 from config.steps import STEPS
 
@@ -240,8 +239,6 @@ def _shape(info: KeyInfo) -> dict[str, Any]:
         case KeyKind.INTEGER:
             bounds = {"minimum": info.minimum, "maximum": info.maximum}
             forms = [{"type": "integer"} | {name: bound for name, bound in bounds.items() if bound is not None}]
-        case KeyKind.SHARDS:
-            forms = [{"type": "integer", "minimum": 1, "maximum": MOST_SHARDS}, {"const": "auto"}]
         case KeyKind.BOOLEAN:
             forms = [{"type": "boolean"}]
         case KeyKind.CHOICE:

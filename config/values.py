@@ -105,7 +105,7 @@ class _ValueReader:
             return self._tree(node)
         if not isinstance(node, Scalar):
             raise _TypeMismatchError(f"must be one value ({kind.value}), not a {_shape(node)}")
-        if kind in {KeyKind.INTEGER, KeyKind.SHARDS, KeyKind.BOOLEAN} and not isinstance(node.value, str):
+        if kind in {KeyKind.INTEGER, KeyKind.BOOLEAN} and not isinstance(node.value, str):
             return node.value
         value = self._text(node)
         if kind is KeyKind.URL:

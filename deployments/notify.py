@@ -35,8 +35,7 @@ that waits for another one of its deployment since then: a worker tells of those
 _WORDS = (
     """\
 {%- set behind = flow_run.state.name == 'AwaitingConcurrencySlot' -%}
-{%- set shard = flow_run.parent_task_run_id -%}
-{%- if shard or flow_run.state_id != event.id and not (behind and event.event == '"""
+{%- if flow_run.state_id != event.id and not (behind and event.event == '"""
     + STILL_BEHIND
     + """') -%}
 {{ this_state_has_passed() }}
@@ -59,10 +58,9 @@ _WORDS = (
 )
 """The text of both ways: the first line of a state's message, which names steps, references and counts, no data.
 
-Prefect has no condition for an action. An undefined function ends one whose state is no longer the run's, and one for
-the run of a shard, whose job goes on; the event ``prefect.automation.action.failed`` gives its name as the reason. The
-run itself has the current ``state_id``, which is the id of the event that announced it; ``state`` is the state of the
-event.
+Prefect has no condition for an action. An undefined function ends one whose state is no longer the run's, and the event
+``prefect.automation.action.failed`` gives its name as the reason. The run itself has the current ``state_id``, which is
+the id of the event that announced it; ``state`` is the state of the event.
 """
 
 CALL = _WORDS + (

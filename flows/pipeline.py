@@ -43,8 +43,6 @@ from flows.job.running.lock import JobBusyError
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.reports import terminal
-from flows.shards.parent import run_of
-from flows.shards.pool import run_in_pool
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
@@ -78,7 +76,6 @@ def pipeline(
     anonymization_config: OptionalText = "",
     patients: OptionalText = "",
     overrides: OptionalList = (),
-    shard: OptionalText = "",
 ) -> Outcome:
     """Move FHIR data through the enabled steps of a configuration.
 
@@ -89,16 +86,13 @@ def pipeline(
         anonymization_config: Path of an anonymization YAML file. Empty: as configured.
         patients: Path of a file with one patient id a line. Empty: the cohort of the CRTDL.
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
-        shard: Leave empty. A job sets it in the runs that it divides a step into.
     """
-    job_id, deployed = runs.current_run()
-    os.umask(0o077)  # a worker's own may be wider
-    if shard:
-        return run_in_pool(job_id, shard)
     inputs = JobInputs(
         config=str(Path(config).absolute()), crtdl=crtdl, input=input, anonymization_config=anonymization_config,
         patients=patients, overrides=tuple(overrides or ()),
     )  # fmt: skip
+    job_id, deployed = runs.current_run()
+    os.umask(0o077)  # a worker's own may be wider
     # A worker's run has begun: it waits from its first call on. A command has reported before if nothing answers.
     patience = BRIDGE if deployed else PATIENCE
     with shown_in_ui(job_id), PrefectApi(current_api(), patience=patience) as api:
@@ -169,9 +163,8 @@ def run_step(job: RunningJob, position: int, step: Step, source: Source | None, 
         context = job.context(position, step, source)
         if wait is not None:
             context = wait.approved(context)
-        work = run_of(job, step, context)
         with recorded_as_running(job, context):
-            task = step_task(step.name, work, step.services)
+            task = step_task(step.name, step.run, step.services)
             state: State[Any] = task.with_options(result_storage_key=job.directory.result_key(position, step.name))(
                 runs.sealed(context), return_state=True
             )

@@ -177,7 +177,7 @@ def unfinished(configs: tuple[str, ...], go: bool) -> int:
 @job_argument
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
-    """Remove a job's directory and record. Refused while the job or one of its shards runs."""
+    """Remove a job's directory and record. Refused while the job runs."""
     from flows.job import prune
 
     return prune.delete(config, job, overrides)

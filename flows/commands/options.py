@@ -27,19 +27,6 @@ no_progress_option = click.option("--no-progress", is_flag=True, help="No progre
 status_option = click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
 
 
-class ShardsType(click.IntRange):
-    """A number of shards, or ``auto``."""
-
-    name = "shards"
-
-    def __init__(self) -> None:
-        super().__init__(1, 256)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or ``auto`` as it is. Raises ``click.BadParameter``."""
-        return value if value == "auto" else super().convert(value, param, ctx)
-
-
 class AnswerText(click.ParamType[str]):
     """A text of a reviewer, of limited length."""
 
@@ -65,7 +52,6 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
         directory: str | None,
         anonymization_config: str | None,
         patients: str | None,
-        shards: int | str | None,
         overrides: tuple[str, ...],
         **more: bool,
     ) -> int:
@@ -78,18 +64,12 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
             directory=directory,
             anonymization_config=anonymization_config,
             patients=patients,
-            overrides=(*overrides, *([f"pipeline.shards={shards}"] if shards is not None else [])),
+            overrides=overrides,
             wrong=wrong,
         )
         return function(job, wrong, **more)
 
     for decorate in (
-        click.option(
-            "--shards",
-            type=ShardsType(),
-            metavar="N",
-            help="Number of child runs among which a step divides its files, or auto; overrides pipeline.shards.",
-        ),
         set_option,
         click.option(
             "--patients",

@@ -40,12 +40,6 @@ def plan(inputs: JobInputs, wrong: Sequence[InputError] = ()) -> int:
         return 2
     code = check(loaded, inputs)
     if code == 0:
-        from flows.shards.plan import shard_lines, shard_warnings
-
-        for line in shard_lines(loaded.config, inputs):
-            print_line(line)
-        for text in shard_warnings(loaded.config, inputs):
-            doubt(text)
         doubtful = len(loaded.warnings) + len(_said)
         found = human_count(doubtful, "warning") + "." if doubtful else "All checks passed."
         print_line(f"{found} The job can start.")

@@ -211,22 +211,18 @@ class PrefectApi:
         after: datetime | None = None,
         before: datetime | None = None,
     ) -> list[Json]:
-        """Return the runs of jobs, newest first: all of them, or those with these ids. Those of shards are left out.
+        """Return the runs of jobs, newest first: all of them, or those with these ids.
 
         ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
         """
-        wanted: Json = {"parent_task_run_id": {"is_null_": True}}
-        if states:
-            wanted["state"] = {"type": {"any_": list(states)}}
+        wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
         if run_ids is not None:
             wanted["id"] = {"any_": list(run_ids)}
         times = {"after_": after and after.isoformat(), "before_": before and before.isoformat()}
         if after or before:
             wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
-        return [
-            run for run in self.read_all("/flow_runs/filter", body) if not (run.get("parameters") or {}).get("shard")
-        ]
+        return self.read_all("/flow_runs/filter", body)
 
     def read_all(self, path: str, body: Json) -> list[Json]:
         """Return all objects that match a filter, ``_PAGE`` with each request."""

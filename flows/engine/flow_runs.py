@@ -159,29 +159,6 @@ def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str,
     return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
 
 
-def run_child(api: PrefectApi, deployment_id: str, parent: str, parameters: Mapping[str, Any], key: str) -> str:
-    """Start a run through a deployment as a child of the run ``parent``, whose page links it, and return its id.
-
-    Repeating the call with the same ``key`` starts no second run.
-    """
-    task = {"name": key, "task_key": "shard", "dynamic_key": key, "flow_run_id": parent, "state": {"type": "PENDING"}}
-    body = {
-        "parameters": dict(parameters), "idempotency_key": f"{parent} {key}", "name": f"{parent[:8]} {key}",
-        "parent_task_run_id": api.created("/task_runs/", task), "tags": [_children_tag(parent)],
-    }  # fmt: skip
-    return api.created(f"/deployments/{deployment_id}/create_flow_run", body)
-
-
-def children_of(api: PrefectApi, run_ids: Sequence[str]) -> list[Json]:
-    """Return the runs that ``run_child`` has started for these runs."""
-    wanted = {"flow_runs": {"tags": {"any_": list(map(_children_tag, run_ids))}}}
-    return api.read_all("/flow_runs/filter", wanted)
-
-
-def _children_tag(parent: str) -> str:
-    return f"shards of {parent}"
-
-
 def rename_run(api: PrefectApi, run_id: str, name: str) -> None:
     """Set the displayed name of the run."""
     api.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
@@ -234,9 +211,6 @@ def set_labels(api: PrefectApi, run_id: str, labels: Mapping[str, Label]) -> boo
 
 def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
     """Delete at most ``BULK`` runs and their artifacts. The runs go last: remaining artifacts are found by them."""
-    children = [str(child["id"]) for child in children_of(api, run_ids)]
-    for start in range(0, len(children), BULK):
-        delete_runs(api, children[start : start + BULK])
     for artifact in artifacts_of(api, *run_ids):
         delete_artifact(api, str(artifact["id"]))
     api.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})

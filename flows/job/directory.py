@@ -114,7 +114,6 @@ class JobDirectory:
         for step in steps:
             if step.position >= first:
                 (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
-                self._remove(f".results/{step.position}")
                 for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
                     list_of_files.unlink(missing_ok=True)
                 for folder in _folders(step, steps) - kept:

@@ -38,9 +38,6 @@ BATCH = 25
 AT_ONCE = 4
 """Batches."""
 
-SHARDS_AT_ONCE = 16
-"""Locks of shards that are waited for together: each takes a minute if its machine is dead."""
-
 SAY_EVERY = 5.0
 """Seconds between two words on how far it is."""
 
@@ -53,7 +50,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
 
     Raises:
         InputError: the job does not exist.
-        JobBusyError: it or one of its shards runs, here or on another machine.
+        JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
     with _opened(load(config, overrides), job_id) as session:
@@ -228,17 +225,16 @@ def _remove_batch(
 
 @contextmanager
 def held(session: Session, directory: JobDirectory) -> Iterator[None]:
-    """Hold a job's lock and those of its shards, or only the lease if the job has no directory.
+    """Hold a job's lock, or only the lease if the job has no directory.
 
     Raises:
-        JobBusyError: another process has one of them.
+        JobBusyError: another process has it.
     """
     job = directory.path.name
     with ExitStack() as stack:
         if directory.path.is_dir():
             try:
                 stack.enter_context(JobLock(directory.path))
-                _lock_shards(directory.path, stack)
             except StorageError as error:
                 if error.reference != "file-vanished":
                     raise
@@ -255,16 +251,6 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
             stack.callback(lease.release)
         # Else the API is this machine's alone, and here the job has nothing that could be locked.
         yield
-
-
-def _lock_shards(job: Path, locks: ExitStack) -> None:
-    """Take the locks of a job's shards. Runs of a deployment can hold them after the job's own process has ended."""
-    shards = [lock.parent for lock in job.glob(f".results/*/*/{LOCK}")]
-
-    def lock(shard: Path, _: Stop) -> None:
-        locks.enter_context(JobLock(shard, job=job))
-
-    for_each(shards, lock, threads=SHARDS_AT_ONCE, stop=Stop())
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:

@@ -27,12 +27,12 @@ class _JobLogFormatter(logging.Formatter):
 
 
 @contextmanager
-def job_log(path: Path, who: str = "") -> Iterator[None]:
-    """Append everything from the pipeline's logger to ``job.log`` (0600); ``who`` begins each message."""
+def job_log(path: Path) -> Iterator[None]:
+    """Append everything from the pipeline's logger to ``job.log`` (0600)."""
     with storage_errors(path):
         stream = io.TextIOWrapper(io.BufferedWriter(open_private(path, "ab")), encoding="utf-8")
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_JobLogFormatter(f"%(asctime)sZ %(levelname)s {who}%(message)s", "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -22,7 +22,7 @@ from tasks.shared.units import human_seconds
 
 STEP_KEYS = {
     "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out",
-    "seconds", "findings", "shards",
+    "seconds", "findings",
 }  # fmt: skip
 """What ``pipeline status --json`` shows of a step (``4-product.md`` §2)."""
 

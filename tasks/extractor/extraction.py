@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 from uuid import UUID
 
 import msgspec
@@ -19,11 +17,11 @@ from tasks.extractor.client import ExtractionClient, base_url_of, extraction_cli
 from tasks.extractor.manifest import ExtractionResult, details, errors_among, left_out, parse_result
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
-from tasks.extractor.results import MANIFEST, ImportSource, ResultFiles, claim, kept_result
+from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Submission, SubmittedQuery, vanished
 from tasks.extractor.task import ExtractionTask, list_of, object_of, parse_json
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
-from tasks.shared.blanked import MARK, blanked
+from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError, storage_errors
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl, read_content
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, enrich, idle_rules
@@ -31,13 +29,12 @@ from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.url_names import named_urls
 from tasks.shared.log import logger
 from tasks.shared.publication import counted_otherwise
 from tasks.shared.report import StepReport
-from tasks.shared.shards import load_division
 from tasks.shared.step import Handle, StepContext
 
+MANIFEST = "manifest.json"
 FAILURE = "failed.json"
 """What the server says of a job that has failed for good (mode 0600)."""
 
@@ -63,41 +60,6 @@ def run(
     """
     with client(context.config, context) as http:
         return _Run(context, http, clock, sleep or context.stop.sleep, download_sleep=sleep).run()
-
-
-def prepare(
-    context: StepContext,
-    *,
-    client: ClientFactory = service_client,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] | None = None,
-) -> None:
-    """Extract as ``run`` does, and keep the list of files for the shards that download them."""
-    with client(context.config, context) as http:
-        _Run(context, http, clock, sleep or context.stop.sleep, download_sleep=sleep).prepare()
-
-
-def files(context: StepContext, *, prepare: Callable[[StepContext], None] = prepare) -> list[tuple[str, int]]:
-    """Return the names of the files to download; each counts as one byte. Extract first if they are not known.
-
-    Files of a later extraction that a division does not have are downloaded when its shards have ended. A URL in which
-    a secret was blanked is known to this process alone: then the files are not divided.
-    """
-    division = load_division(context.job_dir, context.position)
-    if division is not None:
-        return [(file.name, file.bytes) for shard in division.shards for file in shard.files]
-    prepare(context)
-    urls = [output.url for output in kept_result(context)[1].outputs]
-    return [] if any(MARK.decode() in unquote(url) for url in urls) else [(one.base, 1) for one in named_urls(urls)]
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A complete result: of which job, and where its state is."""
-
-    status_url: str
-    job_id: str
-    result: ExtractionResult
 
 
 class _Run:
@@ -131,53 +93,11 @@ class _Run:
         self._warnings: list[str] = []
 
     def run(self) -> StepReport:
-        """Run all eight points of the procedure; of a divided step those that ``prepare`` has not done."""
-        context = self._context
-        whole = context.part is None
-        divided = not whole or load_division(context.job_dir, context.position) is not None
-        found = self._kept_by_prepare() if divided else self._complete()
-        files, companions = self._files(found)
-        if not whole:
-            return files.import_all()
-        if not divided:
-            claim(context, ImportSource(found.status_url), files.names)
-        imported = files.import_all()
-        reports = companions.reports(found.result.report_urls)
-        consent = self._consent(companions, found.job_id)
-        expected, lines = found.result.final_patients, (imported.lines_out or 0) - files.core_lines
-        if expected is not None and expected != lines:
-            # One Bundle a patient and line (document 2, "Result files").
-            self._warnings.append(counted_otherwise(expected, lines, context.config.report.k))
-        self._warnings += files.warnings + companions.warnings
-        return self._result(imported, found.result, reports, consent)
-
-    def prepare(self) -> None:
-        """Run the points of the procedure before the download."""
-        found = self._complete()
-        files, _ = self._files(found)
-        claim(self._context, ImportSource(found.status_url, tuple(self._warnings)), files.names)
-        self._context.meter.begin("downloading")
-        self._context.meter.expect(files=len(files.names))
-
-    def _files(self, found: _Found) -> tuple[ResultFiles, Companions]:
-        """Return what downloads the files of a result, of which there must be any."""
-        files = ResultFiles(self._context, self._http, found.result, self._base_url, sleep=self._download_sleep)
-        companions = Companions(self._context, self._http, files, self._base_url, sleep=self._sleep)
-        if not found.result.outputs:
-            raise self._nothing(found.result, companions, found.status_url)
-        return files, companions
-
-    def _kept_by_prepare(self) -> _Found:
-        """Return the result that ``prepare`` has found; its warnings are those of this run."""
-        source, result = kept_result(self._context)
-        self._warnings += source.warnings
-        return self._found(source.status_url, result)
-
-    def _complete(self) -> _Found:
-        """Wait for the complete result of an extraction, and keep it."""
+        """Run all eight points of the procedure."""
         self._failed = FailedAnswers(self._directory).begin()
         with storage_errors(self._directory / FAILURE):
             (self._directory / FAILURE).unlink(missing_ok=True)
+        handle: Handle | None = None
         if self._context.given.input is not None:
             status_url = self._context.given.input
             answer = self._direct(status_url)
@@ -187,11 +107,19 @@ class _Run:
         with self._failure_kept(answer):
             result = parse_result(answer, status_url, self._base_url)
         write_file(self._directory / MANIFEST, blanked(answer.body))
-        return self._found(status_url, result)
-
-    def _found(self, status_url: str, result: ExtractionResult) -> _Found:
-        handle = self._context.handle.load() if self._context.given.input is None else None
-        return _Found(status_url, handle.job_id if handle is not None else job_id_of(status_url), result)
+        files = ResultFiles(self._context, self._http, result, self._base_url, sleep=self._download_sleep)
+        companions = Companions(self._context, self._http, files, self._base_url, sleep=self._sleep)
+        if not result.outputs:
+            raise self._nothing(result, companions, status_url)
+        imported = files.import_all(status_url)
+        reports = companions.reports(result.report_urls)
+        consent = self._consent(companions, handle, status_url)
+        expected, found = result.final_patients, (imported.lines_out or 0) - files.core_lines
+        if expected is not None and expected != found:
+            # One Bundle a patient and line (document 2, "Result files").
+            self._warnings.append(counted_otherwise(expected, found, self._context.config.report.k))
+        self._warnings += files.warnings + companions.warnings
+        return self._result(imported, result, reports, consent)
 
     @contextmanager
     def _failure_kept(self, answer: Answer) -> Iterator[None]:
@@ -283,7 +211,7 @@ class _Run:
                 hint="give the CRTDL file on the command line",
             )
         for doubt in doubtful(context.given.crtdl):
-            context.meter.warn(doubt, once=True)
+            context.meter.warn(doubt)
             self._warnings.append(doubt)
         query = SubmittedQuery(context.given.crtdl, context.given.patients, given=self._given_query)
         return Submission(self._client, context.handle, self._directory, query)
@@ -321,8 +249,9 @@ class _Run:
                 errors += errors_among(list_of(object_of(outcome).get("issue")))
         return failures.reported_errors(status_url, errors, kept) if errors else failures.no_matching_data(status_url)
 
-    def _consent(self, companions: Companions, job_id: str) -> int:
+    def _consent(self, companions: Companions, handle: Handle | None, status_url: str) -> int:
         """Download the consent audit files, which only the Task names; how many there are."""
+        job_id = handle.job_id if handle is not None else job_id_of(status_url)
         try:
             UUID(job_id)
             task = self._client.task(job_id, brief=True)

@@ -8,34 +8,32 @@ a GET with ``Range: bytes=0-0`` decides: 200 or 206.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from httpx import Headers
 
-from tasks.extractor.client import TRANSIENT, base_url_of
-from tasks.extractor.manifest import ExtractionResult, parse_result
+from tasks.extractor.client import TRANSIENT
+from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import same_host
-from tasks.shared.errors import ServiceBusyError, StorageError, TransientError, storage_errors
+from tasks.shared.errors import ServiceBusyError, TransientError, storage_errors
 from tasks.shared.files.data_directory import CORE, base_name, data_files
 from tasks.shared.files.intake import FileFacts
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_file, read_state
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.files.private_file import read_state
+from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls
-from tasks.shared.import_directory import IMPORT, ImportDirectory, consent_names_warning, facts_file
+from tasks.shared.import_directory import IMPORT, ImportDirectory, consent_names_warning
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
-MANIFEST = "manifest.json"
 SOURCE = "source.json"
 """Says in ``extraction/`` which job the files in ``import/`` belong to."""
 ERRORS = "errors"
@@ -47,11 +45,8 @@ _NOT_YET = frozenset({204, *range(400, 500), *range(500, 600)}) - {401, 407}
 """Answers of a file that may still appear. 401 and 407 are about credentials: waiting changes nothing."""
 
 
-class ImportSource(msgspec.Struct, omit_defaults=True):
-    """The job that the files in ``import/`` belong to, and what a person should know of how it came about."""
-
+class _Source(msgspec.Struct):
     status_url: str
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,18 +143,9 @@ class ResultFiles:
         )
         self.warnings: list[str] = []
         self.core_lines = 0
-        self._outputs = [
-            named
-            for named in named_urls([output.url for output in result.outputs])
-            if context.part is None or named.base in context.part.names
-        ]
+        self._outputs = named_urls([output.url for output in result.outputs])
         self._of = {output.url: output for output in result.outputs}
         self._note_oddities()
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the files, without their endings."""
-        return [output.base for output in self._outputs]
 
     def trusted(self, url: str) -> bool:
         """Return whether a URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
@@ -179,12 +165,13 @@ class ResultFiles:
             sleep=self._sleep,
         )
 
-    def import_all(self) -> StepReport:
+    def import_all(self, status_url: str) -> StepReport:
         """Download what is not there yet, several at once; the counts of all files.
 
         Raises ``ServiceBusyError`` (``file-not-available``), what ``Downloader.fetch`` raises, ``Stopped``.
         """
         context = self._context
+        claim(context.job_dir, context.position, status_url, {output.base for output in self._outputs})
         target = ImportDirectory(context)
         progress = context.meter
         progress.begin("downloading")
@@ -217,7 +204,7 @@ class ResultFiles:
             target.add(facts)
             self._note_core(output, facts)
 
-        threads = context.requests_at_once(context.config.services.extractor.max_concurrent_downloads)
+        threads = context.config.services.extractor.max_concurrent_downloads
         for_each(self._outputs, one, threads=threads, stop=context.stop)
         return target.result()
 
@@ -235,45 +222,24 @@ class ResultFiles:
         self.warnings += consent_names_warning(bases)
 
 
-def kept_result(context: StepContext) -> tuple[ImportSource, ExtractionResult]:
-    """Return the result that ``prepare`` has kept, and its source. Raises ``StorageError`` and ``ServiceError``."""
-    directory = context.job_dir / DIRECTORY
-    source = read_state(directory / SOURCE, ImportSource)
-    with storage_errors(directory / MANIFEST):
-        body = read_file(directory / MANIFEST)
-    if source is None:
-        raise StorageError(
-            "shard-file-damaged",
-            "a file of a divided step was changed",
-            context=str(directory / SOURCE),
-            hint="continue the job",
-        )
-    answer = Answer(200, Headers({"Content-Type": "application/json"}), body)
-    return source, parse_result(answer, source.status_url, base_url_of(context.config))
-
-
-def claim(context: StepContext, source: ImportSource, names: Collection[str]) -> None:
+def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> None:
     """Make ``import/`` hold nothing but files of this extraction.
 
     A fresh extraction after a dead handle has files of the same names (``core.ndjson``) with other content, so what an
     earlier one left is removed, together with its reports. Raises ``StorageError``.
     """
-    job_dir = context.job_dir
     note = job_dir / DIRECTORY / SOURCE
-    before = read_state(note, ImportSource)
-    same = before is not None and before.status_url == source.status_url
+    same = read_state(note, _Source) == _Source(status_url)
     with storage_errors(job_dir / IMPORT):
         for path in data_files(job_dir / IMPORT):
-            if not same or base_name(path.name) not in names:
+            if not same or base_name(path.name) not in bases:
                 path.unlink()
         if not same:
             for folder in (REPORTS, CONSENT, ERRORS):
                 _empty(job_dir / DIRECTORY / folder)
-            facts_file(context).unlink(missing_ok=True)
+            (job_dir / ".results" / f"{position}-files.ndjson").unlink(missing_ok=True)
     if not same:
-        context.remove_shard_states("")
-    if before != source:
-        write_file(note, msgspec.json.encode(source))
+        write_file(note, msgspec.json.encode(_Source(status_url)))
 
 
 def _empty(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from config import ConfigError
 from config.enrichments import enrichment_rules
 from tasks.extractor.client import service
-from tasks.extractor.extraction import files, prepare, run
+from tasks.extractor.extraction import run
 from tasks.extractor.query import read_patients
 from tasks.extractor.submission import DIRECTORY, begun, patients_file
 from tasks.extractor.urls import is_result_url, result_url_unknown
@@ -15,8 +15,8 @@ from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.url_names import is_url
-from tasks.shared.import_directory import IMPORT, adopt_facts
-from tasks.shared.step import CheckContext, GivenInputs, Splits, Step, nothing
+from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import CheckContext, GivenInputs, Step, nothing
 
 
 def needs(given: GivenInputs) -> Collection[str]:
@@ -80,10 +80,4 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     holds=begun,
-    splits=Splits(
-        at_once=lambda config: config.services.extractor.max_concurrent_downloads,
-        adopt=adopt_facts,
-        files=files,
-        prepare=prepare,
-    ),
 )

@@ -7,7 +7,6 @@ their names when all of them are complete.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,33 +23,20 @@ from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
 from tasks.flattening.routing import Groups, Router, RoutingFacts
 from tasks.flattening.routing_index import RoutingIndex
-from tasks.flattening.tables import DEFINITIONS, INPUT, OUTPUT, Tables, terms, write_definitions
+from tasks.flattening.tables import Tables, terms
 from tasks.flattening.views import GroupView, no_views, views
-from tasks.shared.errors import DataError, InputError, StorageError, storage_errors
+from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
+from tasks.shared.files.data_directory import data_files
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_state
 from tasks.shared.report import StepReport
-from tasks.shared.shards import Division, load_division, shard_context
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
 from tasks.shared.work import Workers
 
 STATE: Final = "flattening"
 """Directory of the step's own files, below the job directory: ledger, index, answers that were no rows."""
-
-_LEDGER: Final = "ledger.ndjson"
-_ROUTES: Final = "routes.db"
-"""The saved routing index of all files, of a step that is divided (``RoutingIndex.save``)."""
-_ROUTED: Final = "routes.json"
-
-
-class _Routed(msgspec.Struct):
-    """The facts about all files, and the terms under which they hold. Written when ``routes.db`` is complete."""
-
-    terms: str
-    facts: RoutingFacts
 
 
 @dataclass(frozen=True)
@@ -76,16 +62,6 @@ def run(
     ``ServiceError``, ``StalledError`` and ``TransientError`` for what the service does, ``DataError`` for lines that
     are no resources and when no resource belongs to a group; what is done stays done.
     """
-    return flatten(context, *_groups(context), bounds=bounds, sleep=sleep)
-
-
-def prepare(context: StepContext) -> None:
-    """Read all files of a divided step, and save how their resources are routed. Raises the errors of ``run``."""
-    route(context, *_groups(context))
-
-
-def _groups(context: StepContext) -> tuple[Crtdl, Sequence[GroupView], Sequence[str]]:
-    """Return the query, the views of its groups, and the warnings about them."""
     settings = context.config.services.flattening
     if context.given.crtdl is None:
         raise InputError("flattening-crtdl", "flattening: there is no CRTDL, so there are no groups", context="CRTDL")
@@ -96,7 +72,7 @@ def _groups(context: StepContext) -> tuple[Crtdl, Sequence[GroupView], Sequence[
     crtdl = load_crtdl(context.given.crtdl)
     lookup, warnings = load_lookup(settings.lookup_path)
     made, more = views(crtdl, lookup)
-    return crtdl, made, (*warnings, *more)
+    return flatten(context, crtdl, made, (*warnings, *more), bounds=bounds, sleep=sleep)
 
 
 def flatten(
@@ -109,35 +85,12 @@ def flatten(
     sleep: Callable[[float], None] | None = None,
 ) -> StepReport:
     """Flatten with the given views of the groups."""
-    return _flattening(context, crtdl, made, warnings, bounds, sleep).run()
-
-
-def route(
-    context: StepContext,
-    crtdl: Crtdl,
-    made: Sequence[GroupView],
-    warnings: Sequence[str] = (),
-    *,
-    bounds: FlatteningBounds | None = None,
-) -> None:
-    """Do what ``prepare`` does, with the given views of the groups."""
-    _flattening(context, crtdl, made, warnings, bounds).route()
-
-
-def _flattening(
-    context: StepContext,
-    crtdl: Crtdl,
-    made: Sequence[GroupView],
-    warnings: Sequence[str],
-    bounds: FlatteningBounds | None,
-    sleep: Callable[[float], None] | None = None,
-) -> _FlatteningRun:
     url = context.config.services.flattening.service_url
     if url is None:
         raise InputError(
             "flattening-url", "flattening: there is no service to ask", context="services.flattening.service_url"
         )
-    files = context.files()
+    files = data_files(context.input_dir)
     if not files:
         raise DataError(
             "flattening-no-input", "flattening: there is nothing to flatten", context=str(context.input_dir)
@@ -148,8 +101,8 @@ def _flattening(
     for finding in format_findings(context.config.services.flattening):
         raise finding
     for warning in warnings:
-        context.meter.warn(warning, once=True)
-    return _FlatteningRun(context, crtdl, made, warnings, url, files, bounds or FlatteningBounds(), sleep)
+        context.meter.warn(warning)
+    return _FlatteningRun(context, crtdl, made, warnings, url, files, bounds or FlatteningBounds(), sleep).run()
 
 
 def _refuse_names(made: Sequence[GroupView]) -> None:
@@ -178,70 +131,37 @@ class _FlatteningRun:
 
     def __post_init__(self) -> None:
         self.state = self.context.state(STATE)
-        self.of_all = self.context.whole.state(STATE)
         self.budget = self.context.config.services.flattening.batch_size_mb * self.bounds.mebibyte
         self.share = share(self.budget, len(self.views))
         self.rules = [RowRule.of(view) for view in self.views]
-        whole = self.context.part is None
-        self.division = load_division(self.context.job_dir, self.context.position) if whole else None
-        self.terms = terms(self.views, self.files, self.url, self.share, self.division)
 
     def run(self) -> StepReport:
-        whole = self.context.part is None
-        if whole:
-            write_definitions(self.context.job_dir / DEFINITIONS, self.views)
         self.context.meter.work_on(self.files)
-        with Ledger(self.state / _LEDGER) as ledger:
-            parquet = whole and OutputFormat.PARQUET in self.context.config.services.flattening.formats
-            self._tables = self._open(
-                self.context.job_dir if whole else self.state, ledger, self.terms, parquet=parquet
+        with Ledger(self.state / "ledger.ndjson") as ledger:
+            agreed = terms(self.views, self.files, self.url, self.share)
+            self._tables = Tables(
+                self.context.job_dir,
+                self.views,
+                ledger,
+                agreed,
+                parquet=OutputFormat.PARQUET in self.context.config.services.flattening.formats,
+                check=self.context.stop.check,
             )
             try:
                 if self._tables.finished is None:
-                    facts = self._all() if self.division is None else self._joined(self.division)
+                    facts = self._all()
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
                     facts = msgspec.convert(self._tables.finished, RoutingFacts)
-                    self._count_earlier(facts)
-                if self.division is not None:
-                    self._remove_parts()
+                    self.context.meter.add(resources=facts.resources, files=len(self.files))
+                    for path in self.files:
+                        self.context.meter.within(path, 0, whole=True, earlier=True)
             finally:
                 self._tables.close()
             requests = self.context.meter.requests
-            report = result(
+            return result(
                 self.files, self.views, self._tables, facts, self.warned, requests, k=self.context.config.report.k
             )
-        return report if whole else report.model_copy(update={"output": None})
-
-    def route(self) -> None:
-        """Read all files, and save what each shard must know of the others, unless that was done before."""
-        meter = self.context.meter
-        with Ledger(self.state / _LEDGER) as ledger:
-            finished = ledger.account(INPUT, self.terms).complete is not None
-        known = read_state(self.of_all / _ROUTED, _Routed)
-        if not finished and (known is None or known.terms != self.terms):
-            self.context.remove_shard_states("")  # their receipts, too
-            self._remove(_ROUTED)
-            meter.begin("assigning all resources to their groups")
-            meter.work_on(self.files)
-            with RoutingIndex(self.state) as index:
-                router = self._router(index)
-                for _ in router.deliveries():
-                    pass
-                facts = self._checked(router.facts)
-                index.save(self.state / _ROUTES)
-            write_file(self.state / _ROUTED, msgspec.json.encode(_Routed(self.terms, facts)))
-            meter.begin("flattening")
-        meter.work_on(self.files)
-
-    def _open(self, directory: Path, ledger: Ledger, agreed: str, *, parquet: bool = False) -> Tables:
-        return Tables(directory, self.views, ledger, agreed, parquet=parquet, check=self.context.stop.check)
-
-    def _count_earlier(self, facts: RoutingFacts) -> None:
-        """Count what was done before, by an earlier run or by the shards."""
-        self.context.meter.add(resources=facts.resources, files=len(self.files))
-        for path in self.files:
-            self.context.meter.within(path, 0, whole=True, earlier=True)
 
     def _all(self) -> RoutingFacts:
         together = SharedStop(self.context.stop)
@@ -249,88 +169,35 @@ class _FlatteningRun:
             Packer(place, view.definition, self.share, skip=self._tables.done(place))
             for place, view in enumerate(self.views)
         ]
-        routed = None if self.context.part is None else self._routed()
         with (
-            RoutingIndex(self.state, None if routed is None else self.of_all / _ROUTES) as index,
+            RoutingIndex(self.state) as index,
             Flattener(
                 self.context,
                 self.url,
-                self.context.failed_answers(STATE),
+                FailedAnswers(self.state).begin(),
                 together,
                 interval=self.bounds.interval,
                 sleep=self.sleep,
             ) as self._flattener,
             Workers[RequestBatch, None](
-                lambda batch, _: self._one(batch),
-                threads=self.context.requests_at_once(self.bounds.groups),
-                budget=self.budget,
-                stop=together,
+                lambda batch, _: self._one(batch), threads=self.bounds.groups, budget=self.budget, stop=together
             ) as workers,
         ):
-            router = self._router(index, named_by_all=None if routed is None else not routed.fallback)
+            router = Router(
+                self.files,
+                Groups(self.crtdl.groups, self.views),
+                index,
+                self.state,
+                limit=self.bounds.line,
+                largest=self.context.config.limits.largest_resource,
+                stop=self.context.stop,
+                meter=self.context.meter,
+            )
             self._pack(router, packers, workers)
             for packer in packers:
                 _submit(workers, packer.end())
             workers.drain()
-        return self._checked(router.facts) if routed is None else router.facts
-
-    def _router(self, index: RoutingIndex, *, named_by_all: bool | None = None) -> Router:
-        return Router(
-            self.files,
-            Groups(self.crtdl.groups, self.views),
-            index,
-            self.state,
-            limit=self.bounds.line,
-            largest=self.context.config.limits.largest_resource,
-            stop=self.context.stop,
-            meter=self.context.meter,
-            named_by_all=named_by_all,
-        )
-
-    def _joined(self, division: Division) -> RoutingFacts:
-        """Make the tables of those of the shards, in the order of the files. Return what was found in all files."""
-        facts = self._routed()
-        for shard in division.shards:
-            child = shard_context(self.context, shard, 1)
-            state = child.state(STATE)
-            agreed = terms(self.views, child.files(), self.url, self.share)
-            with Ledger(state / _LEDGER) as ledger:
-                part = self._open(state, ledger, agreed)
-                part.close()
-                if part.finished is None:
-                    raise self._damaged(state / OUTPUT)
-                self._tables.append(shard.index, part)
-        self._count_earlier(facts)
-        return facts
-
-    def _routed(self) -> RoutingFacts:
-        """Return what was found in all files of a divided step."""
-        routed = read_state(self.of_all / _ROUTED, _Routed)
-        if routed is None:
-            raise self._damaged(self.of_all / _ROUTED)
-        return routed.facts
-
-    def _damaged(self, path: Path) -> StorageError:
-        """Return the error that a file of a divided step is not as it was written, and have the step begin anew."""
-        if self.context.part is None:
-            self._tables.void()
-            self._remove(_ROUTED)
-        return StorageError(
-            "shard-file-damaged", "a file of a divided step was changed", context=str(path),
-            hint="continue the job: all tables are made again",
-        )  # fmt: skip
-
-    def _remove_parts(self) -> None:
-        """Remove what the shards have made, which is in the tables now. Their ledgers say that they are done."""
-        for directory in self.context.shard_states(f"{STATE}/{OUTPUT}"):
-            with storage_errors(directory):
-                shutil.rmtree(directory)
-        self._remove(_ROUTES, _ROUTED)
-
-    def _remove(self, *names: str) -> None:
-        for name in names:
-            with storage_errors(self.state / name):
-                (self.state / name).unlink(missing_ok=True)
+        return self._checked(router.facts)
 
     def _pack(self, router: Router, packers: Sequence[Packer], workers: Workers[RequestBatch, None]) -> None:
         held = 0

@@ -101,14 +101,13 @@ class Router:
     """Reads ``files`` in their order and routes their resources. For one thread.
 
     ``limit`` is how many bytes of a line are held; longer ones wait in ``directory``. ``largest`` is the limit of a
-    resource in bytes. ``meter`` is told how far it is. ``named_by_all`` says whether any file of the job has a
-    Provenance that names a group, if ``index`` holds all of them; ``None`` if that is still to be found out. Raises
-    ``DataError`` for what is no resource, with ``file:line``, and ``StorageError``.
+    resource in bytes. ``meter`` is told how far it is. Raises ``DataError`` for what is no resource, with
+    ``file:line``, and ``StorageError``.
     """
 
     def __init__(
         self, files: Sequence[Path], groups: Groups, index: RoutingIndex, directory: Path, *, limit: int, stop: Stop,
-        meter: Meter, largest: int = LARGEST_RESOURCE, named_by_all: bool | None = None,
+        meter: Meter, largest: int = LARGEST_RESOURCE,
     ) -> None:  # fmt: skip
         self.facts = RoutingFacts()
         self._files = files
@@ -119,7 +118,7 @@ class Router:
         self._largest = largest
         self._stop = stop
         self._meter = meter
-        self._named_by_all = named_by_all
+        self._named_by_all: bool | None = None
 
     def deliveries(self) -> Iterator[list[Delivery]]:
         """Yield the resources of each line, or part of a long line, with their groups, in the order of the input."""
@@ -127,7 +126,6 @@ class Router:
             before = self.facts.bytes
             ordinals = 0
             lookup: Lookup | None = None
-            self._index.begin_file(path.name)
             if base_name(path.name).lower() == CORE and self._enter(RoutingScope.CORE, [path]):
                 lookup = self._by_core
             for number, line in self._lines(path):

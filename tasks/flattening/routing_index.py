@@ -1,9 +1,7 @@
 """Store the groups of resources and the resources already met, on disk, because a large job has too many for memory.
 
 A private SQLite file in the step's directory, made anew by every run and removed at its end; nothing in it must outlive
-a crash. Resources are known by a digest of their ``Type/id``. Of a step that is divided, the job's own process reads
-all files first, and saves what a shard cannot know of the other files: where their Provenances put its resources, and
-which of its resources an earlier file has already.
+a crash. Resources are known by a digest of their ``Type/id``.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.errors import StorageError
-from tasks.shared.files.out_file import OutFile, size_of
+from tasks.shared.files.out_file import OutFile
 
 _CACHE_KIB: Final = 8192
 _DIGEST: Final = 16
@@ -36,16 +34,14 @@ class RoutingScope(IntEnum):
 
 
 class RoutingIndex:
-    """The index of one run, for one thread. ``of_all`` is the saved one about all files. Raises ``StorageError``."""
+    """The index of one run, for one thread. Raises ``StorageError``."""
 
-    def __init__(self, directory: Path, of_all: Path | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._path = directory / "index.tmp"
-        self._of_all = of_all
-        self._calls = self._calls_before = 0
-        self._file = ""
+        self._calls = 0
         OutFile(self._path).close()
         with self._translating():
-            self._database = sqlite3.connect(self._path, isolation_level=None, uri=True)
+            self._database = sqlite3.connect(self._path, isolation_level=None)
         try:
             with self._translating():
                 for statement in (
@@ -55,30 +51,12 @@ class RoutingIndex:
                     f"PRAGMA cache_size = -{_CACHE_KIB}",
                     "CREATE TABLE met (key BLOB PRIMARY KEY, call INT) WITHOUT ROWID",
                     "CREATE TABLE target (scope INT, key BLOB, place INT, PRIMARY KEY (scope, key, place))",
-                    "CREATE TABLE repeated (file TEXT, key BLOB, PRIMARY KEY (file, key)) WITHOUT ROWID",
+                    "BEGIN",
                 ):
                     self._database.execute(statement)
-                if of_all is not None:  # it does not change any more: no locks, which a network file system may lack
-                    self._database.execute("ATTACH ? AS of_all", (f"{of_all.absolute().as_uri()}?immutable=1",))
-                self._database.execute("BEGIN")
         except StorageError:
             self.close()
             raise
-
-    def begin_file(self, name: str) -> None:
-        """Note that the resources that follow are those of another file."""
-        self._file, self._calls_before = name, self._calls
-
-    def save(self, path: Path) -> None:
-        """Write what shards must know of all files to ``path``, on the disk. Nothing else can be done afterwards."""
-        OutFile(path).close()
-        with self._translating():
-            self._database.execute("DROP TABLE met")
-            self._database.execute("DELETE FROM target WHERE scope != ?", (int(RoutingScope.ALL),))
-            self._database.execute("COMMIT")
-            self._database.execute("VACUUM INTO ?", (str(path),))
-        with OutFile(path, size_of(path)) as file:
-            file.sync()
 
     def new(self, resources: Sequence[tuple[str, int]]) -> list[bool]:
         """Return for each resource (``Type/id``, index of a group) whether it is new in that group.
@@ -88,11 +66,7 @@ class RoutingIndex:
         result: list[bool] = []
         for first in range(0, len(resources), _TOGETHER):
             digests = [_digest(f"{place} {key}") for key, place in resources[first : first + _TOGETHER]]
-            new = self._new(digests)
-            if self._of_all is not None:
-                repeated = self._repeated(digests)
-                new = [one and digest not in repeated for one, digest in zip(new, digests, strict=True)]
-            result += new
+            result += self._new(digests)
         return result
 
     def _new(self, digests: list[bytes]) -> list[bool]:
@@ -109,29 +83,15 @@ class RoutingIndex:
             if inserted == count:
                 return [True] * count
             rows = self._database.execute(
-                f"SELECT key, call FROM met WHERE key IN ({','.join(marks)})",  # noqa: S608
-                digests,
-            ).fetchall()
-            left = {digest for digest, met in rows if met == self._calls}
-            self._database.executemany(
-                "INSERT OR IGNORE INTO repeated VALUES (?, ?)",
-                [(self._file, digest) for digest, met in rows if met <= self._calls_before],
+                f"SELECT key FROM met WHERE key IN ({','.join(marks)}) AND call = {call}",  # noqa: S608
+                given,
             )
+            left = {digest for (digest,) in rows}
         result = []
         for digest in digests:  # of two in one call, the first is new
             result.append(digest in left)
             left.discard(digest)
         return result
-
-    def _repeated(self, digests: list[bytes]) -> set[bytes]:
-        """Return the resources of the current file that an earlier file of another shard may have."""
-        marks = ",".join("?" * len(digests))
-        with self._translating():
-            rows = self._database.execute(
-                f"SELECT key FROM of_all.repeated WHERE file = ? AND key IN ({marks})",  # noqa: S608
-                (self._file, *digests),
-            )
-            return {digest for (digest,) in rows}
 
     def add(self, scope: RoutingScope, targets: Iterable[str], places: Iterable[int]) -> None:
         """Enter that these resources belong to the groups at ``places``."""
@@ -142,14 +102,13 @@ class RoutingIndex:
     def places(self, scope: RoutingScope, keys: Sequence[str]) -> list[list[int]]:
         """Return the groups of each of these resources, in order."""
         result: list[list[int]] = []
-        table = "of_all.target" if self._of_all is not None and scope is RoutingScope.ALL else "main.target"
         for first in range(0, len(keys), _TOGETHER):
             digests = [_digest(key) for key in keys[first : first + _TOGETHER]]
             marks = ",".join("?" * len(digests))
             found: dict[bytes, list[int]] = {}
             with self._translating():
                 for digest, place in self._database.execute(
-                    f"SELECT key, place FROM {table} WHERE scope = ? AND key IN ({marks}) ORDER BY place",  # noqa: S608
+                    f"SELECT key, place FROM target WHERE scope = ? AND key IN ({marks}) ORDER BY place",  # noqa: S608
                     (int(scope), *digests),
                 ):
                     found.setdefault(digest, []).append(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from tasks.flattening.flattening import STATE, FlatteningBounds, prepare, run
+from tasks.flattening.flattening import STATE, run
 from tasks.flattening.lookup import Lookup, read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.probe import service
@@ -13,7 +13,7 @@ from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, GivenInputs, Splits, Step, same_as_input
+from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
 
 
 def needs(_given: GivenInputs) -> Collection[str]:
@@ -72,5 +72,4 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     space=same_as_input,
-    splits=Splits(at_once=lambda _: FlatteningBounds().groups, in_order=True, prepare=prepare),
 )

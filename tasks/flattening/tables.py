@@ -28,8 +28,6 @@ from tasks.flattening.views import GroupView
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import FileProgress, Ledger
 from tasks.shared.files.out_file import PART, OutFile, can_continue, publish, size_of, write_file
-from tasks.shared.files.private_file import open_private
-from tasks.shared.shards import Division
 
 OUTPUT: Final = "csv"
 DEFINITIONS: Final = "viewdefinitions"
@@ -37,8 +35,7 @@ DEFINITIONS: Final = "viewdefinitions"
 CSV: Final = ".csv"
 PARTIAL: Final = ".partial"
 
-INPUT: Final = "input"
-"""The entry of the ledger about the input. It is complete when all tables are."""
+_INPUT: Final = "input"
 _VOID: Final = "void"
 UNNAMED: Final = "group"
 """The name of a file when nothing is left of the group's."""
@@ -47,7 +44,6 @@ _LONGEST: Final = 200
 """Bytes of a name in UTF-8: file systems allow 255, and endings are added."""
 _PUNCTUATION: Final = frozenset(" .-_()")
 _KEPT: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"})
-_PIECE: Final = 1 << 20
 _FORM: Final = 2
 """Changes with every change of what batches or tables look like, or of what of an answer is checked."""
 
@@ -101,7 +97,7 @@ class CsvTable:
 
 
 class Tables:
-    """The tables of ``views``, in their order, below ``directory``. ``keep`` is thread-safe, for one thread per table.
+    """The tables of ``views``, in their order, below ``job_dir``. ``keep`` is thread-safe, for one thread per table.
 
     ``again`` counts finished tables that have to be made again. With ``parquet`` each has a Parquet file beside it.
     ``check`` raises when the work is to end. Leaving everything as it is for another run is ``close``. Raises
@@ -110,7 +106,7 @@ class Tables:
 
     def __init__(
         self,
-        directory: Path,
+        job_dir: Path,
         views: Sequence[GroupView],
         ledger: Ledger,
         terms: str,
@@ -121,7 +117,7 @@ class Tables:
         self.again = 0
         self.parquet: dict[int, ParquetFacts] = {}
         """The Parquet files beside the finished tables."""
-        self._directory = directory / OUTPUT
+        self._directory = job_dir / OUTPUT
         self._ledger = ledger
         self._lock = threading.Lock()
         names = file_names([view.group_name for view in views])
@@ -134,8 +130,9 @@ class Tables:
         self._check = check
         self._published: set[int] = set()
         self._clear_directory()
+        _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
         self._accounts = [ledger.account(table.path.name, terms) for table in self._all]
-        self._input = ledger.account(INPUT, terms)
+        self._input = ledger.account(_INPUT, terms)
         self.finished: dict[str, Any] | None = None
         """What was found in the input, when an earlier run finished the tables."""
         if not self._finish_the_end():
@@ -171,24 +168,6 @@ class Tables:
                 **counts,
             )
 
-    def append(self, shard: int, part: Tables) -> None:
-        """Append the rows of a shard's finished tables, and record them. What is there already is left out."""
-        for place, (table, other) in enumerate(zip(self._all, part._all, strict=True)):
-            account = self._accounts[place]
-            if shard in account.done:
-                continue
-            with storage_errors(other.path), open_private(other.path) as rows:
-                rows.seek(len(other.header))
-                while text := rows.read(_PIECE):
-                    self._check()
-                    table.write(text)
-            table.sync()
-            self._ledger.done(table.path.name, (shard,), **part._accounts[place].counts)
-
-    def void(self) -> None:
-        """Forget that the tables were ever finished."""
-        self._ledger.account(INPUT, _VOID)
-
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Record that all batches are done, and give the tables their final names. ``facts`` are about the input."""
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
@@ -197,7 +176,7 @@ class Tables:
         made = self._make_parquet()
         for table in self._all:
             self._ledger.complete(table.path.name, {})
-        self._ledger.complete(INPUT, facts)
+        self._ledger.complete(_INPUT, facts)
         self._publish(unfinished, made)
 
     def close(self) -> None:
@@ -274,23 +253,19 @@ class Tables:
         table.open()
 
 
-def terms(
-    views: Sequence[GroupView], files: Iterable[Path], url: str, share: int, division: Division | None = None
-) -> str:
+def terms(views: Sequence[GroupView], files: Iterable[Path], url: str, share: int) -> str:
     """Return a digest of everything that determines the batches and their rows."""
     try:
         # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
         known = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
     except OSError as error:
         raise storage_error(error, Path(error.filename or ".")) from None
-    shards = [] if division is None else [[shard.sha256 for shard in division.shards]]
-    text = msgspec.json.encode([_FORM, [asdict(view) for view in views], known, url, share, *shards])
+    text = msgspec.json.encode([_FORM, [asdict(view) for view in views], known, url, share])
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
-def write_definitions(directory: Path, views: Sequence[GroupView]) -> None:
-    """Keep the ViewDefinitions as they are sent, for people. Raises ``StorageError``."""
-    named = dict(zip(file_names([view.group_name for view in views]), views, strict=True))
+def _write_definitions(directory: Path, named: Mapping[str, GroupView]) -> None:
+    """Keep the ViewDefinitions as they are sent, for people."""
     with storage_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_others(directory, {f"{name}.json" for name in named}, (".json", f".json{PART}"))

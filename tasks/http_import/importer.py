@@ -32,7 +32,7 @@ SERVICE = Service("http_import")
 """Whatever the URLs name; no credentials go there."""
 
 # As for the extraction step (document 3 §2); http_import has no key of its own for it.
-THREADS = 4
+_THREADS = 4
 
 _REFUSED = frozenset({401, 403, 404, 410})
 """Answers that no later GET without credentials makes better."""
@@ -94,8 +94,11 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
 
     Raises the findings about URLs, and what ``Downloader.fetch`` raises.
     """
-    wanted = wanted_files(context)
+    urls = _urls(context.config, context.given.input)
+    for problem in _problems(urls):
+        raise problem
     target = ImportDirectory(context)
+    wanted = named_urls(urls)
     context.meter.expect(files=len(wanted))
 
     def announce(size: int) -> None:
@@ -130,17 +133,8 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
                 )
             )
 
-        for_each(wanted, one, threads=context.requests_at_once(THREADS), stop=context.stop)
+        for_each(wanted, one, threads=_THREADS, stop=context.stop)
     return target.result(consent_names_warning(download.base for download in wanted))
-
-
-def wanted_files(context: StepContext) -> list[NamedUrl]:
-    """Return the URLs that this run downloads, with their names. Raises the findings about URLs."""
-    urls = _urls(context.config, context.given.input)
-    for problem in _problems(urls):
-        raise problem
-    part = context.part
-    return [named for named in named_urls(urls) if part is None or named.base in part.names]
 
 
 def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClient:

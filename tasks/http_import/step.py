@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from tasks.http_import.importer import THREADS, findings, no_url, run, wanted_files
+from tasks.http_import.importer import findings, no_url, run
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.http.url_names import is_url
-from tasks.shared.import_directory import IMPORT, adopt_facts, stored_size
-from tasks.shared.step import CheckContext, Splits, Step, StepContext, nothing
+from tasks.shared.import_directory import IMPORT, stored_size
+from tasks.shared.step import CheckContext, Step, nothing
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
@@ -33,16 +33,6 @@ def space(context: CheckContext, _read: int) -> int:
     return wanted + context.held(IMPORT)
 
 
-def files(context: StepContext) -> list[tuple[str, int]]:
-    """Return the names of the files to download. Their sizes are unknown: each counts as one byte."""
-    return [(named.base, 1) for named in wanted_files(context)]
-
-
-def prepare(context: StepContext) -> None:
-    """Tell how many files there are in all."""
-    context.meter.expect(files=len(wanted_files(context)))
-
-
 STEP = Step(
     name="http_import",
     run=run,
@@ -51,5 +41,4 @@ STEP = Step(
     takes={"input": None},
     checks=checks,
     space=space,
-    splits=Splits(at_once=lambda _: THREADS, adopt=adopt_facts, files=files, prepare=prepare),
 )

@@ -28,15 +28,10 @@ def warnings(context: CheckContext) -> Iterator[str]:
         yield from scan_source(context.config, context.given.input).warnings
 
 
-def planned(context: CheckContext) -> list[tuple[str, int]]:
-    """Return the names of the files to import, and their sizes as stored."""
-    files = scan_source(context.config, context.given.input).files
-    return [(file.base, stored_size(file.size, file.path.name, context.config.compression)) for file in files]
-
-
 def space(context: CheckContext, _read: int) -> int:
     """Return the size of the files to import; the jobs directory may be inside the directory."""
-    return sum(size for _, size in planned(context))
+    files = scan_source(context.config, context.given.input).files
+    return sum(stored_size(file.size, file.path.name, context.config.compression) for file in files)
 
 
 STEP = Step(
@@ -48,5 +43,4 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     space=space,
-    planned=planned,
 )

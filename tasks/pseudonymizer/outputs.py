@@ -49,24 +49,24 @@ class OutputSource:
 class Outputs:
     """Opens, continues and finishes the outputs of a step. For one thread.
 
-    A finished file that has to be made again is counted with it (``again``). ``orphans`` counts those without an input,
-    which are removed; a ``part`` of the files leaves others alone. Raises ``StorageError``, and ``DataError``
-    (``pseudonymizer-name-clash``).
+    ``again`` counts finished files that have to be made again, ``orphans`` those without an input, which are removed.
+    Raises ``StorageError``, and ``DataError`` (``pseudonymizer-name-clash``).
     """
 
     def __init__(
         self, directory: Path, files: Iterable[Path], ledger: Ledger, compression: CompressionConfig, *,
-        terms: str, cut_every: int, part: bool = False,
+        terms: str, cut_every: int,
     ) -> None:  # fmt: skip
         self._directory = directory
         self._ledger = ledger
         self._compression = compression
         self._cut_every = cut_every
+        self.again = 0
         self.sources = [_source(path, terms) for path in files]
-        refuse_clashes(source.path for source in self.sources)
+        _refuse_clashes(self.sources)
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.orphans = 0 if part else self._remove_orphans()
+            self.orphans = self._remove_orphans()
             for source in self.sources:
                 self._look_up(source)
 
@@ -127,7 +127,8 @@ class Outputs:
         if account.complete is not None and self._is_finished(account.complete):
             source.counts, source.finished = Counter(account.complete["counts"]), True
             return
-        again = existing_file(self._directory, source.base) is not None
+        if existing_file(self._directory, source.base) is not None:
+            self.again += 1
         for compressed in (True, False):
             final = self._directory / data_file_name(source.base, compressed=compressed)
             final.unlink(missing_ok=True)
@@ -139,7 +140,6 @@ class Outputs:
             self._ledger.account(source.base, source.terms)
             source.kept = Counter()
         source.counts = source.kept.copy()
-        source.counts["again"] |= again
         source.after = source.counts["number"]
 
     def _is_finished(self, facts: dict[str, Any]) -> bool:
@@ -171,16 +171,15 @@ def _source(path: Path, terms: str) -> OutputSource:
     return OutputSource(path, base_name(path.name), facts.st_size, identity)
 
 
-def refuse_clashes(files: Iterable[Path]) -> None:
-    """Raise ``DataError`` (``pseudonymizer-name-clash``) for input files whose outputs would have one name."""
-    seen: dict[str, Path] = {}
-    for path in files:
-        other = seen.setdefault(base_name(path.name), path)
-        if other is not path:
+def _refuse_clashes(sources: Iterable[OutputSource]) -> None:
+    seen: dict[str, OutputSource] = {}
+    for source in sources:
+        other = seen.setdefault(source.base, source)
+        if other is not source:
             raise DataError(
                 "pseudonymizer-name-clash",
                 "pseudonymizer: two input files would get one name",
-                context=f"{other.name}, {path.name}",
+                context=f"{other.path.name}, {source.path.name}",
                 hint="keep one of them: they differ only in how they are stored",
             )
 

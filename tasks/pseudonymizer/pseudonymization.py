@@ -30,7 +30,8 @@ from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of, worded
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.surviving_ids import PLACES
 from tasks.shared.errors import DataError, InputError
-from tasks.shared.files.data_directory import CORE, stored_bytes
+from tasks.shared.files.data_directory import CORE, data_files, stored_bytes
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
@@ -42,8 +43,6 @@ from tasks.shared.work import in_order
 
 STATE: Final = "pseudonymizer"
 """Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""
-
-LEDGER: Final = "ledger.ndjson"
 
 _MIB: Final = 1 << 20
 _SPARE: Final = 2
@@ -80,7 +79,7 @@ def run(
         raise InputError(
             "pseudonymizer-url", "pseudonymizer: there is no service to send to", context="services.pseudonymizer.url"
         )
-    files = context.files()
+    files = data_files(context.input_dir)
     if not files:
         raise DataError(
             "pseudonymizer-no-input", "pseudonymizer: there is nothing to pseudonymize", context=str(context.input_dir)
@@ -108,7 +107,6 @@ class _PseudonymizerRun:
         self._together = SharedStop(context.stop)
         self._bounds = bounds
         self._state = context.state(STATE)
-        self._requests = context.requests_at_once(self._settings.max_concurrent_requests)
         self._whole: OutputSource | None = None
         self._bundle: Reassembly | None = None
         self._left: set[str] = set()
@@ -116,7 +114,7 @@ class _PseudonymizerRun:
 
     def run(self) -> StepReport:
         rules = self._rules.digest if self._rules is not None else "rules of the service"
-        with Ledger(self._state / LEDGER) as ledger:
+        with Ledger(self._state / "ledger.ndjson") as ledger:
             self._outputs = Outputs(
                 self._context.job_dir / OUTPUT,
                 self._files,
@@ -124,7 +122,6 @@ class _PseudonymizerRun:
                 self._context.config.compression,
                 terms=" ".join([str(self._settings.url), rules, *sorted(self._settings.kept_identifiers)]),
                 cut_every=self._bounds.cut_every,
-                part=self._context.part is not None,
             )
             try:
                 self._all()
@@ -150,12 +147,14 @@ class _PseudonymizerRun:
             return
         core = [source for source in left if source.base.lower() == CORE]
         with self._client() as client:
-            service = Deidentify(client, str(self._settings.url), self._rules, slots=self._requests)
+            service = Deidentify(
+                client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
+            )
             agreement = Agreement(
                 self._rules is not None and self._rules.removes,
                 Residuals(frozenset(self._settings.kept_identifiers)),
             )
-            work = Deidentification(service, self._context.failed_answers(STATE), agreement)
+            work = Deidentification(service, FailedAnswers(self._state).begin(), agreement)
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 
@@ -164,7 +163,7 @@ class _PseudonymizerRun:
             service(self._context.config),
             timeout=self._settings.timeout.total_seconds(),
             stop=self._together,
-            max_connections=self._requests,
+            max_connections=self._settings.max_concurrent_requests,
             sleep=self._sleep,
         )
 
@@ -176,7 +175,7 @@ class _PseudonymizerRun:
         done = in_order(
             self._items(sources),
             one,
-            threads=self._requests + _SPARE,
+            threads=self._settings.max_concurrent_requests + _SPARE,
             stop=self._context.stop,
             weigh=lambda item: len(item[1].text) if item[1] is not None else 0,
             budget=self._bounds.window,
@@ -292,9 +291,9 @@ class _PseudonymizerRun:
     def _warnings(self, total: Counts) -> Iterator[str]:
         yield from self._rules.warnings if self._rules is not None else ()
         outputs, k = self._outputs, self._context.config.report.k
-        if total["again"]:
+        if outputs.again:
             yield (
-                f"{total['again']:,} files were pseudonymized again: the input, the service or the anonymization file "
+                f"{outputs.again:,} files were pseudonymized again: the input, the service or the anonymization file "
                 "is another one than before"
             )
         if outputs.orphans:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tasks.pseudonymizer.client import service
-from tasks.pseudonymizer.outputs import OUTPUT, refuse_clashes
-from tasks.pseudonymizer.pseudonymization import LEDGER, STATE, run
+from tasks.pseudonymizer.outputs import OUTPUT
+from tasks.pseudonymizer.pseudonymization import STATE, run
 from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.files.data_directory import CORE, base_name
-from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, GivenInputs, Splits, Step, StepContext, same_as_input
+from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
 
 
 def rules_unused(_given: GivenInputs) -> InputError:
@@ -44,17 +42,6 @@ def warnings(context: CheckContext) -> Iterator[str]:
     yield from rules.warnings if rules is not None else ()
 
 
-def prepare(context: StepContext) -> None:
-    """Check all files of a divided step. Raises ``StorageError`` and ``DataError``."""
-    refuse_clashes(context.files())
-
-
-def adopt(context: StepContext, child: StepContext) -> None:
-    """Take over the ledger of a shard."""
-    with Ledger(context.state(STATE) / LEDGER) as ledger:
-        ledger.adopt(child.state(STATE) / LEDGER)
-
-
 STEP = Step(
     name="pseudonymizer",
     run=run,
@@ -65,10 +52,4 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     space=same_as_input,
-    splits=Splits(
-        at_once=lambda config: config.services.pseudonymizer.max_concurrent_requests,
-        adopt=adopt,
-        first=lambda names: [name for name in names if base_name(name).lower() == CORE],
-        prepare=prepare,
-    ),
 )

@@ -4,6 +4,3 @@ from typing import Final
 
 STATE: Final = "send"
 """Directory of the step's own files, below the job directory."""
-
-LEDGER: Final = "ledger.ndjson"
-"""The ledger in this directory, of what was sent."""

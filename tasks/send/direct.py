@@ -6,10 +6,6 @@ patients may be under way together, at most ``services.send.max_concurrent_reque
 because the target of a reference is missing waits, and is tried again after everything else.
 
 A resource that the server will not have does not end the load: all others are sent, then one error names the failures.
-
-Divided among child runs, each of them sends the lines of its files that hold whole patients. What they leave is sent
-last, in the order of the files, as a load that continues sends it: resources whose targets were missing, lines of other
-kinds, ids that occur in the files of several child runs, and what was refused, so that one error names all failures.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.send import LEDGER, STATE
+from tasks.send import STATE
 from tasks.send.batches import (
     MAX_BODY,
     Batch,
@@ -33,15 +29,14 @@ from tasks.send.batches import (
     pack,
 )
 from tasks.send.checks import fhir_url, service
-from tasks.send.comparison import InputComparison
+from tasks.send.comparison import InputComparison, required
 from tasks.send.load_account import Failures, LoadAccount, LoadSource
 from tasks.send.order import DeferredResources, dependency_order, patient_of, stages
-from tasks.send.shared_ids import SharedIds, shared_ids_path
 from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.bundle import Resource
-from tasks.shared.files.data_directory import stored_bytes
-from tasks.shared.files.kept_answers import FAILED
+from tasks.shared.files.data_directory import is_ndjson_name, stored_bytes
+from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.publication import people
@@ -50,6 +45,7 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
 from tasks.shared.work import Workers
 
+LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
 """What a killed run of an earlier version left."""
 _LANE: Final = frozenset({"waiting"})
@@ -88,7 +84,7 @@ def run(
     resources were refused: all of them are in ``send/failed/`` then.
     """
     together = SharedStop(context.stop)
-    most = context.requests_at_once(context.config.services.send.max_concurrent_requests)
+    most = context.config.services.send.max_concurrent_requests
     with context.client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
         return _Load(context, compared, client, together, bounds or LoadBounds()).run()
 
@@ -102,9 +98,10 @@ class _Load:
         together: SharedStop,
         bounds: LoadBounds,
     ) -> None:
-        send = context.config.services.send
+        send, directory = context.config.services.send, context.input_dir
         self._transactions = Transactions(fhir_url(context.config))
-        self._files = compared.resource_files()
+        files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
+        self._files = required(files, directory)
         self._context = context
         self._compared = compared
         self._bounds = bounds
@@ -112,13 +109,7 @@ class _Load:
         self._tries = bool(context.doubts)
         self._batch_size = send.batch_size
         self._limits = TransactionLimits(1 if self._tries else send.batch_size, bounds.max_body)
-        self._threads = context.requests_at_once(send.max_concurrent_requests)
-        # The job's own process sends last what child runs leave to it.
-        self._is_part = context.part is not None
-        is_child = context.part is not None and context.part.shard is not None
-        ids = shared_ids_path(context)
-        self._left_to_parent = SharedIds(ids) if is_child else None
-        self._left_by_children = SharedIds(ids) if context.part is None and ids.exists() else None
+        self._threads = send.max_concurrent_requests
         self._together = together
         self._sender = TransactionSender(
             client,
@@ -133,7 +124,7 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        failed = self._context.failed_answers(STATE).saving_answers()
+        failed = FailedAnswers(directory).begin().saving_answers()
         with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,
@@ -155,8 +146,7 @@ class _Load:
                 ) as self._workers:
                     for stage in stages(self._files):
                         self._submit_all(self._pack(self._units(stage)))
-                    if not self._is_part:
-                        self._send_waiting()
+                    self._send_waiting()
             except _GivenUpError:
                 complete = False
             return self._result(complete=complete)
@@ -183,15 +173,11 @@ class _Load:
         spool, check = self._context.state(STATE), self._context.stop.check
         for part, size, of_line in cut_file(path, spool=spool, largest=largest, check=check):
             left = self._account.read(source, part, of_line)
-            if self._left_to_parent is not None:
-                left = self._left_to_parent.without(part, left)
             self._context.meter.hand_out(len(left))
             if left:
                 # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
                 # concern, so those of a file stay in sequence.
                 lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
-                if self._left_by_children is not None:
-                    lanes |= self._left_by_children.among(left)
                 yield SendUnit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
             if self._account.failures.count >= self._bounds.max_failures:
                 raise _GivenUpError
@@ -275,9 +261,9 @@ class _Load:
     def _result(self, *, complete: bool) -> StepReport:
         account = self._account
         facts, k = account.facts(), self._context.config.report.k
-        if complete and not self._is_part:
+        if complete:
             account.reconcile()
-        if account.failures.count and not self._is_part:
+        if account.failures.count:
             raise account.failures.error(facts.resources, complete=complete, k=k)
         collapsed = account.count("collapsed")
         warnings = [

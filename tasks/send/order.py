@@ -49,17 +49,7 @@ _RANK: Final = {name: rank for rank, name in enumerate(EARLY)} | {
 
 _HEAD: Final = 1 << 20
 _TYPE: Final = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
-_A_PATIENT: Final = re.compile(rb'"resourceType"\s*:\s*"Patient"')
 _PATIENT: Final = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?")
-
-
-def holds_patients(path: Path) -> bool:
-    """Return whether a file is empty or its first line is a Bundle with a Patient, as far as its beginning shows.
-
-    Raises what reading raises.
-    """
-    head = head_of(path, _HEAD)
-    return not head.strip() or (_type_of_head(head) == "Bundle" and _A_PATIENT.search(head) is not None)
 
 
 def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
@@ -89,11 +79,7 @@ def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _first_type(path: Path) -> str | None:
-    return _type_of_head(head_of(path, _HEAD))
-
-
-def _type_of_head(head: bytes) -> str | None:
-    head = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    head = head_of(path, _HEAD).removeprefix(codecs.BOM_UTF8).lstrip()
     line, whole, _ = head.partition(b"\n")
     if whole or len(head) < _HEAD:
         return type_of(line)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.fhir.sources import SourceNotes, missing_pages
-from tasks.shared.files.data_directory import base_name, existing_file, is_consent_name
+from tasks.shared.files.data_directory import existing_file, is_consent_name
 from tasks.shared.files.intake import FileFacts, FileLedger, facts_of
 from tasks.shared.files.out_file import PART
 from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext, shard_directory
+from tasks.shared.step import StepContext
 
 IMPORT = "import"
 """Name of the directory (document 1, "Job data")."""
@@ -39,25 +38,12 @@ def consent_names_warning(bases: Iterable[str]) -> list[str]:
     return [warning] if named else []
 
 
-def facts_file(context: StepContext) -> Path:
-    """Return the file with the facts about the finished files of an import, or of one of its shards."""
-    if context.part is not None and context.part.shard is not None:
-        return shard_directory(context.job_dir, context.position, context.part.shard) / "files.ndjson"
-    return context.job_dir / ".results" / f"{context.position}-files.ndjson"
-
-
-def adopt_facts(context: StepContext, child: StepContext) -> None:
-    """Take over the facts about the files that a shard has imported. Raises ``StorageError``."""
-    FileLedger(facts_file(context)).adopt(facts_file(child))
-
-
 class ImportDirectory:
     """``<job>/import`` while an import step fills it. Thread-safe.
 
     An existing final file is complete (``4-product.md`` §4): what a run before this one finished is kept, unfinished
     parts of it are removed. The facts of finished files are kept in ``.results/<position>-files.ndjson``, so that
-    counts survive a restart; each shard of a divided import keeps its own, and leaves the parts of the others alone.
-    Raises ``StorageError``.
+    counts survive a restart. Raises ``StorageError``.
     """
 
     def __init__(self, context: StepContext) -> None:
@@ -68,14 +54,11 @@ class ImportDirectory:
         self._largest = context.config.limits.largest_resource
         self._files: dict[str, FileFacts] = {}
         self._new = 0
-        self._whole = context.part is None
-        names = None if context.part is None else context.part.names
         with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in self.path.glob(f"*{PART}"):
-                if names is None or base_name(part.name.removesuffix(PART)) in names:
-                    part.unlink()
-        self._ledger = FileLedger(facts_file(context))
+                part.unlink()
+        self._ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
 
     def finished(self, base: str, *, bytes_in: int | None = None) -> FileFacts | None:
         """Return the facts of the complete file of that base name, if an earlier run finished it.
@@ -114,13 +97,12 @@ class ImportDirectory:
         """Return the step's result: counts of resources, not lines; sizes received and stored.
 
         Raises ``StorageError`` ``import-empty``, and ``DataError`` ``source-incomplete``: pages of a search may be in
-        several files, so whether all are there is known at the end, when no shard has any left.
+        several files, so whether all are there is known at the end.
         """
         files = list(self._files.values())
-        if not files and self._whole:
+        if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
-        if self._whole:
-            warnings = [*warnings, *self._notes(files).warnings(self._k)]
+        warnings = [*warnings, *self._notes(files).warnings(self._k)]
         lines, resources = sum(facts.lines for facts in files), sum(facts.counted for facts in files)
         return StepReport(
             files=len(files),
@@ -130,7 +112,7 @@ class ImportDirectory:
             bytes_in=sum(facts.bytes_in for facts in files),
             bytes_out=sum(facts.stored_bytes for facts in files),
             content=self._new,
-            output=IMPORT if self._whole else None,
+            output=IMPORT,
             warnings=tuple(warnings),
             details={"content_bytes": sum(facts.content_bytes for facts in files)},
         )

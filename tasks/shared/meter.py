@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -222,9 +222,6 @@ class Meter:
         with self._lock:
             self._started = self._moved = self._clock()
             self._pace = TimeEstimate(self._started)
-            self._done = self._earlier = 0.0
-            self._read = self._out = self._in = 0
-            self._content.clear()
             self._now = Snapshot(message=message, stands=self._now.stands, warnings=self._now.warnings)
 
     def snapshot(self) -> Snapshot:
@@ -275,19 +272,6 @@ class Meter:
             self._held[threading.get_ident()] = Held(service, why, seconds, attempt + 1, attempts), until
         if self._shown_by is not None:
             self._shown_by.retry(service, error, attempt=attempt, attempts=attempts, seconds=seconds)
-
-    def requests_made(self) -> tuple[int, dict[int, int]]:
-        """Return the number of repetitions, and that of requests by their time; see ``count_requests``."""
-        with self._lock:
-            return self.retries, dict(self._buckets)
-
-    def count_requests(self, repeated: int, times: Mapping[int, int]) -> None:
-        """Add requests that another meter has counted, as ``requests_made`` returned them."""
-        with self._lock:
-            self.retries += repeated
-            for bucket, count in times.items():
-                self.requests += count
-                self._buckets[bucket] = self._buckets.get(bucket, 0) + count
 
     def percentile(self, share: float) -> float | None:
         """Return the time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""

@@ -48,15 +48,6 @@ def _column(title: str, unit: str = "") -> Any:
     return Field(None, title=title, json_schema_extra={"unit": unit})
 
 
-class ShardCounts(StoredModel):
-    """The child runs of a divided step: how many there are, are done, are running, and have failed."""
-
-    total: int
-    done: int
-    running: int
-    failed: int
-
-
 class StepReport(StoredModel):
     """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
 
@@ -69,8 +60,7 @@ class StepReport(StoredModel):
     step did in ``seconds``. ``identifying`` says by path, in words, of how many patients something identifying is still
     in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
     and what a service did not give. ``findings`` is how many errors a validation found in the data, rounded to 5 and
-    not below. ``directory`` is a wait's place for corrected files. ``shards`` are the child runs of a divided step.
-    ``warnings`` quote no data, ``details`` are small
+    not below. ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small
     facts of the step's own (names of written reports, counts by code); both are in the result file only.
     """
 
@@ -99,7 +89,6 @@ class StepReport(StoredModel):
     findings: int | None = None
     inventory: str | None = None
     directory: str | None = None
-    shards: ShardCounts | None = None
     started: str | None = None
     warnings: tuple[str, ...] = ()
     details: dict[str, Any] = Field(default_factory=dict)

@@ -9,18 +9,15 @@ Two steps compare lines, not resources: an import counts a Bundle's line as one,
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig, Role, has_role
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
-from tasks.shared.files.data_directory import data_files
 from tasks.shared.files.inventory import Inventory, Recorded
-from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Corrections, StepReport
@@ -84,19 +81,6 @@ class Source:
     recorded: Recorded | None = None
 
 
-@dataclass(frozen=True)
-class StepPart:
-    """The part of a step that one run of its function does, of a step that is divided (``shards.py``).
-
-    ``names`` are the input files of the part. ``shard`` is the number of the child run that does it, from 0; ``None``
-    if the job's own process does. ``requests`` is how many requests of the step's service may be under way in it.
-    """
-
-    names: frozenset[str]
-    shard: int | None = None
-    requests: int | None = None
-
-
 def about_the_configuration(verb: str, *rest: str) -> str:
     """Return a command about a configuration whose path is not known."""
     return " ".join(["sluice", verb, "CONFIG", *rest])
@@ -116,8 +100,7 @@ class StepContext:
     are for ``wait`` only: the files that a person has released, ``None`` while nobody has, and which corrected files
     can be taken. ``doubts`` are what could not be found out of the step's services before their first data. ``command``
     gives a command about the job's configuration as a person can run it anywhere on the machine: of its verb, and what
-    follows the configuration; ``again`` the one that runs the step at a position of this job once more. ``part`` is
-    for a divided step: ``None`` if this run does the whole step, or what its parts have left of it.
+    follows the configuration; ``again`` the one that runs the step at a position of this job once more.
     """
 
     config: PipelineConfig
@@ -136,7 +119,6 @@ class StepContext:
     stop: Stop = field(default_factory=Stop)
     command: Callable[..., str] = about_the_configuration
     again: Callable[[int], str] = of_a_job
-    part: StepPart | None = None
 
     @property
     def input(self) -> Source:
@@ -150,48 +132,15 @@ class StepContext:
         """Return the directory this step reads."""
         return self.input.path
 
-    def files(self) -> list[Path]:
-        """Return the data files of the input that this run processes, in their order. Raises ``StorageError``."""
-        found = data_files(self.input_dir)
-        return found if self.part is None else [path for path in found if path.name in self.part.names]
-
-    def requests_at_once(self, configured: int) -> int:
-        """Return how many requests of the step's service this run may have under way, of those ``configured``."""
-        return configured if self.part is None else min(configured, self.part.requests or configured)
-
     def state(self, name: str) -> Path:
         """Return a directory of this step below the job's, created (0700) if missing. Raises ``StorageError``.
 
-        A step that comes again has its own, see ``folder``; and so has each shard of a divided step.
+        A step that comes again has its own; see ``folder``.
         """
-        if self.part is not None and self.part.shard is not None:
-            directory = shard_directory(self.job_dir, self.position, self.part.shard) / name
-        else:
-            directory = self.job_dir / folder(name, self.name, self.config.pipeline.enabled_steps, self.position)
+        directory = self.job_dir / folder(name, self.name, self.config.pipeline.enabled_steps, self.position)
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return directory
-
-    @property
-    def whole(self) -> StepContext:
-        """Return the context of the step as a whole, also in a run of a part of it."""
-        return replace(self, part=None)
-
-    def shard_states(self, name: str) -> list[Path]:
-        """Return the directories ``name`` that the shards of this step have left, in no order."""
-        return [*(self.job_dir / ".results" / str(self.position)).glob(f"[0-9]*/{name}")]
-
-    def remove_shard_states(self, name: str) -> None:
-        """Remove them. Raises ``StorageError``."""
-        for directory in self.shard_states(name):
-            with storage_errors(directory):
-                shutil.rmtree(directory)
-
-    def failed_answers(self, name: str) -> FailedAnswers:
-        """Return what keeps the answers to failed requests below the directory ``name`` of this step: that of all its
-        shards, each with names of its own. Raises ``StorageError``."""
-        shard = self.part.shard if self.part is not None else None
-        return FailedAnswers(self.whole.state(name), "" if shard is None else f"{shard}-").begin()
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to
@@ -258,35 +207,6 @@ Gate = Callable[[StepContext, StepReport], GateError | None]
 whenever the flow comes by, also when the step answers from its stored result."""
 
 
-def input_files(context: StepContext) -> list[tuple[str, int]]:
-    """Return the names and stored bytes of the data files of the input. Raises ``StorageError``."""
-    with storage_errors(context.input_dir):
-        return [(path.name, path.stat().st_size) for path in data_files(context.input_dir)]
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The division of a step by file among child runs (``6-scale-out.md``).
-
-    Each child runs the step's function on a part of the input (``StepContext.part``), with directories of its own
-    (``StepContext.state``); it writes the step's output files where they belong. When all have ended, ``adopt`` takes
-    over their states, and the step's function runs once more, on the whole input: what the ledgers say is done it only
-    counts, and what is to be done last it does. It must be safe to repeat each of these.
-
-    ``at_once`` returns how many requests of the step's service may be under way in the whole job; the children share
-    them. ``files`` returns the names and bytes that are divided, and ``first`` the names of those that are processed
-    before all others, by the parent. ``in_order`` has each shard get neighbours. ``prepare`` is called in the parent
-    before the children run. ``adopt`` gets the context of the step and that of one child that has ended.
-    """
-
-    at_once: Callable[[PipelineConfig], int]
-    adopt: Callable[[StepContext, StepContext], None] = lambda _context, _child: None
-    files: Callable[[StepContext], Sequence[tuple[str, int]]] = input_files
-    first: Callable[[Sequence[str]], Collection[str]] = lambda _: ()
-    in_order: bool = False
-    prepare: Callable[[StepContext], None] = lambda _: None
-
-
 @dataclass(frozen=True)
 class Step:
     """Declaration of a step.
@@ -298,10 +218,8 @@ class Step:
     ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
     have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
     yields warnings before a job exists. ``space`` returns the bytes the step writes for so many bytes read, 0 if
-    unknown. ``planned`` returns the names and stored bytes of the files that an import will write, where that is known
-    before there is a job. ``holds`` returns whether the step, in this job directory, has begun something outside the
-    job that depends on the job's inputs. ``splits`` says how the step is divided among child runs; ``None`` if it
-    is not.
+    unknown. ``holds`` returns whether the step, in this job directory, has begun something outside the job that
+    depends on the job's inputs.
     """
 
     name: str
@@ -316,10 +234,8 @@ class Step:
     checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
     space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
-    planned: Callable[[CheckContext], Sequence[tuple[str, int]]] = lambda _: ()
     holds: Callable[[Path], bool] = lambda _: False
     gate: Gate | None = None
-    splits: Splits | None = None
 
     @property
     def is_wait(self) -> bool:
@@ -341,11 +257,6 @@ def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
     """Return the directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``: where it comes again it has its
     own."""
     return f"{name}-{position}" if step in steps[: position - 1] else name
-
-
-def shard_directory(job_dir: Path, position: int, shard: int) -> Path:
-    """Return the directory of one shard of the step at ``position``: its state, and what it leaves when it ends."""
-    return job_dir / ".results" / str(position) / str(shard)
 
 
 def reconcile(context: StepContext, result: StepReport) -> None:

@@ -7,12 +7,11 @@ The step itself completes. Continuing does not pass the gate: only ``fail_on_err
 from __future__ import annotations
 
 from tasks.shared.errors import GateError
-from tasks.shared.files.ledger import Ledger
 from tasks.shared.publication import people
 from tasks.shared.report import StepReport
-from tasks.shared.step import Splits, Step, StepContext
+from tasks.shared.step import Step, StepContext
 from tasks.validation.client import service
-from tasks.validation.validation import REPORTS, ledger_path, run
+from tasks.validation.validation import REPORTS, run
 
 
 def gate(context: StepContext, report: StepReport) -> GateError | None:
@@ -33,17 +32,10 @@ def gate(context: StepContext, report: StepReport) -> GateError | None:
     )
 
 
-def adopt(context: StepContext, child: StepContext) -> None:
-    """Take over the ledger of a shard; its reports and rows are where they belong."""
-    with Ledger(ledger_path(context)) as ledger:
-        ledger.adopt(ledger_path(child))
-
-
 STEP = Step(
     name="validation",
     run=run,
     folders=(REPORTS,),
     services=lambda config: [service(config)],
     gate=gate,
-    splits=Splits(at_once=lambda config: config.services.validation.max_concurrent_requests, adopt=adopt),
 )

@@ -17,6 +17,7 @@ from typing import Final
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.files.data_directory import data_files, stored_bytes
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
@@ -26,7 +27,7 @@ from tasks.validation.chunks import ItemReader, ValidationChunk, ValidationFacts
 from tasks.validation.client import ChunkOutcome, ValidationClient
 from tasks.validation.client import service as service_of
 from tasks.validation.findings import OTHER, SEVERITIES
-from tasks.validation.report import STATE, FileReport, Reports, assemble
+from tasks.validation.report import FileReport, Reports, assemble
 
 REPORTS: Final = "validation"
 """Directory of the reports, below the job directory."""
@@ -90,22 +91,15 @@ def run(
     service = config.services.validation
     if service.url is None:
         raise InputError("validation-url", "validation: there is no service to ask", context="services.validation.url")
-    files = context.files()
+    files = data_files(context.input_dir)
     if not files:
         raise DataError(
             "validation-no-input", "validation: there is nothing to validate", context=str(context.input_dir)
         )
     bounds = bounds or ValidationBounds()
-    requests = context.requests_at_once(service.max_concurrent_requests)
-    with context.client(service_of(config), max_connections=requests, sleep=sleep) as client:
-        # Those of other shards of the step may be before it, too.
+    with context.client(service_of(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
         timeout = bounds.timeout * service.max_concurrent_requests
         return _Validation(context, files, ValidationClient(client, service.url, timeout=timeout), bounds).run()
-
-
-def ledger_path(context: StepContext) -> Path:
-    """Return the path of the ledger of the step, or of a shard. Raises ``StorageError``."""
-    return context.state(REPORTS) / STATE / LEDGER
 
 
 class _Validation:
@@ -118,18 +112,18 @@ class _Validation:
         self._files = files
         self._validator = validator
         self._bounds = bounds
-        self._threads = context.requests_at_once(service.max_concurrent_requests)
+        self._threads = service.max_concurrent_requests
         self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
         self._largest = context.config.limits.largest_resource
-        self._directory = context.whole.state(REPORTS)
+        self._directory = context.state(REPORTS)
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}
 
     def run(self) -> StepReport:
-        places = Reports(self._directory, data_files(self._context.input_dir))
-        failed = self._context.failed_answers(REPORTS)
+        places = Reports(self._directory, self._files)
+        failed = FailedAnswers(self._directory).begin()
         self._progress.work_on(self._files)
-        with failed.saving_answers(), Ledger(ledger_path(self._context)) as ledger:
+        with failed.saving_answers(), Ledger(places.state / LEDGER) as ledger:
             try:
                 for work, outcomes in in_order(
                     self._works(places, ledger),
@@ -143,8 +137,7 @@ class _Validation:
             finally:
                 for report in self._open:
                     report.close()
-        if self._context.part is None:
-            assemble(self._directory / FINDINGS_TABLE, map(places.fragment, self._reports))
+        assemble(self._directory / FINDINGS_TABLE, map(places.fragment, self._reports))
         return self._result()
 
     # Reading

@@ -70,8 +70,6 @@ DEFAULTS: dict[str, Any] = {
     "services.crtdl_preprocessing.enrichments_path": None,
     "services.crtdl_preprocessing.enrichments": None,
     "pipeline.enabled_steps": (),
-    "pipeline.shards": 1,
-    "pipeline.shard_deployment": None,
     "retry.max_attempts": 5,
     "retry.initial_backoff_ms": 1000,
     "retry.max_backoff_ms": 30000,
@@ -182,7 +180,6 @@ def test_file_ready_retries_of_zero_or_less_are_fine(load: Load, retries: Any) -
 
 WRONG = {
     KeyKind.INTEGER: ("true", "1.5", "many", "[1]", "99999999999", "1e2", "0x"),
-    KeyKind.SHARDS: ("true", "1.5", "many", "[1]", "0", "257", "-1"),
     KeyKind.BOOLEAN: ("1", "maybe", "[]"),
     KeyKind.DURATION: ("30", "P1W", "-PT1S", "soon", "P4000D"),
 }

@@ -176,7 +176,6 @@ SAMPLES = {
     KeyKind.PATH: "/some/path",
     KeyKind.DURATION: "PT7S",
     KeyKind.INTEGER: "7",
-    KeyKind.SHARDS: "7",
     KeyKind.BOOLEAN: "true",
     KeyKind.RULES: '[{"group_reference": "https://p.example/x"}]',
 }

@@ -72,9 +72,7 @@ STEPS = {
 }
 
 
-def sent(
-    kind: str, name: str, event: Any, labels: dict[str, Any], *, announced: str | None = None, shard: bool = False
-) -> dict[str, Any]:
+def sent(kind: str, name: str, event: Any, labels: dict[str, Any], *, announced: str | None = None) -> dict[str, Any]:
     """Return what Prefect's server calls the webhook with. Raises ``ActionFailed`` where it makes no call."""
     from prefect.server.events.actions import CallWebhook, SendNotification
     from prefect.server.schemas.responses import FlowRunResponse
@@ -82,7 +80,6 @@ def sent(
     run = uuid4()
     state = {"type": kind, "name": name, "message": "why\nmore", "id": str(NOW)}
     data = {"id": run, "flow_id": uuid4(), "name": "nightly", "labels": labels, "state": state, "state_id": NOW}
-    data |= {"parent_task_run_id": uuid4()} if shard else {}
     resource: dict[str, Any] = {"prefect.resource.id": f"prefect.flow-run.{run}"}
     if announced is not None:  # Prefect shows a template the state of the event, which may have passed
         resource |= {"prefect.state-name": announced, "prefect.state-type": "PAUSED", "prefect.state-message": "then"}
@@ -120,14 +117,6 @@ def test_a_failure_names_the_step_that_caused_it_and_not_the_first_open_one() ->
     assert sent("FAILED", "Failed", changed(NOW), STEPS | {"job.error": beside.model_dump_json()})["step"] == ""
     assert sent("CRASHED", "Stopped", changed(NOW, "Stopped"), labels)["step"] == "send"
     assert sent("SCHEDULED", "Late", changed(NOW, "Late"), {})["step"] == ""
-
-
-@pytest.mark.slow
-def test_a_shard_whose_process_was_killed_is_not_told() -> None:
-    from prefect.server.events.actions import ActionFailed
-
-    with pytest.raises(ActionFailed, match="this_state_has_passed"):
-        sent("CRASHED", "Crashed", changed(NOW, "Crashed"), {}, shard=True)
 
 
 @pytest.mark.slow

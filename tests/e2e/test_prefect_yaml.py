@@ -84,7 +84,7 @@ def check(found: dict[str, Json]) -> None:
     assert "sluice" in nightly["tags"]
     assert found["sluice"]["global_concurrency_limit"] is None, "it would count the runs of all machines together"
     properties = found["sluice"]["parameter_openapi_schema"]["properties"]
-    assert list(properties) == ["config", "crtdl", "input", "anonymization_config", "patients", "overrides", "shard"]
+    assert list(properties) == ["config", "crtdl", "input", "anonymization_config", "patients", "overrides"]
     assert all(parameter["description"] for parameter in properties.values())
     assert found["sluice"]["parameter_openapi_schema"]["required"] == ["config"]
     assert not found["sluice"]["pull_steps"]

@@ -54,7 +54,7 @@ def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return tree
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if "shards" not in name])
+@pytest.mark.parametrize("name", STEPS)
 def test_a_step_goes_on_where_an_earlier_version_was_killed(tmp_path: Path, earlier: Path, name: str) -> None:
     if not (earlier / "tests/tasks/test_kills.py").exists():
         pytest.skip("this version has no table of kills")

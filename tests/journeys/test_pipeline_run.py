@@ -58,7 +58,7 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
     for step in status["steps"]:
         assert set(step) == {
             "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
-            "findings", "shards",
+            "findings",
         }  # fmt: skip
     (listed,) = json.loads(sluice("job", "list", "config.yaml", "--json").out)
     ours = ["--state", listed["state"], "--since", "1h"]

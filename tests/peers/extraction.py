@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ import httpx
 
 from config import PipelineConfig
 from tasks.extractor.client import ExtractionClient
-from tasks.extractor.extraction import files, prepare, run
-from tasks.extractor.step import STEP
+from tasks.extractor.extraction import run
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import Handle, HandleStore, StepContext
 from tests.peers import job
 from tests.peers.client import client
 from tests.peers.server import Raw, Reply, SeenRequest, loopback
-from tests.peers.shards import run_divided
 
 BASE = "https://torch.example"
 JOB = "11111111-1111-4111-8111-111111111111"
@@ -237,20 +234,14 @@ class ExtractorJob:
         more = {"input": self.input, "crtdl": crtdl, "patients": self.patients, "handle": self.store}
         return job.context(self.path, "extractor", self.config, **more)
 
-    def run(self, shards: int = 0, between: Callable[[int], None] = lambda _: None) -> Any:
+    def run(self) -> Any:
         self.context = self.new_context()
-        seams: dict[str, Any] = {
-            "client": lambda config, _: http_client(self.server, config),
-            "clock": self.clock,
-            "sleep": self.clock.sleep,
-        }
-        if not shards:
-            return run(self.context, **seams)
-        assert STEP.splits is not None
-        before = functools.partial(prepare, **seams)
-        splits = replace(STEP.splits, prepare=before, files=functools.partial(files, prepare=before))
-        step = replace(STEP, run=functools.partial(run, **seams), splits=splits)
-        return run_divided(step, self.context, shards, between=between)
+        return run(
+            self.context,
+            client=lambda config, _: http_client(self.server, config),
+            clock=self.clock,
+            sleep=self.clock.sleep,
+        )
 
     def imported(self) -> dict[str, bytes]:
         directory = self.path / "import"

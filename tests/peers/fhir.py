@@ -13,12 +13,10 @@ import msgspec
 
 from tasks.send.comparison import compare
 from tasks.send.direct import LoadBounds, run
-from tasks.send.step import STEP
 from tasks.shared.report import StepReport
 from tests.peers import job, server
 from tests.peers.job import resource
 from tests.peers.server import ScriptedService, SeenRequest
-from tests.peers.shards import run_divided
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,11 @@ class DirectLoadJob(job.StepJob):
         bounds: LoadBounds | None = None,
         attempts: int = 3,
         doubts: Sequence[str] = (),
-        shards: int = 1,
         **send: Any,
     ) -> StepReport:
         services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
         context = self.prepare(job.configuration(services, attempts=attempts), doubts=tuple(doubts))
-        step = replace(STEP, run=lambda given: run(given, compare(given), bounds=bounds, sleep=self.slept.append))
-        return step.run(context) if shards == 1 else run_divided(step, context, shards)
+        return run(context, compare(context), bounds=bounds, sleep=self.slept.append)
 
     def failed(self) -> list[dict[str, Any]]:
         """Return the contents of ``send/failed``, in order."""

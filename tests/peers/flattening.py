@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from deployments.sandbox import data as demo
-from tasks.flattening.flattening import FlatteningBounds, flatten, route
-from tasks.flattening.step import STEP
+from tasks.flattening.flattening import FlatteningBounds, flatten
 from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn, views
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
@@ -21,7 +19,6 @@ from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
 from tests.peers.server import Reply, ScriptedService, SeenRequest
-from tests.peers.shards import run_divided
 from tests.tasks.flattening import lookups
 
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
@@ -195,20 +192,12 @@ class FlatteningJob(job.StepJob):
         bounds: FlatteningBounds | None = None,
         attempts: int = 3,
         real_sleep: bool = False,
-        shards: int = 0,
-        order: Iterable[int] | None = None,
-        between: Callable[[int], None] = lambda _: None,
         **settings: Any,
     ) -> StepReport:
         services = {"flattening": {"service_url": url, **settings}}
         context = self.prepare(job.configuration(services, attempts=attempts))
-        of = {"crtdl": self.crtdl, "made": self.views, "bounds": bounds}
-        step = functools.partial(flatten, **of, sleep=None if real_sleep else self.slept.append)
-        if not shards:
-            return step(context)
-        assert STEP.splits is not None
-        splits = replace(STEP.splits, prepare=functools.partial(route, **of))
-        return run_divided(replace(STEP, run=step, splits=splits), context, shards, order=order, between=between)
+        sleep = None if real_sleep else self.slept.append
+        return flatten(context, self.crtdl, self.views, bounds=bounds, sleep=sleep)
 
     def tables(self) -> dict[str, bytes]:
         """Everything in ``csv/``."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ import msgspec
 import yaml
 
 from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds, run
-from tasks.pseudonymizer.step import STEP
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource
 from tests.peers.lines import read_lines
 from tests.peers.server import Reply, ScriptedService, SeenRequest
-from tests.peers.shards import run_divided
 
 RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"
 REMOVING = b"fhirPathRules:\n  - {path: Observation, method: remove}\n"
@@ -124,8 +121,6 @@ class PseudonymizerJob(job.StepJob):
         rules: bytes | None = None,
         compression: bool = False,
         real_sleep: bool = False,
-        shards: int = 0,
-        order: Iterable[int] | None = None,
         **settings: Any,
     ) -> StepReport:
         if rules is not None:
@@ -133,10 +128,7 @@ class PseudonymizerJob(job.StepJob):
             (self.directory / "rules.yaml").write_bytes(rules)
         services = {"pseudonymizer": {"url": url, **settings}}
         config = job.configuration(services, attempts=attempts, compression={"enabled": compression})
-        step = functools.partial(run, bounds=bounds, sleep=None if real_sleep else self.slept.append)
-        if not shards:
-            return step(self.prepare(config))
-        return run_divided(replace(STEP, run=step), self.prepare(config), shards, order=order)
+        return run(self.prepare(config), bounds=bounds, sleep=None if real_sleep else self.slept.append)
 
     def lines(self, name: str) -> list[bytes]:
         """Return the lines of an output file."""

@@ -7,7 +7,6 @@ import re
 import ssl
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -18,13 +17,11 @@ from config import PipelineConfig
 from deployments.sandbox.objectstore import BUCKET, REGION, ObjectStoreChild
 from tasks.send.comparison import compare
 from tasks.send.s3.upload import MIB, Sizes, run
-from tasks.send.step import STEP
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.job import in_process
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest
-from tests.peers.shards import run_divided
 
 KEY_ID = "AKIDCANARY"
 SECRET = "canary-secret-4711"
@@ -69,13 +66,11 @@ class S3Job(job.StepJob):
         sizes: Sizes | None = None,
         transport: httpx.BaseTransport | None = None,
         environ: dict[str, str] | None = None,
-        shards: int = 1,
         **more: Any,
     ) -> StepReport:
         context = self.prepare(configuration(config) if isinstance(config, str) else config, **more)
         seams: dict[str, Any] = {"transport": transport, "environ": environ or {}, "sleep": self.slept.append}
-        step = replace(STEP, run=lambda given: run(given, compare(given), sizes=sizes, **seams))
-        return step.run(context) if shards == 1 else run_divided(step, context, shards)
+        return run(context, compare(context), sizes=sizes, **seams)
 
     @property
     def manifest(self) -> Path:
@@ -89,13 +84,13 @@ from tests.peers.s3 import SMALL, S3Job, configuration
 from tasks.shared.report import StepReport
 print("ready", flush=True)
 config = configuration(sys.argv[2], bucket=sys.argv[4])
-S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(config, sizes=SMALL, shards=int(sys.argv[5]))
+S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(config, sizes=SMALL)
 """
 
 
-def victim(job: S3Job, url: str, bucket: str = "sluice-demo", shards: int = 1) -> subprocess.Popen[str]:
+def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[str]:
     """Start the upload in a new process, to be killed. Return when the upload is about to begin."""
-    process = in_process(_VICTIM, job.directory, url, job.job_id, bucket, shards)
+    process = in_process(_VICTIM, job.directory, url, job.job_id, bucket)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.stdout.close()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tasks.shared.report import StepReport
-from tasks.validation.step import STEP
 from tasks.validation.validation import ValidationBounds, run
 from tests.peers import job
 from tests.peers.server import Reply, ScriptedService, SeenRequest
-from tests.peers.shards import run_divided
 
 CANARY = "Canary-Erika-Mustermann"
 """Stands in every resource and in every free text of the service: must never be seen outside private files."""
@@ -107,8 +104,6 @@ class ValidationJob(job.StepJob):
         steps: list[str] | None = None,
         chunk_bytes: int | None = None,
         more: dict[str, Any] | None = None,
-        shards: int = 0,
-        order: Iterable[int] | None = None,
         **validation: Any,
     ) -> StepReport:
         """Run the step. ``chunk_bytes`` makes chunks smaller than the configuration can."""
@@ -116,8 +111,7 @@ class ValidationJob(job.StepJob):
         pipeline = {"enabled_steps": steps or ["local_import", "validation"]}
         context = self.prepare(job.configuration(services, attempts=attempts, pipeline=pipeline), **more or {})
         bounds = bounds or ValidationBounds(mebibyte=chunk_bytes or 1024 * 1024)
-        step = functools.partial(run, bounds=bounds, sleep=self.slept.append)
-        return run_divided(replace(STEP, run=step), context, shards, order=order) if shards else step(context)
+        return run(context, bounds=bounds, sleep=self.slept.append)
 
     def reports(self) -> dict[str, list[dict[str, Any]]]:
         """Return the reports by name, every line parsed."""

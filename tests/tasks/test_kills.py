@@ -95,9 +95,9 @@ def without_requests(result: StepReport) -> dict[str, Any]:
     return result.result() | {"content": None, "details": {**result.details, "requests": 0}}
 
 
-def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_requests: int, shards: int = 0) -> StepReport:
+def flattened(job: flattening.FlatteningJob, url: str, *, max_concurrent_requests: int) -> StepReport:
     del max_concurrent_requests  # it is always that of two groups
-    return job.run(url, **SMALL, shards=shards)
+    return job.run(url, **SMALL)
 
 
 def _pseudonymizer(compression: bool, **more: Any) -> Killable:
@@ -120,16 +120,9 @@ def _pseudonymizer(compression: bool, **more: Any) -> Killable:
 STEPS = {
     "pseudonymizer": _pseudonymizer(False),
     "pseudonymizer, zst": _pseudonymizer(True),
-    "pseudonymizer, shards": _pseudonymizer(False, shards=3),
     # Answers that came in the last quarter of a second are lost with the process.
     "validation": Killable(
         validation.ValidationJob, validation.serving, partial(validation.ValidationJob.validate, chunk_bytes=CHUNK),
-        fill_validation, validation.ValidationJob.files,
-        "validation/.state/ledger.ndjson", (0, 9, 20), -2, without_requests,
-    ),
-    "validation, shards": Killable(
-        validation.ValidationJob, validation.serving,
-        partial(validation.ValidationJob.validate, chunk_bytes=CHUNK, shards=3),
         fill_validation, validation.ValidationJob.files,
         "validation/.state/ledger.ndjson", (0, 9, 20), -2, without_requests,
     ),
@@ -137,10 +130,6 @@ STEPS = {
     "flattening": Killable(
         flattening.FlatteningJob, flattening.serving, flattened, fill_flattening, flattening.FlatteningJob.tables,
         "flattening/ledger.ndjson", (2, 5, 6), 2 + 5 + 6 - 3 * 2, without_requests,
-    ),
-    "flattening, shards": Killable(
-        flattening.FlatteningJob, flattening.serving, partial(flattened, shards=3), fill_flattening,
-        flattening.FlatteningJob.tables, "flattening/ledger.ndjson", (2, 5, 6), 2 + 5 + 6 - 3 * 2, without_requests,
     ),
 }  # fmt: skip
 

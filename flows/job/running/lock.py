@@ -72,15 +72,11 @@ class JobLock:
 
     held: ClassVar[dict[Path, JobLock]] = {}
 
-    def __init__(
-        self, directory: Path, *, job: Path | None = None, bridges: bool = False, judges: bool = False
-    ) -> None:
-        """``job`` is the directory of the job, if ``directory`` is that of one of its shards. ``bridges``: wait for a
-        Prefect API that is away as long as a running job does. ``judges``: the holder does not run the job, and leaves
-        the time of the last sign of life unchanged.
+    def __init__(self, directory: Path, *, bridges: bool = False, judges: bool = False) -> None:
+        """``bridges``: wait for a Prefect API that is away as long as a running job does. ``judges``: the holder
+        does not run the job, and leaves the time of the last sign of life unchanged.
         """
         self.path = directory.absolute() / LOCK
-        self._job = job or self.path.parent
         self._bridges = bridges
         self._judges = judges
         self._last_sign: datetime | None = None
@@ -186,13 +182,13 @@ class JobLock:
     def _leased(self, before: Holder | None) -> Lease | None:
         """Return the lease, if one is needed. A lease of a dead process of this machine comes with its ``flock``."""
         directory = self.path.parent
-        address = lease_api(self._job.parent)
+        address = lease_api(directory.parent)
         if address is None:
             return None
         there = before is not None and before.limit is not None
         here = before is not None and before.machine == this_machine()
         known = before.limit if before is not None and here else None
-        lease = Lease(address, _lease_name(self._job, directory), directory, bridges=self._bridges)
+        lease = Lease(address, directory.name, directory, bridges=self._bridges)
         try:
             return lease.acquire(known, before=str(before) if there and not here else None)
         except LeaseTakenError:
@@ -247,9 +243,8 @@ class JobLock:
         self.release()
 
 
-def is_held(directory: Path, *, job: Path | None = None) -> bool:
-    """Return whether another process, on this machine or another, holds the job's lock, or that of a shard of ``job``
-    (its directory)."""
+def is_held(directory: Path) -> bool:
+    """Return whether another process, on this machine or another, holds the job's lock."""
     if directory.absolute() / LOCK in JobLock.held:
         return False
     try:
@@ -265,14 +260,8 @@ def is_held(directory: Path, *, job: Path | None = None) -> bool:
         if not _elsewhere(holder):
             return False
     directory = directory.absolute()
-    job = (job or directory).absolute()
-    address = lease_api(job.parent)
-    return address is not None and is_leased(address, _lease_name(job, directory), directory)
-
-
-def _lease_name(job: Path, directory: Path) -> str:
-    """Return the name of the lease of a job, or of one of its shards: ``<id>-<position>-<shard>``."""
-    return "-".join([job.name, *directory.relative_to(job).parts[1:]])
+    address = lease_api(directory.parent)
+    return address is not None and is_leased(address, directory.name, directory)
 
 
 def last_sign(directory: Path) -> datetime | None:

@@ -108,10 +108,6 @@ class Bucket:
             plain=not kms and "SSECustomerAlgorithm" not in answer,
         )
 
-    def place(self, key: str) -> str:
-        """Return where an object is: store, bucket and key."""
-        return self._client.place(key)
-
     def differs(self, key: str, how: str) -> ServiceError:
         """Return the error for an object that is not the one that was uploaded."""
         return ServiceError(

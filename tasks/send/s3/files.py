@@ -1,7 +1,6 @@
 """The files to upload as a store gets them, and the manifest that lists the objects in the bucket.
 
-The files are only read. Of each the keys and the parts on their way out are made here, and the ledger of an upload in
-shards.
+The files are only read. Of each the keys and the parts on their way out are made here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +17,10 @@ from typing import Final, Self
 
 import msgspec
 
-from tasks.send import LEDGER
 from tasks.send.comparison import InputComparison
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, storage_errors
 from tasks.shared.files.data_directory import is_ndjson_name
-from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.out_file import write_file
 
 LONGEST_KEY: Final = 1024
@@ -177,47 +174,6 @@ class Uploaded(msgspec.Struct, frozen=True, order=True):
     sha256: str
     etag: str
     time: str
-
-
-class UploadFacts(msgspec.Struct, frozen=True):
-    """An object in the ledger of a shard. ``there``: it had not to be sent. ``warnings`` are those of the bucket."""
-
-    object: Uploaded
-    there: bool
-    warnings: tuple[str, ...]
-
-
-class UploadLedger:
-    """The ledger of an upload in shards: each notes its objects, and the step does not look for them again.
-
-    ``identities`` has for each file, by its name, its content and where it goes. An upload that is not divided has no
-    ledger: the bucket shows which objects are there. Raises ``StorageError``.
-    """
-
-    def __init__(self, directory: Path, identities: Mapping[str, str]) -> None:
-        self._path = directory / LEDGER
-        self._identities = identities
-
-    def recorded_objects(self) -> dict[str, UploadFacts]:
-        """Return the objects that the shards left, by the names of the files."""
-        with storage_errors(self._path):
-            if not self._path.exists():
-                return {}
-        with Ledger(self._path) as ledger:
-            found = {name: ledger.account(name, identity).complete for name, identity in self._identities.items()}
-        return {name: msgspec.convert(facts, UploadFacts) for name, facts in found.items() if facts is not None}
-
-    def record(self, objects: Mapping[str, UploadFacts]) -> None:
-        """Note objects that are in the bucket now, by the names of their files."""
-        with Ledger(self._path) as ledger:
-            for name, facts in objects.items():
-                ledger.account(name, self._identities[name])
-                ledger.complete(name, msgspec.to_builtins(facts))
-
-    def remove(self) -> None:
-        """Remove the ledger, after the manifest was written."""
-        with storage_errors(self._path):
-            self._path.unlink(missing_ok=True)
 
 
 def timestamp(moment: datetime) -> str:

@@ -32,8 +32,6 @@ from tasks.send.s3.files import (
     FileSection,
     OpenFile,
     Uploaded,
-    UploadFacts,
-    UploadLedger,
     content_type,
     job_prefix,
     object_key,
@@ -42,6 +40,7 @@ from tasks.send.s3.files import (
 )
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import RefusedError
@@ -138,36 +137,26 @@ def run(
     keys = {path: object_key(prefix, compared.name(path)) for path in files}
     total = sum(compared.entry(path).size for path in files)
     context.meter.expect(files=len(files), bytes=total)
-    state, part = context.state(STATE), context.part is not None
+    state = context.state(STATE)
     bucket = Bucket(
         context.config, stop=context.stop, meter=context.meter, transport=transport, environ=environ, sleep=sleep
     )
-    ledger = UploadLedger(
-        state, {compared.name(path): f"{compared.entry(path).sha256} {bucket.place(key)}" for path, key in keys.items()}
-    )
-    with context.failed_answers(STATE).saving_answers(), bucket:
-        known = ledger.recorded_objects()
+    with FailedAnswers(state).begin().saving_answers(), bucket:
         divided = {keys[path] for path in files if compared.entry(path).size > sizes.threshold}
         divided.update(read_state(state / IN_PARTS, tuple[str, ...]) or ())  # left by a run that did not end
         _write_in_parts(state, divided)
-        _tidy(bucket, sorted(divided) if part else [prefix, *sorted(divided)], context.stop, whole=part)
-        uploader = Uploader(bucket, context.meter, sizes, context.requests_at_once(CONNECTIONS), known.values())
+        _tidy(bucket, [prefix, *sorted(divided)], context.stop)
+        uploader = Uploader(bucket, context.meter, sizes)
 
         def one(path: Path, stop: Stop) -> None:
             with OpenFile(compared, path) as file:
                 uploader.upload(file, keys[path], stop)
 
-        left = [path for path in files if compared.name(path) not in known]
-        for_each(left, one, threads=uploader.threads, stop=context.stop)
+        for_each(files, one, threads=CONNECTIONS, stop=context.stop)
     warnings = tuple(f"send: {text}" for text in bucket.warnings)
     for text in warnings:
         context.meter.warn(text)
-    if part:
-        names = {key: compared.name(path) for path, key in keys.items()}
-        ledger.record({names[facts.object.key]: facts for facts in uploader.facts()})
-    else:
-        write_manifest(state, uploader.done)
-        ledger.remove()
+    write_manifest(state, uploader.done)
     _write_in_parts(state, ())
     return StepReport(
         files=len(files),
@@ -185,30 +174,20 @@ def run(
 
 
 class Uploader:
-    """Uploads files into one bucket; thread-safe. At most ``threads`` files or parts are under way at once. ``known``
-    are the objects that shards have uploaded."""
+    """Uploads files into one bucket; thread-safe. At most ``CONNECTIONS`` files or parts are under way at once."""
 
-    def __init__(
-        self, bucket: Bucket, progress: Meter, sizes: Sizes, threads: int, known: Collection[UploadFacts] = ()
-    ) -> None:
-        self.threads = threads
-        self.done = [facts.object for facts in known]
-        self._there = {facts.object.key for facts in known if facts.there}
-        bucket.warnings |= dict.fromkeys(text for facts in known for text in facts.warnings)
+    def __init__(self, bucket: Bucket, progress: Meter, sizes: Sizes) -> None:
+        self.done: list[Uploaded] = []
+        self._there: list[str] = []
         self._bucket = bucket
         self._progress = progress
         self._sizes = sizes
-        self._slots = threading.Semaphore(threads)
+        self._slots = threading.Semaphore(CONNECTIONS)
 
     @property
     def already_there(self) -> int:
         """The number of files that did not have to be sent."""
         return len(self._there)
-
-    def facts(self) -> Iterator[UploadFacts]:
-        """Yield what a shard notes of each object."""
-        for uploaded in self.done:
-            yield UploadFacts(uploaded, uploaded.key in self._there, tuple(self._bucket.warnings))
 
     def upload(self, file: OpenFile, key: str, stop: Stop) -> None:
         """Bring a file into the bucket as ``key``, unless it is there.
@@ -220,7 +199,7 @@ class Uploader:
             with self._slot(stop):
                 stored = self._find(file, key, stop)
             if stored is not None:
-                self._there.add(key)
+                self._there.append(key)
                 etag, moment = stored.etag, stored.modified
             else:
                 etag, moment = (self._in_parts if large else self._whole)(file, key, stop), datetime.now(UTC)
@@ -278,7 +257,7 @@ class Uploader:
                 done.append(self._bucket.put_part(key, upload_id, start // size + 1, body, stop))
             self._progress.add(bytes=length)
 
-        for_each(range(0, file.size, size), one, threads=self.threads, stop=stop)
+        for_each(range(0, file.size, size), one, threads=CONNECTIONS, stop=stop)
         return done
 
     def _compare(self, file: OpenFile, key: str, etag: str, stop: Stop, body: FileSection | None = None) -> None:
@@ -313,19 +292,16 @@ def _difference(
     return None
 
 
-def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop, *, whole: bool) -> None:
+def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop) -> None:
     """Abort what a killed run of this job left: unfinished uploads cost their owner storage, and nobody sees them.
 
     Some stores (MinIO) list an upload only for its whole key, so ``prefixes`` holds those of the files that go in
-    parts, too, and of those that an earlier run sent in parts, whatever became of the files. With ``whole`` they are
-    keys, and the uploads of other keys belong to other shards.
+    parts, too, and of those that an earlier run sent in parts, whatever became of the files.
     """
     for prefix in prefixes:
         try:
             for key, upload_id in list(bucket.unfinished(prefix, stop)):
                 stop.check()
-                if whole and key != prefix:
-                    continue
                 log.info("send: removing an unfinished upload of an earlier run: %s", key)
                 _abort(bucket, key, upload_id)
         except ServiceError as error:

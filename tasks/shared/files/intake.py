@@ -259,13 +259,6 @@ class FileLedger:
                 file.append(line)
             self._known[facts.name] = facts
 
-    def adopt(self, path: Path) -> None:
-        """Record what another ledger holds, that of a part of the files. To repeat it changes nothing."""
-        other = FileLedger(path)
-        for name, facts in other._known.items():
-            if self._known.get(name) != facts:
-                self.add(facts)
-
     def _load(self) -> None:
         try:
             data = read_private(self._path)

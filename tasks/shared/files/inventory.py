@@ -151,17 +151,15 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
         return InventoryEntry(name, size, digest.hexdigest(), state)
 
 
-def load(path: Path, digest: str | None = None) -> Inventory | None:
-    """Return a stored inventory; ``None`` if it is missing or unreadable, or has not this ``digest``."""
+def load(path: Path, digest: str) -> Inventory | None:
+    """Return a stored inventory; ``None`` if it no longer has this digest."""
     try:
-        text = read_private(path)
-        if text is None:
-            return None
+        lines = (read_private(path) or b"").splitlines()
         # json reads names that are not UTF-8, msgspec does not.
-        found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in text.splitlines()))
+        found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in lines))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if digest in {None, found.digest} else None
+    return found if found.digest == digest else None
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,10 @@ LARGEST: Final = 1 << 20
 
 
 class FailedAnswers:
-    """The answers kept by one run. Thread-safe. ``prefix`` begins the names of its files, where others share the
-    directory."""
+    """The answers kept by one run. Thread-safe."""
 
-    def __init__(self, directory: Path, prefix: str = "") -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory / FAILED
-        self._prefix = prefix
         self._lock = threading.Lock()
         self._count = 0
 
@@ -46,8 +44,7 @@ class FailedAnswers:
         """Make the directory, and remove answers of the run before. Call it once for a run. Raises ``StorageError``."""
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            own = f"{self._prefix}[0-9]*"
-            for old in (*self._directory.glob(f"{own}.txt"), *self._directory.glob(f"{own}.request.json")):
+            for old in (*self._directory.glob("[0-9]*.txt"), *self._directory.glob("[0-9]*.request.json")):
                 old.unlink(missing_ok=True)
         return self
 
@@ -87,7 +84,7 @@ class FailedAnswers:
         kept = blanked(body)[:LARGEST]
         with self._lock:
             self._count += 1
-            path = self._directory / f"{self._prefix}{self._count:04}.txt"
+            path = self._directory / f"{self._count:04}.txt"
         with OutFile(path) as file:
             file.write(kept)
         if request is not None:

@@ -91,13 +91,6 @@ class FileProgress:
         self.counts: Counter[str] = Counter()
         self.complete: dict[str, Any] | None = None
 
-    def includes(self, other: FileProgress) -> bool:
-        """Return whether nothing that ``other`` has done is missing here."""
-        if self.identity != other.identity:
-            return False
-        done_here = all(self.done.covers(start, stop) for start, stop in other.done)
-        return self.complete is not None or (other.complete is None and done_here)
-
 
 class _LedgerLine(msgspec.Struct, omit_defaults=True):
     file: str
@@ -146,19 +139,6 @@ class Ledger:
         entry = _LedgerLine(file, complete=dict(facts))
         self._append(entry)
         self._apply(entry)
-
-    def adopt(self, path: Path) -> None:
-        """Append the entries of another ledger, that of a part of the work. To repeat it changes nothing, also after
-        more was done here."""
-        with Ledger(path) as other:
-            for file, account in other._accounts.items():
-                known = self._accounts.get(file)
-                if known is not None and known.includes(account):
-                    continue
-                self._append(_LedgerLine(file, identity=account.identity))
-                done, counts = list(account.done), dict(account.counts)
-                self._append(_LedgerLine(file, done=done, counts=counts, complete=account.complete))
-                self._accounts[file] = account
 
     def flush(self) -> None:
         """Force recorded entries to the disk."""

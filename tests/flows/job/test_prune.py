@@ -79,29 +79,6 @@ def test_old_jobs_are_deleted_and_a_waiting_one_never_is(
     assert left == {three["waiting"]}
 
 
-@pytest.mark.slow
-def test_a_job_with_a_shard_that_still_runs_elsewhere_is_not_deleted(
-    sluice: Commands, project: Path, three: dict[str, str]
-) -> None:
-    job = project / "jobs" / three["cancelled"]
-    shard = job / ".results/2/0"
-    shard.mkdir(parents=True, mode=0o700)
-    holding = (
-        "import sys, fcntl; lock = open(sys.argv[1], 'w'); fcntl.flock(lock, fcntl.LOCK_EX); print(flush=True)\ninput()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", holding, shard / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        refused = sluice("job", "delete", "config.yaml", job.name)
-        assert (refused.code, job.is_dir()) == (4, True), refused.err
-        assert job.name not in sluice("job", "prune", "config.yaml", "--older-than", "50ms").out
-        holder.communicate(b"\n")
-    assert sluice("job", "delete", "config.yaml", job.name).code == 0
-    assert not job.exists()
-
-
 def test_an_age_that_is_none_is_a_usage_error(sluice: Commands, project: Path) -> None:
     ran = sluice("job", "prune", "config.yaml", "--older-than", "30")
     assert ran.code == 2

@@ -44,11 +44,10 @@ def prepared(directory: Path) -> S3Job:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("served", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
-    tmp_path: Path, moment: str, served: bool, shards: int
+    tmp_path: Path, moment: str, served: bool
 ) -> None:
     if served and moment == "one of several parts is there":
         pytest.skip("the same as before")
@@ -67,14 +66,14 @@ def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
         return None
 
     with scripted(script) as store:
-        process = victim(job, store.url, shards=shards)
+        process = victim(job, store.url)
         started.set()
         assert process.wait(60) == -9
         assert killed
         wait_until(lambda: store.connected == 0)  # what was under way has come in
         assert not job.manifest.exists()
         store.script = None
-        job.send(store.url, sizes=SMALL, shards=shards)
+        job.send(store.url, sizes=SMALL)
         assert store.begun == {}
         found = {key: sha256(body) for key, (body, _) in store.objects.items()}
         names = [asked.name for asked in store.asked]

@@ -12,10 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
-from tasks.shared.files.ledger import Ledger
-from tasks.validation import validation
 from tests.peers.server import Reply
-from tests.peers.shards import KilledError, kill_at_call
 from tests.peers.validation import ValidationJob, patient, serving
 from tests.tasks.test_kills import CHUNK, fill_validation
 
@@ -49,68 +46,6 @@ def test_a_second_run_over_finished_files_asks_nothing_and_reports_the_same(tmp_
     assert result.details == details
     assert result.details["findings"] > 50
     assert job.files() == expected
-
-
-@pytest.mark.parametrize(("shards", "order"), [(2, (1, 0)), (3, (0, 2, 1, 2)), (4, None)])
-def test_a_divided_step_gives_the_same_with_as_many_requests(
-    tmp_path: Path, whole: Whole, shards: int, order: tuple[int, ...] | None
-) -> None:
-    job = ValidationJob(tmp_path)
-    fill_validation(job, 20)
-    with serving() as server:
-        result = job.validate(server.url, chunk_bytes=CHUNK, shards=shards, order=order)
-        assert len(server.bodies) == REQUESTS
-        assert (job.files(), result.details) == whole
-        result = job.validate(server.url, chunk_bytes=CHUNK, shards=shards)  # killed before its result was stored
-        assert len(server.bodies) == REQUESTS
-    assert (job.files(), result.details) == whole
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "call"),
-    [(Ledger, "adopt", 0), (Ledger, "adopt", 2), (validation, "assemble", 0)],
-)
-def test_killed_while_shards_are_put_together_it_asks_nothing_again(
-    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, call: int
-) -> None:
-    job = ValidationJob(tmp_path)
-    fill_validation(job, 20)
-    with serving() as server:
-        kill_at_call(monkeypatch, where, name, call)
-        with pytest.raises(KilledError):
-            job.validate(server.url, chunk_bytes=CHUNK, shards=3)
-        result = job.validate(server.url, chunk_bytes=CHUNK, shards=3)
-        assert len(server.bodies) == REQUESTS
-    assert (job.files(), result.details) == whole
-
-
-def test_a_shard_that_fails_leaves_no_summary_and_goes_on_where_it_was(tmp_path: Path, whole: Whole) -> None:
-    job = ValidationJob(tmp_path)
-    fill_validation(job, 20)
-    with serving(lambda number, _: Reply(400, b"about it") if number == 12 else None) as server:
-        with pytest.raises(SluiceError) as caught:
-            job.validate(server.url, chunk_bytes=CHUNK, shards=2, order=(1, 0), max_concurrent_requests=1)
-        assert "validation/failed/0-0001.txt" in str(caught.value.hint)
-        assert (job.output / "failed" / "0-0001.txt").read_bytes() == b"about it"
-        assert not (job.output / "summary.csv").exists()
-        result = job.validate(server.url, chunk_bytes=CHUNK, shards=2)
-        assert len(server.bodies) == REQUESTS + 1
-    assert (job.files(), result.details) == whole
-
-
-def test_the_timeout_of_a_shard_covers_the_requests_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, timeouts = ValidationJob(tmp_path), set()
-    fill_validation(job, 20)
-
-    class NotedClient(validation.ValidationClient):
-        def __init__(self, *arguments: Any, timeout: float) -> None:
-            super().__init__(*arguments, timeout=timeout)
-            timeouts.add(timeout)
-
-    monkeypatch.setattr(validation, "ValidationClient", NotedClient)
-    with serving() as server:
-        job.validate(server.url, chunk_bytes=CHUNK, shards=2, max_concurrent_requests=8)
-    assert timeouts == {8 * 600.0}
 
 
 def test_a_file_with_a_report_is_skipped_and_its_findings_still_count(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from flows.engine.api_address import ApiAddress
 from flows.engine.server.proof import NAME
 from flows.engine.server.start import spawn, wait_until_up
 from flows.job.running.lease import Lease, Limits, lease_api, limit_name
-from flows.job.running.lock import LOCK, JobBusyError, JobLock, is_held
+from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.proof import LeaseTakenError, LeaseTimes
 from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
@@ -141,16 +141,6 @@ class TestTwoMachines:
         assert not is_held(job)
         with JobLock(job):
             pass
-
-    def test_the_lease_of_a_shard_is_a_sign_of_life_without_a_heartbeat(self, job: Path, limits: Limits) -> None:
-        shard = job / ".results" / "2" / "0"
-        shard.mkdir(parents=True)
-        limit = limits.create(limit_name(f"{job.name}-2-0"))
-        holder = {"process": 1, "host": "other", "machine": "other", "limit": limit}
-        (shard / LOCK).write_text(json.dumps(holder))
-        assert is_held(shard, job=job)
-        limits.remove(str(limit))
-        assert not is_held(shard, job=job)
 
     def test_given_back_it_leaves_nothing_at_the_server(
         self, job: Path, elsewhere: dict[str, str], limits: Limits
