@@ -100,6 +100,8 @@ class Loopback:
         self.connections = 0
         self.refuses: Callable[[SeenRequest], bool] = lambda _: False
         """Asked between the head of a request and its body: whether to reset the connection there."""
+        self.sent: Callable[[SeenRequest], object] = lambda _: None
+        """Called when the answer to a request is on its way."""
         self.drips: Callable[[SeenRequest], Drip | None] = lambda _: None
         """Asked at the same moment: whether the answer, or the reading, is to have no end."""
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
@@ -167,7 +169,11 @@ class Loopback:
                         self._drip(sock, drip, reader, length)
                         return
                     seen = replace(head, body=reader.read(length))
-                    if len(seen.body) < length or not self._send_answer(sock, seen, self.handle(seen)):
+                    if len(seen.body) < length:
+                        return
+                    goes_on = self._send_answer(sock, seen, self.handle(seen))
+                    self.sent(seen)
+                    if not goes_on:
                         return
         except (OSError, ValueError):  # the client went away, or we reset the connection
             return
@@ -230,6 +236,22 @@ def _head(reader: Any) -> SeenRequest | None:
 
 loopback = Loopback
 """``with loopback(…) as server``"""
+
+
+class Service(Loopback):
+    """A service that answers as ``answer`` says, many requests at once; ``script`` may say something else."""
+
+    def __init__(self, answer: Answerer, script: Callable[[SeenRequest], Reply | Raw | None] | None = None) -> None:
+        self.answer = answer
+        self.script = script
+        super().__init__([])
+
+    def handle(self, seen: SeenRequest) -> Reply | Raw:
+        with self.lock:
+            self.seen.append(seen)
+        said = self.script(seen) if self.script is not None else None
+        return said or self.answer(seen)
+
 
 R = TypeVar("R")
 
