@@ -1,6 +1,6 @@
 """The one scripted HTTP server of the tests, on a real loopback socket: scripted answers, recorded requests.
 
-``loopback`` answers what a function or a list says. A ``Service`` answers as its kind does (the modules beside this one
+``loopback`` answers what a function or a list says. A ``ScriptedServer`` answers as its kind does (the modules beside this one
 say what), and a script may say something else.
 """
 
@@ -238,7 +238,7 @@ loopback = Loopback
 """``with loopback(…) as server``"""
 
 
-class Service(Loopback):
+class ScriptedServer(Loopback):
     """A service that answers as ``answer`` says, many requests at once; ``script`` may say something else."""
 
     def __init__(self, answer: Answerer, script: Callable[[SeenRequest], Reply | Raw | None] | None = None) -> None:

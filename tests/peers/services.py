@@ -1,6 +1,6 @@
-"""How each service answers when all is well: one function of a request each (documents 1 and 2, document 3 §2 to §8).
+"""Well-behaved answers of the services: one function of a request each (documents 1 and 2, document 3 §2 to §8).
 
-``Service(answer)`` serves one of them, and a script may say something else: ``Service(validation, script=…)``.
+``ScriptedServer(answer)`` serves one of them, and a script may say something else: ``ScriptedServer(validation, script)``.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _at(raw: bytes, path: str) -> bytes | None:
 # FHIR
 
 
-class FhirStore:
+class FhirDouble:
     """Keeps what is PUT, alone or in transactions: ``resources`` by ``Type/id``, byte for byte."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ def oauth(seen: SeenRequest) -> Reply:
 # S3
 
 
-class S3Store:
+class S3Double:
     """moto's S3, called as the WSGI application that it is, with one bucket."""
 
     def __init__(self, bucket: str = "bucket", region: str = "eu-central-1") -> None:

@@ -20,7 +20,7 @@ from config import PipelineConfig
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore, Step
 from tests.peers import data, job, services
-from tests.peers.server import Reply, SeenRequest, Service
+from tests.peers.server import Reply, ScriptedServer, SeenRequest
 
 ATTEMPTS = 3
 JsonObject = dict[str, Any]
@@ -91,7 +91,7 @@ def files_in(source: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(source.iterdir())}
 
 
-def _asks(method: str, *parts: str) -> Callable[[SeenRequest], bool]:
+def _is_request(method: str, *parts: str) -> Callable[[SeenRequest], bool]:
     """Accept requests of this method that have one of these in their target or body."""
     return lambda seen: (
         seen.method == method and any(part in seen.target or part.encode() in seen.body for part in parts)
@@ -133,17 +133,17 @@ CASES = {
     ),
     "pseudonymizer": StepCase(
         "pseudonymizer", lambda url, _: {"pseudonymizer": {"url": url, "max_concurrent_requests": 1}},
-        lambda _: services.pseudonymization, _asks("POST", "batch-1-p1"), "batch-1.ndjson.zst:2",
+        lambda _: services.pseudonymization, _is_request("POST", "batch-1-p1"), "batch-1.ndjson.zst:2",
         made=files_of("pseudonymized"), private=frozenset({"failed", "pseudonymized"}),
     ),
     "validation": StepCase(
         "validation", lambda url, _: {"validation": {"url": url, "max_concurrent_requests": 1}},
-        lambda _: services.validation, _asks("POST", "batch-1-p1"), "batch-1.ndjson.zst:",
+        lambda _: services.validation, _is_request("POST", "batch-1-p1"), "batch-1.ndjson.zst:",
         made=reports, private=frozenset({"failed", "validation", ".state"}),
     ),
     "flattening": StepCase(
         "flattening", lambda url, directory: {"flattening": {"service_url": url, "lookup_path": _lookup(directory)}},
-        lambda _: services.flattening, _asks("POST", '"resource":"Observation"'), "group Observation",
+        lambda _: services.flattening, _is_request("POST", '"resource":"Observation"'), "group Observation",
         made=files_of("csv"), private=frozenset({"failed"}),
     ),
     "direct load": StepCase(
@@ -151,18 +151,18 @@ CASES = {
         lambda url, _: {
             "send": {"send_as": "direct_resource_load", "url": url, "batch_size": 5, "max_concurrent_requests": 1}
         },
-        lambda _: services.FhirStore(), _asks("POST", "Observation/batch-1-p1-o0"), "batch-1.ndjson.zst:", made=stored,
+        lambda _: services.FhirDouble(), _is_request("POST", "Observation/batch-1-p1-o0"), "batch-1.ndjson.zst:", made=stored,
         renames=False,
     ),
     "transfer": StepCase(
         "send", lambda url, _: {"send": {"send_as": "transfer_load", "url": url, "transfer": TRANSFER}},
-        lambda _: services.FhirStore(), _asks("PUT", "/Binary/"), "/fhir/Binary/",
+        lambda _: services.FhirDouble(), _is_request("PUT", "/Binary/"), "/fhir/Binary/",
         lambda seen: seen.method == "PUT" and "/Binary/" in seen.target, stored,
         renames=False,
     ),
     "S3": StepCase(
         "send", lambda url, _: {"send": {"send_as": "s3_upload", "s3": {**S3, "endpoint": url}}},
-        lambda _: services.S3Store(), _asks("PUT", "batch-1"), "batch-1.ndjson.zst", lambda seen: seen.method == "PUT",
+        lambda _: services.S3Double(), _is_request("PUT", "batch-1"), "batch-1.ndjson.zst", lambda seen: seen.method == "PUT",
         objects, renames=False,
     ),
 }  # fmt: skip
@@ -215,10 +215,10 @@ class StepPlace:
         )  # fmt: skip
         return self.case.declared.run(self.context)
 
-    def serve(self) -> Service:
-        return Service(self.case.answer(self.source))
+    def serve(self) -> ScriptedServer:
+        return ScriptedServer(self.case.answer(self.source))
 
-    def made(self, service: Service) -> dict[str, bytes]:
+    def made(self, service: ScriptedServer) -> dict[str, bytes]:
         return self.case.made(self.job, service.answer)
 
 

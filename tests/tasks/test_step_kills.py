@@ -11,7 +11,7 @@ import pytest
 
 from tasks.shared.errors import SluiceError
 from tests.conftest import wait_until
-from tests.peers.server import Reply, SeenRequest, Service
+from tests.peers.server import Reply, ScriptedServer, SeenRequest
 from tests.peers.steps import CASES, StepPlace, start
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def undisturbed(name: str, directory: Path) -> tuple[dict[str, bytes], int]:
         return place.made(service), sum(map(place.case.moves, service.seen))
 
 
-def kill(name: str, place: StepPlace, service: Service, moment: str) -> None:
+def kill(name: str, place: StepPlace, service: ScriptedServer, moment: str) -> None:
     """Run the step in a process, and kill it."""
     started: Future[subprocess.Popen[str]] = Future()
 
