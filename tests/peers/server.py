@@ -1,7 +1,7 @@
 """The one scripted HTTP server of the tests, on a real loopback socket: scripted answers, recorded requests.
 
-``loopback`` answers what a function or a list says. A ``ScriptedServer`` answers as its kind does (the modules beside this one
-say what), and a script may say something else.
+``loopback`` answers what a function or a list says. A ``ScriptedServer`` answers as a service does (``services.py``),
+and a script may say something else.
 """
 
 from __future__ import annotations

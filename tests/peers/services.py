@@ -1,6 +1,6 @@
 """Well-behaved answers of the services: one function of a request each (documents 1 and 2, document 3 §2 to §8).
 
-``ScriptedServer(answer)`` serves one of them, and a script may say something else: ``ScriptedServer(validation, script)``.
+``ScriptedServer(validation, script)`` serves one of them, and the script may say something else.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ CASES = {
         lambda url, _: {
             "send": {"send_as": "direct_resource_load", "url": url, "batch_size": 5, "max_concurrent_requests": 1}
         },
-        lambda _: services.FhirDouble(), _is_request("POST", "Observation/batch-1-p1-o0"), "batch-1.ndjson.zst:", made=stored,
-        renames=False,
+        lambda _: services.FhirDouble(), _is_request("POST", "Observation/batch-1-p1-o0"), "batch-1.ndjson.zst:",
+        made=stored, renames=False,
     ),
     "transfer": StepCase(
         "send", lambda url, _: {"send": {"send_as": "transfer_load", "url": url, "transfer": TRANSFER}},
@@ -162,8 +162,8 @@ CASES = {
     ),
     "S3": StepCase(
         "send", lambda url, _: {"send": {"send_as": "s3_upload", "s3": {**S3, "endpoint": url}}},
-        lambda _: services.S3Double(), _is_request("PUT", "batch-1"), "batch-1.ndjson.zst", lambda seen: seen.method == "PUT",
-        objects, renames=False,
+        lambda _: services.S3Double(), _is_request("PUT", "batch-1"), "batch-1.ndjson.zst",
+        lambda seen: seen.method == "PUT", objects, renames=False,
     ),
 }  # fmt: skip
 
