@@ -102,7 +102,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     if target is not None:
         check_target("--ids", Path(target))
     query = read_query(Path(crtdl))
-    with _opened(config, overrides) as (client, _):
+    with _opened(config, overrides) as client:
         ids = client.evaluate_cohort(query)
     if target is not None:
         # Readable by this user only.
@@ -141,7 +141,7 @@ def list_(
 
     The ids are the server's, not those of pipeline jobs; pipeline status shows the extraction of a job.
     """
-    with _opened(config, overrides) as (client, k):
+    with _opened(config, overrides) as client:
         try:
             tasks = client.tasks(_named(client, ids), [status.upper() for status in statuses], strict=not lenient)
         except ServiceError as error:
@@ -161,7 +161,7 @@ def list_(
     print_line(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
         authored = (task.authored or "")[:19].replace("T", " ")
-        progress = task.describe_progress(k)
+        progress = task.describe_progress()
         print_line(f"{task.id:36}  {task.state:21}  {task.priority:8}  {authored:20}  {progress}")
     return 0
 
@@ -218,15 +218,15 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 
 
 @contextmanager
-def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[ExtractionClient, int]]:
-    """Open the client of the configured server; also yield ``report.k``, the smallest patient count that is printed."""
+def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[ExtractionClient]:
+    """Open the client of the configured server."""
     from flows.jobs_dir import load
     from tasks.extractor.client import extraction_client, service_client
 
     loaded = load(config, overrides)
     print_findings(loaded.warnings)
     with service_client(loaded.config) as http:
-        yield extraction_client(loaded.config, http), loaded.config.report.k
+        yield extraction_client(loaded.config, http)
 
 
 def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
@@ -264,7 +264,7 @@ def _each(
     """Call ``one`` for each job, also after one has failed; return the exit code of the worst."""
     errors: list[SluiceError] = []
     documents: list[dict[str, Any]] = []
-    with _opened(config, overrides) as (client, k):
+    with _opened(config, overrides) as client:
         for job_id in _named(client, ids):
             try:
                 task = one(client, job_id)
@@ -279,7 +279,7 @@ def _each(
                 print_line(f"{job_id} is deleted")
             else:
                 brief = f"{task.id} {task.state}, priority {task.priority}"
-                print_line(_in_full(task, k) if in_full else brief)
+                print_line(_in_full(task) if in_full else brief)
     if as_json:
         print_json(documents)
     # What a person must mend comes before what may mend itself.
@@ -311,7 +311,7 @@ def _state(client: ExtractionClient, job_id: str) -> str:
         return "not known"
 
 
-def _in_full(task: ExtractionTask, k: int) -> str:
+def _in_full(task: ExtractionTask) -> str:
     facts = {
         "state": f"{task.status} ({task.task_status})" if task.status else task.task_status,
         "priority": str(task.priority),
@@ -320,7 +320,7 @@ def _in_full(task: ExtractionTask, k: int) -> str:
         "started": task.started,
         "ended": task.ended,
         "took": human_seconds(task.seconds) if task.seconds is not None else None,
-        "progress": task.describe_progress(k),
+        "progress": task.describe_progress(),
         "batch size": task.progress.batch_size if task.progress else None,
         "consent audit files": len(task.consent_urls) or None,
     }

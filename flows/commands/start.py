@@ -26,8 +26,7 @@ from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
-from tasks.shared.errors import InputError, SluiceError, TerminalError
-from tasks.shared.publication import without_names
+from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.units import human_count
 
 _said: set[str] = set()
@@ -159,13 +158,12 @@ def _drained() -> None:
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
     """Run the job's flow run in this process; return the exit code."""
-    return report(session, job_id, as_json=as_json, ended=execute(session, job_id, progress=progress, aside=as_json))
+    execute(session, job_id, progress=progress, aside=as_json)
+    return report(session, job_id, as_json=as_json)
 
 
-def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> SluiceError | None:
-    """Run the job's flow run in this process, with step lines on stdout (on stderr if ``aside``). Return the error of
-    the step that ended it.
-    """
+def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> None:
+    """Run the job's flow run in this process, with step lines on stdout (on stderr if ``aside``)."""
     from flows.engine import runs
     from flows.pipeline import pipeline
 
@@ -174,8 +172,7 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING")
     try:
-        said = _said | {without_names(text, ()) for text in _said}
-        shown = Terminal(progress=progress, summary_to_stderr=aside, said=said)
+        shown = Terminal(progress=progress, summary_to_stderr=aside, said=_said)
         with terminal.presented_by(shown), shown.beginning():
             runs.execute(pipeline, job_id, session.address)
     except BaseException:
@@ -183,14 +180,10 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
         if signals.seen is None:
             raise
         record_end(session.api, job_id, signals.seen)
-        return None
-    return shown.error
 
 
-def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError | None = None) -> int:
-    """Print the state of a job and return its exit code. The error that just ``ended`` a run is printed with the file
-    names that the record leaves out.
-    """
+def report(session: Session, job_id: str, *, as_json: bool) -> int:
+    """Print the state of a job and return its exit code."""
     record = session.job(job_id)
     if as_json:
         print_json(status_of(record))
@@ -216,7 +209,7 @@ def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError |
             "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,
             hint=f"see {record.directory}/job.log, then continue it",
         )  # fmt: skip
-    print_line((error if ended is None or ended.reference != error.reference else ended).render(), err=True)
+    print_line(error.render(), err=True)
     print_line(continue_hint(record), err=True)
     return error.exit_code
 

@@ -82,7 +82,7 @@ def ask_project(session: Session, record: JobRecord, inputs: JobInputs, by: str,
         now_there = session.job(record.id)
         now_there = now_there.model_copy(update={"steps": tuple(directory.whole(step) for step in now_there.steps)})
         pages.job_page(
-            Page(session.api, record.id), now_there, state="waiting", k=config.report.k,
+            Page(session.api, record.id), now_there, state="waiting",
             language=config.report.language,
             continued_with=job_command(inputs, config, directory.path, "pipeline continue"),
         )  # fmt: skip
@@ -279,7 +279,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
             page = Page(session.api, job_id, REPORT)
             short_form.add_decisions(page, directory.path, record, record.waiting.position, settings)
         with pages.best_effort("the page of the job"):
-            pages.job_page(Page(session.api, job_id), record, state="cancelled", k=settings.k)
+            pages.job_page(Page(session.api, job_id), record, state="cancelled")
 
 
 def rejected(approval: Approval, step: str | None) -> Problem:

@@ -19,7 +19,7 @@ from flows.gate.release_facts import delivery_of, facts_of, record_release
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
-from flows.job.steps import Sources, problem_of
+from flows.job.steps import Sources
 from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort
@@ -170,7 +170,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
     try:
         what = _reported_files(job, source)
     except SluiceError as error:
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_error_line(problem_of(job, error)))})
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_error_line(error))})
         return
     publish(job, None, _shown(job, None, what))
     if any(declared(name).delivers for name in job.step_names):
@@ -215,7 +215,7 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
         why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
         logger.error("the release report is missing: %s", why.render())
         outcome = Shown(
-            missing=_error_line(problem_of(job, why)),
+            missing=_error_line(why),
             inside=what.inside,
             seen=what.seen,
             settings=rules.settings_digest(job.config, inside=what.inside),
@@ -259,8 +259,6 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
         copied=str(copied) if copied is not None else None,
         link=_link(job, name, copied),
         lines=tuple(short_form.lines(made.in_house)),
-        files=tuple(short_form.file_lines(made.in_house)),
-        types=tuple(short_form.types(made.in_house)),
         inside=what.inside,
         stops=stops[:MOST],
         more_stops=len(stops[MOST:]),

@@ -8,8 +8,6 @@ job wait again.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +16,16 @@ from typing import TYPE_CHECKING
 from flows.gate import rules
 from flows.job.record import JobRecord
 from flows.output import one_line, print_unless_quiet
-from tasks.shared import publication
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
-from tasks.shared.files.data_directory import finished_files, stored_bytes
+from tasks.shared.files.data_directory import as_shown, finished_files, stored_bytes
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take_inventory
 from tasks.shared.report import ON_DEMAND, Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
-from tasks.shared.units import human_bytes, human_count
+from tasks.shared.units import human_bytes
 
 if TYPE_CHECKING:
     from config import PipelineConfig
-    from tasks.release_report.page.words import Words
 
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""
@@ -117,15 +113,11 @@ class ReviewedFiles:
         """Return the reviewed files with this digest, if they are still saved."""
         return load(self._seen_path, digest)
 
-    def shown(self, waiting: Waiting, there: Inventory, files: tuple[str, ...], words: Words) -> Waiting:
-        """Return the wait with the files that would be read now, as the release report prints their names in ``files``.
-
-        Without a report the patients per file are unknown, so only the number and size of the files are shown.
-        """
+    def shown(self, waiting: Waiting, there: Inventory) -> Waiting:
+        """Return the wait with the files that would be read now."""
         place = self.read(there)
         found = there.below(place.name).entries
-        size = words.size(sum(entry.size for entry in found))
-        files = files or (f"{words('files', n=len(found))}, {size}",)
+        files = _file_lines((entry.name.removeprefix(f"{place.name}/"), entry.size) for entry in found)
         leaves = str(self.leaves) if self.leaves else None
         seen = {"reads": str(place), "files": files, "leaves": leaves, "reader": self.reader}
         return waiting.model_copy(update=seen | {"corrections": self.corrections})
@@ -259,31 +251,18 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     return lines
 
 
-_CHANGED = re.compile(r"(changed|removed|added|renamed): ['\"]?([^/]+/)(.*)", re.DOTALL)
-
-
-def without_file_names(why: Iterable[str]) -> tuple[str, ...]:
-    """Return the reasons with directories in place of private file names, and the number of such files (R7).
-
-    The log has the names.
-    """
-    found: Counter[str] = Counter()
-    for line in why:
-        what = _CHANGED.fullmatch(line)
-        free = what is None or publication.own_name(what[3])
-        found[line if free or what is None else f"{what[1]}: {what[2]}{publication.LEFT_OUT}"] += 1
-    return tuple(line if number == 1 else f"{line} ({number})" for line, number in found.items())
-
-
 def to_be_read(waiting: Waiting) -> tuple[Path, tuple[str, ...]]:
-    """Return the directory that would be read now, and its files as they may be named."""
+    """Return the directory that would be read now, and its files with their sizes."""
     directory = Path(waiting.directory)
     corrected = [] if waiting.corrections is Corrections.NOT_SENT else list(finished_files(directory))
     place = directory if corrected else Path(waiting.leaves or waiting.looked_at)
-    if waiting.report is not None and waiting.report.files and str(place) == waiting.reads:
-        return place, waiting.files
     files = corrected or list(finished_files(place))
-    return place, (f"{human_count(len(files), 'file')}, {human_bytes(stored_bytes(files))}",)
+    return place, _file_lines((path.relative_to(place).as_posix(), stored_bytes([path])) for path in files)
+
+
+def _file_lines(files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the first files, each with its size, and the number of the others."""
+    return tuple(as_shown(f"{name}, {human_bytes(size)}" for name, size in sorted(files)))
 
 
 def correction_words(waiting: Waiting) -> str:

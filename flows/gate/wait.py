@@ -13,13 +13,12 @@ from typing import Any, NoReturn
 from flows.engine import runs
 from flows.gate import release, rules
 from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
-from flows.gate.reviewed_files import NEXT, ReviewedFiles, changes_since_approval, without_file_names
+from flows.gate.reviewed_files import NEXT, ReviewedFiles, changes_since_approval
 from flows.job.job import RunningJob
 from flows.job.outcome import cancelled, ends_at, show
 from flows.job.record import now
 from flows.job.steps import Sources, announce_end, leave_step
 from flows.reports import pages, short_form
-from tasks.release_report.page.words import Words
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.files.inventory import Inventory
@@ -234,7 +233,7 @@ class CurrentWait:
         logger.warning("step %d wait: the approval is void, and the job waits again: %s", position, "; ".join(why))
         # The answer of the form, too: it was for the files of that form.
         self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "review", "form")), **labels)
-        self.again = without_file_names(why)
+        self.again = why
 
     def approved(self, context: StepContext) -> StepContext:
         """Return the context of the step with the approved files and the corrections that it accepts."""
@@ -290,8 +289,7 @@ class CurrentWait:
         )
         if self.reviewed is None:
             return found
-        words = Words(self.job.config.report.language, k=0)
-        return self.reviewed.shown(found, self.there, shown.files if shown is not None else (), words)
+        return self.reviewed.shown(found, self.there)
 
     def record(self, waiting: Waiting, form: str) -> None:
         """Record where the job waits, before it is parked: from here on it can be decided.

@@ -24,7 +24,7 @@ from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob
 from flows.job.preflight import preflight, worst
-from flows.job.steps import announce_end, hold_back, leave_step, problem_of, record_failure
+from flows.job.steps import announce_end, hold_back, leave_step, record_failure
 from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
 from flows.reports import pages
 from flows.signals import signals
@@ -82,7 +82,7 @@ def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
 def _failed_beside_steps(job: RunningJob, error: SluiceError) -> Outcome:
     record_if_possible(lambda: record_failure(job, None, error))
     show(job, "failed")
-    return Failed(message=problem_of(job, error).render())
+    return Failed(message=error.render())
 
 
 def record_if_possible(write: Callable[[], object]) -> None:
@@ -108,7 +108,7 @@ def show(job: RunningJob, state: pages.PageState, counted: Mapping[str, Any] | N
     with pages.best_effort("the page of the job"):
         pages.job_page(
             job.page, job.record(), state=state, continued_with=job.continued_with, counted=counted or {},
-            k=report.k, language=report.language,
+            language=report.language,
         )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def end_without_record(job: RunningJob, error: SluiceError) -> None:
     """Announce, in the job's own files, the end of a process whose Prefect API has gone away."""
     job.presenter.close()
     logger.error("%s", error.render())
-    announce_end(job, "failed", error=problem_of(job, error))
+    announce_end(job, "failed", error=Problem.of(error))
 
 
 def refuse_scratch(inputs: JobInputs) -> None:
@@ -235,4 +235,4 @@ def name_and_check(job: RunningJob) -> None:
             logger.error("%s", finding.render())
         record_failure(job, None, worst(findings))
         show(job, "failed")
-        raise Ended(Failed(message="\n".join(problem_of(job, finding).render() for finding in findings)))
+        raise Ended(Failed(message="\n".join(finding.render() for finding in findings)))

@@ -215,12 +215,6 @@ class JobRecord(StoredModel):
         return Path(self.directory) / newest.page if newest and newest.page and self.directory else None
 
     @property
-    def types(self) -> tuple[str, ...]:
-        """The resource types that the latest release report prints by name."""
-        newest = self._newest_page
-        return newest.types if newest is not None else ()
-
-    @property
     def files(self) -> int | None:
         """Number of data files of the last finished step."""
         done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]

@@ -18,11 +18,8 @@ from flows.job.job import RunningJob
 from flows.job.record import JobEnd, cancelled, now
 from flows.job.watch import Watcher
 from tasks import declared
-from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import GateError, SluiceError
-from tasks.shared.files.data_directory import file_names
 from tasks.shared.log import logger
-from tasks.shared.publication import without_names
 from tasks.shared.report import Corrections, Problem, StepReport, Waiting
 from tasks.shared.step import Reads, Source, Step, StepContext
 
@@ -101,8 +98,7 @@ def record_failure(job: RunningJob, position: int | None, error: SluiceError) ->
     """Record the error that ends this run of the job, at a step or outside of them, and return its record."""
     name = job.step_names[position - 1] if position else None
     logger.error("%s", error.render())
-    job.presenter.failed(error)
-    record = problem_of(job, error, name)
+    record = Problem.of(error, step=name)
     if position:
         _announce_unfinished(job, position, "failed")
     # Announced first: it may be the Prefect API that has failed. Once: it may have failed at this, too.
@@ -118,29 +114,9 @@ def record_failure(job: RunningJob, position: int | None, error: SluiceError) ->
 def hold_back(job: RunningJob, position: int, error: GateError) -> None:
     """Record that a gate ends the job, at a step that is complete or has not begun."""
     logger.error("%s", error.render())
-    record = problem_of(job, error, job.step_names[position - 1])
+    record = Problem.of(error, step=job.step_names[position - 1])
     announce_end(job, "failed", error=record)
     job.writer.set(error=record, progress=None, until=None)
-
-
-NAMED_BY_THE_LOG = "the file names are in job.log"
-
-
-def problem_of(job: RunningJob, error: SluiceError, step: str | None = None) -> Problem:
-    """Return the record of an error, without names of files (R7): it refers to the log, which has them.
-
-    The tables of ``flattening`` keep their names: the query gives them.
-    """
-    known = Problem.of(error, step=step)
-    steps = [one for one in map(declared, job.step_names) if one.output is not None]
-    places = [job.directory.path / str(one.output) for one in steps if not one.tables]
-    places += [wait_directory(job.directory.path / str(one.output)) for one in steps]
-    names = file_names(places)
-    texts = {name: text for name in ("message", "context", "hint") if (text := getattr(known, name))}
-    nameless = known.model_copy(update={name: without_names(text, names) for name, text in texts.items()})
-    if nameless == known:
-        return nameless
-    return nameless.model_copy(update={"hint": "; ".join(filter(None, (nameless.hint, NAMED_BY_THE_LOG)))})
 
 
 def announce_end(

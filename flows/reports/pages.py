@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from flows.output import one_line
 from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.publication_counts import details
 from tasks.shared.report import ON_DEMAND, Corrections, StepReport, Waiting
 from tasks.shared.units import human_bytes, human_duration
 
@@ -29,7 +28,7 @@ DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "o
 FACTS = ("what", "value")
 COMPARED = ("#", "step", "lines written before it", "lines it read", "")
 FOUND = ("#", "step", "errors in the data", "")
-IDENTIFYING = ("#", "path", "of", "")
+IDENTIFYING = ("#", "path", "in", "")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
@@ -61,13 +60,10 @@ def running_title(position: int, step: str, percent: int | None, text: str) -> s
     return title(f"running step {position}, {literal(step)}{done}: {literal(text)}")
 
 
-def _step(step: StepReport, counted: Mapping[str, Any], k: int, types: Collection[str]) -> list[str]:
-    """Return the table of a step's counts, by the rules of publication with ``k``; ``counted`` are the counts of a
-    failed step's error.
-    """
+def _step(step: StepReport, counted: Mapping[str, Any]) -> list[str]:
+    """Return the table of a step's counts; ``counted`` are those of a failed step's error."""
     facts = [(name, value) for name, value in step.cells().items() if value and name not in ("#", "step", "state")]
-    said = details({**step.details, **counted}, k, types)
-    facts += [fact for key, value in said.items() for fact in _facts(key, value)]
+    facts += [fact for key, value in {**step.details, **counted}.items() for fact in _facts(key, value)]
     facts += [("warning", text) for text in step.warnings]
     heading = f"## Step {step.position}, {literal(step.name)}"
     return [heading, "", table(FACTS, facts), ""] if facts else []
@@ -118,14 +114,13 @@ def job_page(
     state: PageState,
     continued_with: str | None = None,
     counted: Mapping[str, Any] = MappingProxyType({}),
-    k: int,
     language: str = "en",
 ) -> None:
     """Publish the job's page: the state of every step, what the job waits for, what went wrong.
 
     ``state`` is the next state of the run, which is not in the record yet; ``continued_with`` the command that
-    continues the job; ``counted`` the counts of a failed step's error. Fewer than ``k`` patients are not reported. The
-    wait is described as in the form, in the ``language`` of the release report.
+    continues the job; ``counted`` the counts of a failed step's error. The wait is described
+    as in the form, in the ``language`` of the release report.
     """
     failed = record.error.step if record.error and state == "failed" else None
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
@@ -134,7 +129,7 @@ def job_page(
         lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
     lines += _tables(record.steps)
     for step in record.steps:
-        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k, record.types)
+        lines += _step(step, counted if step.name == failed and step.state == "failed" else {})
     lines += ["## Decisions", ""] if record.decisions else []
     for position, approval in record.decisions:
         lines += [f"Step {position} (wait) was {approval.describe_decision(literal)}", ""]
@@ -194,14 +189,14 @@ def _reconciliation(steps: Sequence[StepReport]) -> Iterator[tuple[str, ...]]:
 def _found(step: StepReport) -> tuple[str, str, str, str]:
     """Return the findings of a validation and, last, whether they stop the job."""
     place = f"each is listed in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
-    return str(step.position), step.name, f"about {step.findings or 0:,}", place
+    return str(step.position), step.name, f"{step.findings or 0:,}", place
 
 
 def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
     """Yield the identifying elements still in the output of a step, by path, and whether they are intended."""
     for paths, meant in ((step.identifying, "came back unchanged"), (step.kept_identifiers, "kept on purpose")):
-        for path, patients in (paths or {}).items():
-            yield str(step.position), path, patients, meant
+        for path, lines in (paths or {}).items():
+            yield str(step.position), path, lines, meant
 
 
 def wait_description(

@@ -18,8 +18,8 @@ from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible
+from tasks.release_report.publication import Count
 from tasks.release_report.report.document import Level, ReleaseReport, ReportFinding
-from tasks.shared.publication import Count
 from tasks.shared.report import Shown
 
 LARGEST: Final = 4_000
@@ -90,19 +90,6 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     found = [f"  {words(one.level).upper()}: {_finding_line(words, one, one_line, visible)}" for one in shown[:most]]
     left = len(shown) - most
     return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
-
-
-def file_lines(report: ReleaseReport, most: int = 20) -> list[str]:
-    """Return the files to be sent with their sizes, as in section 2, by R1 and R7."""
-    words = Words.of_report(report)
-    rows = report.rows("files")
-    shown = [f"{one_line(words.value(row[0]))}, {words.value(row[1], 'bytes')}" for row in rows[:most]]
-    return [*shown, *([words("again_more", n=len(rows) - most)] if len(rows) > most else [])]
-
-
-def types(report: ReleaseReport) -> list[str]:
-    """Return the resource types that section 6 names; types of fewer than k patients are "other types" there."""
-    return [str(row[0]) for row in report.rows("types") if not str(row[0]).startswith("@")]
 
 
 def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:

@@ -16,7 +16,6 @@ from flows.job.running.state import JobState
 from flows.output import one_line
 from flows.shell import about
 from tasks import declared
-from tasks.shared.publication import technical
 from tasks.shared.report import ON_DEMAND, StepReport
 from tasks.shared.units import human_seconds
 
@@ -128,7 +127,7 @@ def _findings(record: JobRecord, steps: Sequence[StepReport]) -> Json:
     shut = record.state is JobState.FAILED and record.error is not None and record.error.step == last.name
     gate = "closed" if shut else "open" if behind or not last.findings else None
     severities = last.details.get("severities")
-    warnings = technical(severities.get("warning", 0)) if isinstance(severities, dict) else None
+    warnings = severities.get("warning", 0) if isinstance(severities, dict) else None
     return {"errors": last.findings, "warnings": warnings, "gate": gate}
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from flows.gate.reviewed_files import where_to_look
 from flows.job.watch import describe
 from flows.output import draw, patience, print_line, print_unless_quiet, print_without_waiting, wipe
-from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
 
@@ -39,9 +38,6 @@ class Presenter:
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """Show a release report, made or missing, for which no decision is asked (``waits`` shows those)."""
-
-    def failed(self, error: SluiceError) -> None:
-        """Show the error that ends the run; unlike the record, it may name files."""
 
     def waits(self, waiting: Waiting) -> None:
         """Show that the job is parked."""
@@ -90,8 +86,6 @@ class Terminal(Presenter):
         self._warned = 0
         self._said = frozenset(said)
         self._told: set[str] = set()
-        self.error: SluiceError | None = None
-        """The error that ended the run, with the names of files that the record leaves out."""
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
@@ -152,10 +146,6 @@ class Terminal(Presenter):
             print_line(text, err=self._to_stderr)
         else:
             print_unless_quiet(text, aside=self._to_stderr)
-
-    def failed(self, error: SluiceError) -> None:
-        """Store the error for the last lines of the command."""
-        self.error = error
 
     def waits(self, waiting: Waiting) -> None:
         """Print that and where the job waits."""

@@ -30,9 +30,9 @@ from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
-from tasks.shared.publication import counted_otherwise
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, StepContext
+from tasks.shared.units import human_count
 
 MANIFEST = "manifest.json"
 FAILURE = "failed.json"
@@ -86,7 +86,6 @@ class _Run:
             context.config.services.extractor,
             context.meter,
             resume=lambda job_id: context.command("extraction resume", job_id),
-            k=context.config.report.k,
             clock=clock,
             sleep=sleep,
         )
@@ -117,7 +116,8 @@ class _Run:
         expected, found = result.final_patients, (imported.lines_out or 0) - files.core_lines
         if expected is not None and expected != found:
             # One Bundle a patient and line (document 2, "Result files").
-            self._warnings.append(counted_otherwise(expected, found, self._context.config.report.k))
+            counted, held = human_count(expected, "patient"), human_count(found, "Bundle")
+            self._warnings.append(f"the server counts {counted} in the result, the files hold {held}")
         self._warnings += files.warnings + companions.warnings
         return self._result(imported, result, reports, consent)
 
@@ -293,7 +293,7 @@ class _Run:
             self._warnings.append(f"the extraction server reports issues: {shown}; see {DIRECTORY}/{MANIFEST}")
         return imported.model_copy(
             update={
-                "left_out": left_out(result, self._context.config.report.k),
+                "left_out": left_out(result),
                 "warnings": (*imported.warnings, *self._warnings),
                 "details": imported.details | facts,
             }

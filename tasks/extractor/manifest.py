@@ -31,7 +31,6 @@ from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.reading import TYPE
 from tasks.shared.http.answer import ISSUE_CODES, Answer
 from tasks.shared.http.call import parse_target
-from tasks.shared.publication import people
 
 SEVERITIES = ("FATAL", "ERROR", "WARNING", "INFO", "SUCCESS")
 REPORTS = frozenset({"job-diagnostics-summary", "resource-exclusions", "patient-exclusions"})
@@ -222,13 +221,13 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in (None, {})}
 
 
-def left_out(result: ExtractionResult, k: int) -> dict[str, str] | None:
-    """Return the excluded patients and resources by reason, worded for publication in the step's line."""
+def left_out(result: ExtractionResult) -> dict[str, int] | None:
+    """Return the excluded patients and resources by reason, for the step's line."""
     summary = _summary(result)
     found = Counter({f"patients {reason}": n for reason, n in _patients(summary).items()})
     for reasons in object_of(summary.get("Resource-Exclusions")).values():
         found.update({f"resources {reason}": n for reason, n in _counted(reasons, _EXCLUSIONS).items()})
-    return {what: people(n, k) for what, n in found.items() if n > 0} or None
+    return {what: n for what, n in found.items() if n > 0} or None
 
 
 def _patients(summary: dict[str, Any]) -> Counter[str]:

@@ -78,7 +78,6 @@ class Poller:
         progress: Meter,
         *,
         resume: Callable[[str], str],
-        k: int,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
@@ -88,7 +87,6 @@ class Poller:
         self._longest = max(config.max_polling_interval.total_seconds(), self._first)
         self._window = config.extraction_timeout.total_seconds()
         self._progress = progress
-        self._k = k
         self._clock = clock
         self._sleep = sleep
         self._ask_task = True
@@ -160,13 +158,13 @@ class Poller:
 
     def _show(self, answer: Answer, handle: Handle) -> None:
         """Say how far the job is: from its Task, else from the text of the answer. Best effort."""
-        told = progress_text(answer, self._k)
+        told = progress_text(answer)
         text, fraction, state = told.text, told.fraction, told.state
         task = self._task(handle.job_id)
         if task is not None:
             state = task.status or state
             if task.progress is not None:
-                text, fraction = task.progress.describe(self._k) or "running", task.progress.fraction
+                text, fraction = task.progress.describe() or "running", task.progress.fraction
         paused = state == JobStatus.PAUSED
         if paused:
             text = f"PAUSED on the server ({text}); resume it with {self._resume(handle.job_id)}"
@@ -217,7 +215,7 @@ class Poller:
             return None
 
 
-def progress_text(answer: Answer, k: int) -> ProgressText:
+def progress_text(answer: Answer) -> ProgressText:
     """Return the progress in a 202."""
     text = _last_informational(parse_json(answer.body))
     parts: list[str] = []
@@ -233,7 +231,7 @@ def progress_text(answer: Answer, k: int) -> ProgressText:
         parts.append(f"{fraction:.0%}")
     size = _COHORT.search(text)
     if size is not None:
-        parts.append(cohort(int(size[1]), k))
+        parts.append(cohort(int(size[1])))
     state = JobStatus.PAUSED if phrase is not None and phrase[1] == "Paused" else ""
     return ProgressText(", ".join(parts) or "running", fraction, status[1] if status is not None else state)
 

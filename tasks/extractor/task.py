@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tasks.shared.http.answer import Answer
-from tasks.shared.publication import people
+from tasks.shared.units import human_count
 
 
 def parse_json(body: bytes) -> Any:
@@ -109,12 +109,9 @@ def stage_of(name: Any) -> str:
     return stage if stage in STAGES else OTHER
 
 
-def cohort(patients: int, k: int) -> str:
-    """Return the size of a cohort in words, rounded as document 5, R3 requires: not all of the patients may arrive, so
-    the release report may give another number.
-    """
-    size = people(patients, k)
-    return f"cohort of {'about ' if size[0].isdigit() else ''}{size} patients" if patients else "empty cohort"
+def cohort(patients: int) -> str:
+    """Return the size of a cohort in words."""
+    return f"cohort of {human_count(patients, 'patient')}" if patients else "empty cohort"
 
 
 @dataclass(frozen=True)
@@ -136,13 +133,13 @@ class JobProgress:
         active = sum(STAGES.index(stage) / len(STAGES) for stage in self.stages if stage in STAGES)
         return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
 
-    def describe(self, k: int) -> str:
+    def describe(self) -> str:
         """Return one line about the progress."""
         parts = []
         if self.batches_total:
             parts.append(f"{self.batches_completed}/{self.batches_total} batches")
         if self.cohort_size is not None:
-            parts.append(cohort(self.cohort_size, k))
+            parts.append(cohort(self.cohort_size))
         shown = [stage for stage in STAGES if stage in self.stages]
         parts += [f"{self.stages.count(stage)} in {stage}" for stage in shown]
         if others := self.stages.count(OTHER):
@@ -186,12 +183,12 @@ class ExtractionTask:
         except (ValueError, TypeError):
             return None
 
-    def describe_progress(self, k: int) -> str:
+    def describe_progress(self) -> str:
         """Return one line about the progress, with its percentage; empty if the server reports none."""
         if self.progress is None:
             return ""
         share = self.progress.fraction
-        return ", ".join(filter(None, (f"{share:.0%}" if share is not None else "", self.progress.describe(k))))
+        return ", ".join(filter(None, (f"{share:.0%}" if share is not None else "", self.progress.describe())))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a small JSON object, as printed by ``extraction list --json``."""

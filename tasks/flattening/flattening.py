@@ -159,9 +159,7 @@ class _FlatteningRun:
             finally:
                 self._tables.close()
             requests = self.context.meter.requests
-            return result(
-                self.files, self.views, self._tables, facts, self.warned, requests, k=self.context.config.report.k
-            )
+            return result(self.files, self.views, self._tables, facts, self.warned, requests)
 
     def _all(self) -> RoutingFacts:
         together = SharedStop(self.context.stop)

@@ -11,7 +11,6 @@ from tasks.flattening.routing import RoutingFacts
 from tasks.flattening.tables import OUTPUT, Tables
 from tasks.flattening.views import GroupView
 from tasks.shared.files.data_directory import stored_bytes
-from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 
 log = logging.getLogger("sluice.flattening")
@@ -24,13 +23,8 @@ def result(
     facts: RoutingFacts,
     warnings: Sequence[str],
     requests: int,
-    *,
-    k: int,
 ) -> StepReport:
-    """Return the result of a finished step that read ``files``. ``details["groups"]`` is a flat object for each group.
-
-    ``k`` is that of the rules of publication, for the warnings.
-    """
+    """Return the result of a step that read ``files``. ``details["groups"]`` is a flat object for each group."""
     groups = [_row(view, tables, place) for place, view in enumerate(views)]
     return StepReport(
         files=sum(1 + ("parquet_bytes" in row) for row in groups),
@@ -39,7 +33,7 @@ def result(
         bytes_in=stored_bytes(files),
         bytes_out=sum(row["bytes"] + row.get("parquet_bytes", 0) for row in groups),
         output=OUTPUT,
-        warnings=(*warnings, *_warnings(views, tables, facts, k)),
+        warnings=(*warnings, *_warnings(views, tables, facts)),
         details={
             "groups": groups,
             "rows": sum(row["rows"] for row in groups),
@@ -52,10 +46,9 @@ def result(
     )
 
 
-def by_type(what: str, counts: Mapping[str, int], k: int) -> str:
-    """Return a sentence about some of the resources; only the log has their types (R1: a type may be one patient's)."""
-    log.info("flattening: %s, by type: %s", what, ", ".join(f"{kind} {n:,}" for kind, n in sorted(counts.items())))
-    return f"{what}: {people(sum(counts.values()), k)} (their types are in the log)"
+def by_type(what: str, counts: Mapping[str, int]) -> str:
+    """Return a sentence about some of the resources."""
+    return f"{what}: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(counts.items()))
 
 
 def _row(view: GroupView, tables: Tables, place: int) -> dict[str, Any]:
@@ -76,7 +69,7 @@ def _row(view: GroupView, tables: Tables, place: int) -> dict[str, Any]:
     }
 
 
-def _warnings(views: Sequence[GroupView], tables: Tables, facts: RoutingFacts, k: int) -> Iterator[str]:
+def _warnings(views: Sequence[GroupView], tables: Tables, facts: RoutingFacts) -> Iterator[str]:
     if tables.again:
         yield (
             f"{tables.again:,} tables were made again: the input, the views, the service or the batch size is another "
@@ -85,14 +78,14 @@ def _warnings(views: Sequence[GroupView], tables: Tables, facts: RoutingFacts, k
     if facts.fallback:
         yield "the data has no Provenance that names a group: resources were routed by profile and type"
     if facts.unrouted:
-        yield by_type("resources that belong to no group", facts.unrouted, k)
+        yield by_type("resources that belong to no group", facts.unrouted)
     if facts.left_out:
-        yield by_type("resources that belong only to groups that get no CSV", facts.left_out, k)
+        yield by_type("resources that belong only to groups that get no CSV", facts.left_out)
     if facts.derived_ids:
-        yield f"{people(facts.derived_ids, k)} resources had no id; they got one derived from content and position"
+        yield f"resources without an id: {facts.derived_ids:,}; they got one derived from content and position"
     if facts.repeated:
         yield (
-            f"{people(facts.repeated, k)} times a resource of a group had the type and id of an earlier one: "
+            f"resources of a group with the type and id of an earlier one: {facts.repeated:,}; "
             "the first one is in the table"
         )
     for place, view in enumerate(views):

@@ -35,7 +35,6 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -290,7 +289,7 @@ class _PseudonymizerRun:
 
     def _warnings(self, total: Counts) -> Iterator[str]:
         yield from self._rules.warnings if self._rules is not None else ()
-        outputs, k = self._outputs, self._context.config.report.k
+        outputs = self._outputs
         if outputs.again:
             yield (
                 f"{outputs.again:,} files were pseudonymized again: the input, the service or the anonymization file "
@@ -300,12 +299,12 @@ class _PseudonymizerRun:
             yield f"{outputs.orphans:,} files of an earlier run were removed: the input does not hold them any more"
         if total["alone"]:
             yield (
-                f"{people(total['alone'], k)} resources are larger than {self._settings.bundle_split_threshold_mb} MiB "
-                "and were sent alone; the log names the first ones"
+                f"resources larger than {self._settings.bundle_split_threshold_mb} MiB, which were sent alone: "
+                f"{total['alone']:,}; the log names the first ones"
             )
         if total["ids_differ"]:
             yield (
-                f"{people(total['ids_differ'], k)} Bundles that were split came back with several ids: the service "
+                f"split Bundles that came back with several ids: {total['ids_differ']:,}; the service "
                 "uses a key that changes between requests, and pseudonyms do not fit together"
             )
         if residual := self._listed(total):
@@ -314,10 +313,10 @@ class _PseudonymizerRun:
             yield f"identifiers are kept on purpose: {kept}"
         if total["too_many_numbers"]:
             yield (
-                f"{people(total['too_many_numbers'], k)} Bundles that were split have more numbers of persons than are "
+                f"{total['too_many_numbers']:,} Bundles that were split have more numbers of persons than are "
                 "held at once: the others were looked for only in the part with their person"
             )
         found = {place: total[place] for place in PLACES if total[place]}
         if found:
-            places = ", ".join(f"{place} {people(count, k)}" for place, count in found.items())
+            places = ", ".join(f"{place} {count:,}" for place, count in found.items())
             yield f"original ids are still in the result ({places}): check the rules, if that is not meant"

@@ -39,7 +39,6 @@ from tasks.shared.files.data_directory import is_ndjson_name, stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -210,9 +209,8 @@ class _Load:
         if not len(self._waiting):
             return
         count = len(self._waiting)
-        said = people(count, self._context.config.report.k)
-        log.info("send: %s resources were put off until the targets of their references are there", said)
-        self._context.meter.set_status(f"{said} resources waited for the targets of their references")
+        log.info("send: %d resources were put off until the targets of their references are there", count)
+        self._context.meter.set_status(f"{count:,} resources waited for the targets of their references")
         # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
         # of references that runs against the order then needs one round, not one for each link.
         backwards = False
@@ -260,18 +258,18 @@ class _Load:
 
     def _result(self, *, complete: bool) -> StepReport:
         account = self._account
-        facts, k = account.facts(), self._context.config.report.k
+        facts = account.facts()
         if complete:
             account.reconcile()
         if account.failures.count:
-            raise account.failures.error(facts.resources, complete=complete, k=k)
+            raise account.failures.error(facts.resources, complete=complete)
         collapsed = account.count("collapsed")
         warnings = [
-            text.format(people(count, k))
+            text.format(f"{count:,}")
             for count, text in (
-                (collapsed, "{} resources were replaced by a later one with the same type and id"),
-                (facts.skipped, "{} Bundle entries held nothing to load (no resource, DELETE, search outcome)"),
-                (facts.derived_ids, "{} resources had no id; they got one derived from content and position"),
+                (collapsed, "resources replaced by a later one with the same type and id: {}"),
+                (facts.skipped, "Bundle entries with nothing to load (no resource, DELETE, search outcome): {}"),
+                (facts.derived_ids, "resources without an id: {}; they got one derived from content and position"),
             )
             if count
         ]

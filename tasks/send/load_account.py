@@ -29,7 +29,6 @@ from tasks.shared.fhir.bundle import CutLine, RejectedResource, Resource
 from tasks.shared.files.ledger import FileProgress, Ledger, Ranges
 from tasks.shared.files.out_file import AppendFile, OutFile, as_text
 from tasks.shared.meter import Meter
-from tasks.shared.publication import people
 
 SUMMARY: Final = "summary.csv"
 MAX_ANSWER: Final = 1024 * 1024
@@ -77,20 +76,19 @@ class Failures:
         """Keep a resource, or a line, that could not even be sent."""
         self._write_failure(rejected, rejected.type or "", rejected.reference, rejected.type)
 
-    def error(self, read: int, *, complete: bool, k: int) -> RefusedResourcesError:
+    def error(self, read: int, *, complete: bool) -> RefusedResourcesError:
         """Return all failures as one error: their number of the ``read`` resources, the reasons, and the first places.
-        Each may belong to another patient, so the number follows the rules of publication with ``k``.
 
         ``complete`` is False when the step gave up before it had tried everything.
         """
-        reasons = "; ".join(f"{people(count, k)} × {reason}" for reason, count in self._by_reason.most_common(_SHOWN))
+        reasons = "; ".join(f"{count:,} × {reason}" for reason, count in self._by_reason.most_common(_SHOWN))
         if len(self._by_reason) > _SHOWN:
             reasons += "; …"
         more = ", …" if self.count > _SHOWN else ""
         gave_up = "" if complete else "; the step gave up, not everything was tried"
         error = RefusedResourcesError(
             "send-refused",
-            f"send: {people(self.count, k)} of {read:,} resources did not get in: {reasons}{gave_up}",
+            f"send: {self.count:,} of {read:,} resources did not get in: {reasons}{gave_up}",
             context=", ".join(self._places) + more,
             hint=f"send/{self._directory.name}/{SUMMARY} in the job directory lists them, with the server's answers "
             "beside it; after a correction, continue the job: what is on the server already is not sent again",

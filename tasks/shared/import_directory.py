@@ -49,7 +49,6 @@ class ImportDirectory:
     def __init__(self, context: StepContext) -> None:
         self.path = context.job_dir / IMPORT
         self._lock = threading.Lock()
-        self._k = context.config.report.k
         self._stop = context.stop
         self._largest = context.config.limits.largest_resource
         self._files: dict[str, FileFacts] = {}
@@ -102,7 +101,7 @@ class ImportDirectory:
         files = list(self._files.values())
         if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
-        warnings = [*warnings, *self._notes(files).warnings(self._k)]
+        warnings = [*warnings, *self._notes(files).warnings()]
         lines, resources = sum(facts.lines for facts in files), sum(facts.counted for facts in files)
         return StepReport(
             files=len(files),

@@ -21,14 +21,11 @@ from prefect.transactions import get_transaction
 
 from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
-from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
-from tasks.shared.files.data_directory import file_names
 from tasks.shared.files.intake import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take_inventory
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
-from tasks.shared.publication import without_names
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import Parked, StepContext, reconcile
@@ -38,9 +35,6 @@ log = logging.getLogger("sluice.step")
 T = TypeVar("T")
 
 Run = Callable[[StepContext], StepReport]
-
-SAID_BY_THE_LOG = "the reason is in job.log"
-"""Used in the state of a task, which must not name files; the error may."""
 
 _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""
@@ -62,17 +56,17 @@ def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[S
             inventory = leave_inventory(context, done)
             statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
             statistics["content"] = done.content if done.content is not None else context.meter.snapshot().content
-            warnings = without_file_names(context, done, doubts + done.warnings)
-            return done.model_copy(update=statistics | {"inventory": inventory, "warnings": warnings}).result()
+            also = {"inventory": inventory, "warnings": doubts + done.warnings}
+            return done.model_copy(update=statistics | also).result()
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:
             return _unfinished(Crashed(name="Stopped", message=f"stopped by {stopped}"), stopped)
         except SluiceError as error:
-            return _unfinished(Failed(message=f"error[{error.reference}]: {SAID_BY_THE_LOG}"), error)
+            return _unfinished(Failed(message=error.render()), error)
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
             defect = internal_error(error)
-            return _unfinished(Failed(message=f"error[{defect.reference}]: {SAID_BY_THE_LOG}"), defect)
+            return _unfinished(Failed(message=defect.render()), defect)
 
     body.__name__ = name
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
@@ -91,8 +85,9 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
             outcome.append(stopped)
             return Crashed(name="Stopped", message=f"stopped by {stopped}")
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
-            outcome.append(error if isinstance(error, SluiceError) else internal_error(error))
-            return Failed(message=SAID_BY_THE_LOG)
+            problem = error if isinstance(error, SluiceError) else internal_error(error)
+            outcome.append(problem)
+            return Failed(message=problem.render())
         return Completed()
 
     body.__name__ = name.replace(" ", "_")
@@ -117,21 +112,6 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
             context.meter.warn(found.text)
             yield found.text
         context.meter.set_status("")
-
-
-def without_file_names(context: StepContext, done: StepReport, warnings: Sequence[str]) -> tuple[str, ...]:
-    """Return the warnings of a step without names of files; the log has the full ones."""
-    if not warnings:
-        return ()
-    read = (
-        [context.input_dir, wait_directory(context.input_dir)] if context.source and not context.source.tables else []
-    )
-    wrote = [context.job_dir / done.output] if done.output and not done.tables else []
-    names = file_names([*read, *wrote])
-    said = tuple(without_names(text, names) for text in warnings)
-    for text in (text for text, shown in zip(warnings, said, strict=True) if text != shown):
-        log.warning("%s", text)
-    return said
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:

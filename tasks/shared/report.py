@@ -57,11 +57,11 @@ class StepReport(StoredModel):
     Bundle of many, and lines are what two steps can compare: ``lines_expected`` is how many the step before says it
     wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
     those that came over a network or went out. ``content`` are the bytes of content, uncompressed, that this run of the
-    step did in ``seconds``. ``identifying`` says by path, in words, of how many patients something identifying is still
-    in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
-    and what a service did not give. ``findings`` is how many errors a validation found in the data, rounded to 5 and
-    not below. ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small
-    facts of the step's own (names of written reports, counts by code); both are in the result file only.
+    step did in ``seconds``. ``identifying`` says by path in how many lines something identifying is still there,
+    ``kept_identifiers`` what is meant to be; ``left_out`` by reason how many a service did not give. ``findings`` is
+    how many errors a validation found in the data. ``directory`` is a wait's place for corrected files.
+    ``warnings`` quote no data, ``details`` are small facts of the step's own (names of written reports, counts by
+    code); both are in the result file only.
     """
 
     position: int = 0
@@ -85,7 +85,7 @@ class StepReport(StoredModel):
     tables: bool = False
     identifying: dict[str, str] | None = None
     kept_identifiers: dict[str, str] | None = None
-    left_out: dict[str, str] | None = None
+    left_out: dict[str, int] | None = None
     findings: int | None = None
     inventory: str | None = None
     directory: str | None = None
@@ -141,9 +141,9 @@ class StepReport(StoredModel):
             sent = human_count(self.requests or 0, "request"), human_count(self.retries or 0, "retry", "retries")
             parts.append(f"{', '.join(sent)}, p50 {cells['p50']}, p95 {cells['p95']}")
         if self.findings is not None:
-            parts.append(f"about {self.findings:,} findings" if self.findings else "no findings")
+            parts.append(human_count(self.findings, "finding") if self.findings else "no findings")
         if self.left_out:
-            parts.append("left out: " + ", ".join(f"{what} {number}" for what, number in self.left_out.items()))
+            parts.append("left out: " + ", ".join(f"{what} {number:,}" for what, number in self.left_out.items()))
         parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]
         return ", ".join(part for part in parts if part)
 
@@ -252,8 +252,7 @@ class Shown(StoredModel):
     ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else
     it rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
     ``copied`` where a copy of it lies and ``link`` its address, or its path in the Prefect UI. ``lines`` say it in
-    short, for a terminal and the form. ``files`` are the files that leave and ``types`` the types of resources, as the
-    report prints them: those of few patients are not among them by name. ``stops`` are the keys of what should not
+    short, for a terminal and the form. ``stops`` are the keys of what should not
     leave, ``looks`` those of what a person must judge. ``more_stops`` is the number of stops that only the report
     names: they cannot be accepted one by one. ``missing`` says why there is no report. ``inside`` says that a step of
     the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no
@@ -267,8 +266,6 @@ class Shown(StoredModel):
     copied: str | None = None
     link: str | None = None
     lines: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     looks: tuple[str, ...] = ()
     more_stops: int = 0
@@ -299,13 +296,12 @@ class Shown(StoredModel):
 class Waiting(StoredModel):
     """A job that waits: its place and the reason.
 
-    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
-    release report prints it; without one how many they are, and their size. ``leaves`` is what will be sent, unless
-    corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it, in
-    words. ``corrections`` says which corrected files can be taken, ``again`` why an approval that was given does not
-    count any more, ``refused`` why an answer was not taken, a line each, and ``questions`` what reviewers asked the
-    project. ``first`` is the first of two decisions, and ``report`` what the release report says: both have labels of
-    their own.
+    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there.
+    ``leaves`` is what will be sent, unless corrections take its place; ``None`` when a step makes other data of it
+    before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can be taken, ``again`` why
+    an approval that was given does not count any more, ``refused`` why an answer was not taken, a line each, and
+    ``questions`` what reviewers asked the project. ``first`` is the first of two decisions, and ``report`` what the
+    release report says: both have labels of their own.
     """
 
     position: int

@@ -7,9 +7,9 @@ The step itself completes. Continuing does not pass the gate: only ``fail_on_err
 from __future__ import annotations
 
 from tasks.shared.errors import GateError
-from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import Step, StepContext
+from tasks.shared.units import human_count
 from tasks.validation.client import service
 from tasks.validation.validation import REPORTS, run
 
@@ -21,11 +21,10 @@ def gate(context: StepContext, report: StepReport) -> GateError | None:
     if not findings or not context.config.services.validation.fail_on_error:
         return None
     reports = context.job_dir / str(details["reports"])
-    # Each may be another patient's (document 5, R1); the files in the job directory have the numbers.
-    k, in_resources = context.config.report.k, int(details["resources_with_findings"])
     return GateError(
         "validation-findings",
-        f"validation found errors in the data: {people(findings, k)}, in {people(in_resources, k)} resources",
+        f"validation found {human_count(findings, 'error')} in "
+        + human_count(details["resources_with_findings"], "resource"),
         context=str(reports / "summary.csv"),
         hint=f"correct the data and validate again ({context.again(context.position)}), or set "
         "services.validation.fail_on_error: false and continue",

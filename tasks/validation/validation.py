@@ -19,9 +19,9 @@ from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.files.data_directory import data_files, stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
+from tasks.shared.units import human_count
 from tasks.shared.work import in_order
 from tasks.validation.chunks import ItemReader, ValidationChunk, ValidationFacts, pack
 from tasks.validation.client import ChunkOutcome, ValidationClient
@@ -190,12 +190,10 @@ class _Validation:
         self._progress.within(report.path, work.facts.bytes, whole=True)
         findings = report.account.counts["findings"]
         if findings:
-            # Each may be another patient's (document 5, R1), here and below.
-            k = self._context.config.report.k
-            log.info("validation: %s has findings (%s)", report.path.name, people(findings, k))
+            log.info("validation: %s has %s", report.path.name, human_count(findings, "finding"))
 
     def _result(self) -> StepReport:
-        facts, k = ValidationFacts(), self._context.config.report.k
+        facts = ValidationFacts()
         counts: Counter[str] = Counter()
         for report in self._reports.values():
             known = report.account.complete or {}
@@ -203,8 +201,8 @@ class _Validation:
             facts.resources += known["resources"]
             facts.skipped += known["skipped"]
             counts.update(report.account.counts)
-        skipped = f"{people(facts.skipped, k)} Bundle entries held nothing to validate"
-        warnings = (f"{skipped} (no resource, DELETE, search outcome)",) if facts.skipped else ()
+        skipped = f"Bundle entries with nothing to validate (no resource, DELETE, search outcome): {facts.skipped:,}"
+        warnings = (skipped,) if facts.skipped else ()
         severities = {severity: counts[f"severity {severity}"] for severity in SEVERITIES}
         return StepReport(
             files=len(self._files),
@@ -212,7 +210,7 @@ class _Validation:
             resources_out=facts.resources,
             lines_in=facts.lines,
             bytes_in=stored_bytes(self._files),
-            findings=technical(counts["findings"]),
+            findings=counts["findings"],
             warnings=warnings,
             details={
                 "findings": counts["findings"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import artifacts_of
 from flows.gate import release
 from flows.job.record import JobRecord
-from flows.reports import pages, summary
 from tasks.release_report.page import files
 from tasks.release_report.report.document import sha256
 from tasks.shared.files.inventory import Inventory, InventoryEntry, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
 from tests.peers import release_report as reports
 from tests.peers.gate import LOOK, STOP, Maker
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir
 
 PATIENT = '{"resourceType":"Patient","id":"only-this"}\n'
 WHY = "the extension is agreed with the board"
@@ -793,95 +792,3 @@ def test_the_copy_for_people_without_a_shell_is_named_and_says_who_decided(gate:
     assert "Anna" in text
     assert "looked at it" in text
     assert copy.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: ReleaseGate, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate.configure(k=12)
-    gate.start()
-    told: list[int] = []
-    for module, name in ((summary, "details"), (pages, "details")):
-        said = getattr(module, name)
-
-        def details(counted: Mapping[str, Any], k: int, *more: Any, said: Callable[..., Any] = said) -> Any:
-            told.append(k)
-            return said(counted, k, *more)
-
-        monkeypatch.setattr(module, name, details)
-    gate.go_on("--reject")
-    assert len(told) > 1
-    assert set(told) == {12}
-
-
-CANARY = "Anna Meier 1957"
-"""What somebody may call the file of a single patient."""
-
-
-def of_wards(data: Path) -> None:
-    """12 patients in one file, one with 40 Procedures in another that has her name, and a file that is nobody's."""
-    shutil.rmtree(data)
-    write_input(data, patients=13, files=1)
-    *many, one = (data / "batch-0.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
-    (data / "batch-0.ndjson").unlink()
-    (data / "Ward North.ndjson").write_text("".join(many), encoding="utf-8")
-    bundle = json.loads(one)
-    bundle["entry"] += [
-        {"resource": {"resourceType": "Procedure", "id": f"c{n}", "status": "completed",
-                      "subject": {"reference": "Patient/p12"}}, "request": {"method": "PUT", "url": f"Procedure/c{n}"}}
-        for n in range(40)
-    ]  # fmt: skip
-    (data / f"{CANARY}.ndjson").write_text(json.dumps(bundle) + "\n", encoding="utf-8")
-    (data / f"{CANARY} empty.ndjson").touch()
-
-
-@pytest.fixture
-def measured(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> ReleaseGate:
-    of_wards(project / "data")
-    return ReleaseGate(sluice, project, fhir, prefect_api, Maker())
-
-
-def everything_but_the_log(gate: ReleaseGate) -> dict[str, str]:
-    """Return all texts of a job that people other than the engineer read, by place."""
-    run = ask_prefect("GET", f"{gate.api}/flow_runs/{gate.job}")
-    places = {"run": json.dumps(run, ensure_ascii=False)}  # labels, parameters, the state with its message
-    places |= {f"artifact {name}": text for name, text in gate.artifacts().items()}
-    if run["state_type"] == "PAUSED":
-        places["form"] = gate.form()
-    places |= {"status": gate.text(), "status --json": json.dumps(gate.status(), ensure_ascii=False)}
-    places["list"] = gate.sluice("job", "list", "config.yaml").out
-    places["report"] = (gate.directory / "report/step-2/release-report.html").read_text(encoding="utf-8")
-    return places
-
-
-def has_no_canary(gate: ReleaseGate, *outputs: str) -> None:
-    texts = everything_but_the_log(gate) | {f"output {n}": text for n, text in enumerate(outputs)}
-    assert [place for place, text in texts.items() if "Meier" in text] == []
-
-
-def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: ReleaseGate) -> None:
-    started = measured.start()
-    has_no_canary(measured, started.out)
-    assert started.err.count(f"{CANARY} empty.ndjson") == 1  # to whom the command belongs, before the job began
-    assert f"{CANARY} empty.ndjson" in (measured.directory / "job.log").read_text(encoding="utf-8")
-    # As section 2 of the report has them: what is left is the file of nobody, the others are together.
-    for shown in (measured.text(), measured.form(), started.out):
-        assert "import/core.ndjson" in shown
-        assert "files" in shown
-
-    (measured.directory / "import_wait" / f"{CANARY}.ndjson").write_text(PATIENT)
-    (measured.directory / "import_wait" / f"{CANARY}.pdf").touch()
-    again = measured.go_on()
-    has_no_canary(measured, again.out, again.err)
-
-    measured.answer(decision="release", by="Bo", despite=WHY)
-    (measured.directory / "import_wait" / f"{CANARY} two.ndjson").write_text(PATIENT.replace("only", "also"))
-    again = measured.go_on()
-    assert "added: import_wait/…" in again.out
-    has_no_canary(measured, again.out, again.err)
-
-    (measured.directory / "import_wait" / f"{CANARY} two.ndjson").write_text("{no JSON\n")
-    measured.go_on()
-    refused = measured.go_on("--approve", "--despite", WHY, code=1)
-    assert f"{CANARY} two.ndjson:1" in refused.err  # to whom the command belongs
-    assert "the file names are in job.log" in measured.text()
-    assert "\n  …:1\n" in measured.text()
-    has_no_canary(measured, refused.out)

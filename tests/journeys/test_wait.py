@@ -29,7 +29,7 @@ def test_a_repaired_correction_makes_the_job_wait_for_a_new_decision(sluice, pro
     (directory / "fixed.ndjson").write_text(LINE)
     once_more = sluice("pipeline", "continue", "config.yaml", job)
     assert once_more.code == 0, once_more.err
-    assert "changed: import_wait/…" in once_more.out
+    assert "changed: import_wait/fixed.ndjson" in once_more.out
     assert fhir.total() == 0
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.total() == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.publication import HIDDEN, Count, count
 from tasks.release_report.report.document import (
     Decided,
     Fact,
@@ -18,7 +19,6 @@ from tasks.release_report.report.document import (
     Tiles,
     Value,
 )
-from tasks.shared.publication import HIDDEN, Count, count
 
 JOB: Final = "0b2c4a5e-1111-4222-8333-444455556666"
 MAIDEN: Final = "Patient.extension(http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName).valueString"

@@ -22,6 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from tasks.release_report.page.words import Words, visible
+from tasks.release_report.publication import HIDDEN, Count
 from tasks.release_report.report.document import (
     LEVELS,
     Level,
@@ -32,7 +33,6 @@ from tasks.release_report.report.document import (
     Value,
     sha256,
 )
-from tasks.shared.publication import HIDDEN, Count
 
 HIGH: Final = 40
 """Of the frame of a graph."""

@@ -16,9 +16,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from tasks.release_report.publication import Count
 from tasks.release_report.report.document import Decided, ReleaseReport, ReportFinding, Value
 from tasks.release_report.report.risk import most_of_some
-from tasks.shared.publication import Count
 from tasks.shared.report import Approval
 from tasks.shared.units import human_bytes
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from config.report import Language
 from tasks.release_report.measure.delivery import Measures, digest_of
+from tasks.release_report.publication import HIDDEN, ROUNDED_TO, Count, recipients_k
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import (
     Fact,
@@ -34,7 +35,6 @@ from tasks.release_report.report.outline import SectionRule, section
 from tasks.release_report.report.risk import most_of_some, patients_apart
 from tasks.release_report.report.sections import content, identifying, leaving, query, review
 from tasks.release_report.report.step_files import patients_outside, read_validated
-from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, recipients_k
 from tasks.shared.stop import Stop
 
 _KEPT_SECTIONS: Final = range(4, 14)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tasks.release_report import publication
 from tasks.release_report.measure.kinds import PART, r4_types
 from tasks.release_report.measure.measured import Measured
-from tasks.shared import publication
-from tasks.shared.publication import HIDDEN, Cells, Count, own_name
-from tasks.shared.publication_counts import count_before, least_beside
+from tasks.release_report.publication import HIDDEN, Cells, Count, own_name
+from tasks.release_report.publication_counts import count_before, least_beside
 
 _UNKNOWN: Final = "…"
 """What stands in a path for a part that is data and that few patients have."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.shared.publication import Count
+from tasks.release_report.publication import Count
 from tasks.shared.report import Approval
 
 Level = Literal["stop", "look", "note"]

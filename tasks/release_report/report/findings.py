@@ -14,6 +14,7 @@ from config import Role
 from tasks.release_report.measure.kinds import LEFT
 from tasks.release_report.measure.measured import Path
 from tasks.release_report.measure.numbers import is_text_only
+from tasks.release_report.publication import SOME, Count, flow
 from tasks.release_report.report import changes
 from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.report.disclosure import Disclosure
@@ -21,7 +22,6 @@ from tasks.release_report.report.document import LEVELS, ReportFinding
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import finding
 from tasks.release_report.report.risk import BIRTH, REGION, SEX, below_k, class_sizes
-from tasks.shared.publication import SOME, Count, flow
 
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
 """Types whose towns and streets are no patient's, though a patient may live there."""

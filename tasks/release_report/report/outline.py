@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tasks.release_report.publication import Count
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Level, ReportFinding, ReportSection, Table, Value
 from tasks.release_report.report.facts import ReportFacts
-from tasks.shared.publication import Count
 
 Parts = Iterable[str | Fact | Table]
 """What a section consists of: names of sentences, facts and tables, in their order."""

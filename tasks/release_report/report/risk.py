@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from tasks.release_report.publication import HIDDEN, QUARTILES_FROM, possible_range
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import Parts, fact, table
-from tasks.shared.publication import HIDDEN, QUARTILES_FROM, possible_range
 
 BIRTH: Final = "Patient.birthDate"
 SEX: Final = "Patient.gender"

@@ -16,7 +16,6 @@ import msgspec
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import BundlePatient, Owned, read_owned
-from tasks.shared.publication import people
 
 ERRORS: Final = frozenset({"error", "fatal"})
 _SEVERITIES: Final = ("fatal", "error", "warning", "information")
@@ -232,17 +231,17 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
         complete = ended and last <= others.last and matches <= others.matches
         return set() if complete else {*missing, ""} & self.pages.keys()
 
-    def warnings(self, k: int) -> list[str]:
-        """Return warnings for a person, one sentence each; counts as they may be published."""
+    def warnings(self) -> list[str]:
+        """Return warnings for a person, one sentence each."""
         found: list[str] = []
         if self.outcomes:
-            shown = ", ".join(f"{name}: {people(count, k)}" for name, count in sorted(self.outcomes.items()))
+            shown = ", ".join(f"{name}: {count:,}" for name, count in sorted(self.outcomes.items()))
             found.append(
                 f"the source holds OperationOutcomes ({shown}); a server writes them if it could not return everything"
             )
         if self.deletions:
             found.append(
-                f"the source holds deletions ({people(self.deletions, k)} entries); nothing is deleted in the job or "
+                f"the source holds deletions ({self.deletions:,} entries); nothing is deleted in the job or "
                 "at the destination"
             )
         return found

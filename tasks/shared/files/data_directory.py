@@ -134,19 +134,6 @@ def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]
     return (f"left alone in {directory.name}/, because it is not data: {', '.join(as_shown(shown))}",)
 
 
-def file_names(directories: Iterable[Path]) -> list[str]:
-    """Return the paths of all files in these directories, data or not, each with the name of its directory first.
-
-    For texts that must not contain them. Unreadable directories are left out.
-    """
-    return [
-        Path(folder, name).relative_to(directory.parent).as_posix()
-        for directory in dict.fromkeys(directories)
-        for folder, _, names in os.walk(directory)
-        for name in names
-    ]
-
-
 def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:
     """Return the first ``most`` names and the number of others; names with control characters in ASCII form."""
     every = [name if name.isprintable() else ascii(name) for name in names]

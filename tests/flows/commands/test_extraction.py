@@ -95,15 +95,12 @@ class TestList:
         assert head.split() == ["EXTRACTION", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
         assert line.split() == [job, "RUNNING_PROCESS_BATCH", "normal"]
 
-    @pytest.mark.parametrize(("k", "said"), [("5", " 5 patients"), ("11", "fewer than 11 patients")])
-    def test_a_cohort_is_said_as_report_k_has_it(
-        self, server: PatientExtraction, job: str, capsys, k: str, said: str
-    ) -> None:
+    def test_the_size_of_a_cohort_is_shown(self, server: PatientExtraction, job: str, capsys) -> None:
         size = {"url": "cohortSize", "valueInteger": 7}
         server.tasks[job]["extension"] = [{"url": "torch-job-progress", "extension": [size]}]
         for command in (["list", "config.yaml"], ["show", "config.yaml", job]):
-            assert run(["extraction", *command, "--set", f"report.k={k}"]) == 0
-            assert said in capsys.readouterr().out
+            assert run(["extraction", *command]) == 0
+            assert "cohort of 7 patients" in capsys.readouterr().out
 
     def test_json_is_a_list_whose_keys_are_never_left_out(self, server: PatientExtraction, job: str, capsys) -> None:
         assert run(["extraction", "list", "config.yaml", "--json"]) == 0

@@ -423,7 +423,7 @@ class TestCompanions:
         assert result.details["cohort_patients"] == 3
         assert "CANARY" not in json.dumps(result.result())
         assert result.warnings == (
-            "the server counts more patients than the files hold Bundles",
+            "the server counts 2 patients in the result, the files hold 1 Bundle",
             "the extraction server reports issues: 1 WARNING; see extraction/manifest.json",
         )
 

@@ -124,18 +124,18 @@ def test_deployed_spellings_are_known_and_an_unknown_key_is_other_and_never_drop
     assert found["resource_exclusions"] == {"Patients": {"Consent": 40, "Must-Have": 6, "(other)": 12}}
     assert found["median_seconds"] == {"CONSENT_FETCH": 1.5, "COPY_REDACT": 0.02, "(other)": 0.5}
     assert (found["cohort_query_seconds"], found["other_diagnostics"]) == (1.25, 1)
-    told = left_out(result, 5)
+    told = left_out(result)
     assert told == {
-        "patients CONSENT": "30",
-        "patients DIRECT_LOAD": "fewer than 5",
-        "patients (other)": "10",
-        "resources Consent": "40",
-        "resources Must-Have": "5",
-        "resources (other)": "10",
+        "patients CONSENT": 30,
+        "patients DIRECT_LOAD": 2,
+        "patients (other)": 8,
+        "resources Consent": 40,
+        "resources Must-Have": 6,
+        "resources (other)": 12,
     }
     assert "CANARY" not in json.dumps([found, told])
     line = StepReport(left_out=told).summary()
-    assert line.startswith("left out: patients CONSENT 30, patients DIRECT_LOAD fewer than 5, ")
+    assert line.startswith("left out: patients CONSENT 30, patients DIRECT_LOAD 2, ")
 
 
 def test_reports_are_the_urls_of_the_three_extensions() -> None:

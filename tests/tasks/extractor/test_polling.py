@@ -241,7 +241,7 @@ def test_progress_comes_from_the_task_with_the_fraction_of_the_contract(tmp_path
     run.run()
     assert (None, (3 + 1 / 5 + 4 / 5) / 10) in [(None, fraction) for _, fraction in seen]
     message = next(text for text, fraction in seen if fraction)
-    assert message == "extracting: 3/10 batches, cohort of about 4,200 patients, 1 in DIRECT_LOAD, 1 in COPY_REDACT"
+    assert message == "extracting: 3/10 batches, cohort of 4,200 patients, 1 in DIRECT_LOAD, 1 in COPY_REDACT"
 
 
 def watch(run: ExtractorJob) -> list[tuple[str | None, float | None]]:
@@ -263,7 +263,7 @@ def test_without_a_task_progress_comes_from_the_diagnostics(tmp_path: Path) -> N
     run = job(tmp_path, running(text), running(text), manifest(FILE))
     seen = watch(run)
     run.run()
-    assert seen[0] == ("extracting: RUNNING_PROCESS_BATCH, 40%, cohort of about 1,235 patients", 0.4)
+    assert seen[0] == ("extracting: RUNNING_PROCESS_BATCH, 40%, cohort of 1,234 patients", 0.4)
 
 
 class TestNothingMoves:

@@ -46,7 +46,7 @@ def test_resources_without_provenance_are_counted_by_type_and_the_others_routed(
     assert ids(job, "Labor") == ["one"]
     assert result.resources_in == 3
     assert result.details["unrouted"] == {"Encounter": 1, "Observation": 1}
-    assert result.warnings == ("resources that belong to no group: fewer than 5 (their types are in the log)",)
+    assert result.warnings == ("resources that belong to no group: Encounter 1, Observation 1",)
     assert result.details["routed_by"] == "Provenance"
 
 
@@ -76,7 +76,7 @@ def test_core_is_first_and_routed_by_all_provenances_of_its_file(
     assert ids(job, "Medikation") == ["m1", "m2"]
     assert result.details["repeated"] == 1
     assert [warning.partition(":")[0] for warning in result.warnings] == [
-        "fewer than 5 times a resource of a group had the type and id of an earlier one"
+        "resources of a group with the type and id of an earlier one"
     ]
 
 
@@ -88,8 +88,7 @@ def test_of_resources_with_one_type_and_id_the_first_is_kept_and_the_rest_report
     result = job.run(service.url)
     assert job.tables()["Patient.csv"] == b"id,gender\np,female\n"
     assert any(
-        warning.startswith("fewer than 5 times a resource") and "the first one" in warning
-        for warning in result.warnings
+        warning.startswith("resources of a group with") and "the first one" in warning for warning in result.warnings
     )
 
 
@@ -165,9 +164,7 @@ def test_groups_without_a_view_take_their_resources_with_them(tmp_path: Path, se
     result = job.run(service.url)
     assert result.details["left_out"] == {"Encounter": 1}
     assert result.details["unrouted"] == {}
-    assert result.warnings == (
-        "resources that belong only to groups that get no CSV: fewer than 5 (their types are in the log)",
-    )
+    assert result.warnings == ("resources that belong only to groups that get no CSV: Encounter 1",)
 
 
 def test_a_view_gets_resources_of_its_own_type_only(job: FlatteningJob, service: FakeFlattening) -> None:
@@ -273,4 +270,4 @@ def test_a_resource_without_an_id_is_not_lost(tmp_path: Path, service: FakeFlatt
     )
     result = job.run(service.url)
     assert len(ids(job, "Patient")) == 2
-    assert "fewer than 5 resources had no id; they got one derived from content and position" in result.warnings
+    assert "resources without an id: 2; they got one derived from content and position" in result.warnings

@@ -51,8 +51,8 @@ def test_without_the_size_of_the_content_there_is_no_rate() -> None:
 
 
 def test_the_line_of_a_step_says_what_still_identifies_persons() -> None:
-    left = StepReport(files=2, identifying={"Patient.name.family": "5 patients", "Patient.photo.data": "5 patients"},
-                      kept_identifiers={"Patient.identifier.value": "5 patients"})  # fmt: skip
+    left = StepReport(files=2, identifying={"Patient.name.family": "5 lines", "Patient.photo.data": "5 lines"},
+                      kept_identifiers={"Patient.identifier.value": "5 lines"})  # fmt: skip
     line = "2 files, still identifying: Patient.name.family and more (1), kept: Patient.identifier.value"
     assert left.summary() == line
     assert StepReport.model_validate_json(left.label()) == left

@@ -7,13 +7,13 @@ from typing import Final
 
 from tasks.release_report.measure.measured import Codes, Dates, Values
 from tasks.release_report.measure.numbers import TEXT_ONLY, is_text_only
+from tasks.release_report.publication import Count, over_time, span
 from tasks.release_report.report.completeness import FILLED, attributes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
-from tasks.shared.publication import Count, over_time, span
 
 TOP: Final = 8
 """Codes of an element that are shown (section 10)."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from config import Role
 from tasks.release_report.measure.measured import Measured, Path, Values
 from tasks.release_report.measure.spoken import Spoken, is_of_person
+from tasks.release_report.publication import HIDDEN, NONE
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Table, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import code_of_path, kind_word
 from tasks.release_report.report.outline import FINDINGS, TABLES, Parts, fact, table
-from tasks.shared.publication import HIDDEN, NONE
 
 ID_KINDS = ("hashed", "uuid", "sequential", "other")
 PRECISIONS = TABLES["date_precision"].columns[1:]

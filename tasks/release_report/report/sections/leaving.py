@@ -7,14 +7,14 @@ from typing import Any
 
 from config import Role
 from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.publication import HIDDEN, cells, flow
+from tasks.release_report.publication_counts import by_type, parted
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, ReportSection, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
 from tasks.release_report.report.sections.query import CONSENT, checked_or, numbers_of
-from tasks.shared.publication import HIDDEN, cells, flow
-from tasks.shared.publication_counts import by_type, parted
 
 MOST_FILES = 30
 """Files that are shown one by one."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import Role
+from tasks.release_report.publication import HIDDEN, NONE, count
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.query import EffectiveQuery
-from tasks.shared.publication import HIDDEN, NONE, count
 
 CONSENT = "CONSENT"
 """What the extraction server calls the reason that a patient has not consented."""

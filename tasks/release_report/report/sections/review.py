@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from config import Role, has_role
 from tasks.release_report.measure.cells import Bounds, Cell
+from tasks.release_report.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import ReportFinding, ReportSection, Value
 from tasks.release_report.report.facts import OTHERS, UNRECORDED, ReportFacts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.sections.query import consent_not_checked
-from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.release_report.page.page import LARGEST, html
 from tasks.release_report.page.words import Words
+from tasks.release_report.publication import Count, count
 from tasks.release_report.report.document import (
     LEVELS,
     Fact,
@@ -21,7 +22,6 @@ from tasks.release_report.report.document import (
     Tiles,
     sha256,
 )
-from tasks.shared.publication import Count, count
 from tests.peers import release_report as reports
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

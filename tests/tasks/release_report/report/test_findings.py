@@ -24,6 +24,7 @@ from tasks.release_report.measure.measured import (
 )
 from tasks.release_report.page.page import html
 from tasks.release_report.page.words import Words
+from tasks.release_report.publication import ALL, SOME, Count
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReleaseReport, ReportFinding
 from tasks.release_report.report.facts import (
@@ -35,7 +36,6 @@ from tasks.release_report.report.facts import (
     is_private,
 )
 from tasks.release_report.report.query import CONSENT, AskedAttribute, Criterion, EffectiveQuery, QueryGroup
-from tasks.shared.publication import ALL, SOME, Count
 from tasks.shared.report import StepReport
 from tests.tasks.release_report.report.population import QUERY, facts, population
 from tests.tasks.release_report.report.reporting import facts_in, section_of, table_of

@@ -16,9 +16,9 @@ import pytest
 from tasks.release_report.measure.kinds import TABLE, named
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.measure.originals import parts
+from tasks.release_report.publication import count
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReportFinding
-from tasks.shared.publication import count
 from tests.tasks.release_report.measure.test_kinds import nested, split
 from tests.tasks.release_report.report.reporting import bundle, measures_of, write_lines
 from tests.tasks.release_report.report.test_findings import SIZE, clean

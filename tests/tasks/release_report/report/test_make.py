@@ -14,12 +14,12 @@ import pytest
 from config.report import ReportConfig
 from flows.reports.short_form import short
 from tasks.release_report.page.page import html
+from tasks.release_report.publication import HIDDEN, Count
 from tasks.release_report.report.document import ReleaseReport
 from tasks.release_report.report.facts import Corrected
 from tasks.release_report.report.findings import TERMS
 from tasks.release_report.report.query import element_of, read_query
 from tasks.release_report.report.step_files import read_rules
-from tasks.shared.publication import HIDDEN, Count
 from tasks.shared.report import StepReport
 from tests.peers import release_report as reports
 from tests.tasks.release_report.report.reporting import (

@@ -16,13 +16,13 @@ from dataclasses import replace
 import pytest
 
 from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, possible_range, technical
+from tasks.release_report.publication_counts import least_beside
 from tasks.release_report.report.build import KeptFigures, build
 from tasks.release_report.report.document import ReleaseReport, Table, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.risk import below_k, class_sizes, size_bands
 from tasks.release_report.report.sections.leaving import split
-from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, possible_range, technical
-from tasks.shared.publication_counts import least_beside
 from tests.tasks.release_report.report.attacker import Puzzle
 from tests.tasks.release_report.report.population import ODD, SPANS, Population, facts, person, population, quarter_of
 from tests.tasks.release_report.report.reporting import section_of

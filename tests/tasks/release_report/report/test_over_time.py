@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.release_report.measure.measured import Dates, Measured
+from tasks.release_report.publication import Count
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import Value
-from tasks.shared.publication import Count
 from tests.tasks.release_report.report.population import dates, facts, population
 from tests.tasks.release_report.report.reporting import section_of
 

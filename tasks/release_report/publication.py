@@ -1,6 +1,6 @@
 """Publication rules: numbers of patients that others may read (document 5, rules of publication R1 to R11).
 
-All pages, logs and records use this module for small numbers and for quotes from the data. Its functions take exact
+The release report uses this module for small numbers and for quotes from the data. Its functions take exact
 numbers of patients, as a measuring pass or a service counts them, and return publishable values: ``Count``, cells,
 texts. Their results never determine a number of patients from 1 to ``k`` - 1 (promise 1), not even for a reader who has
 the number of all patients, all categories, and these functions.
@@ -129,21 +129,6 @@ def count_of_text(patients: int, k: int, *, of: int, asked: bool = False, rounde
     return said
 
 
-def people(patients: int, k: int) -> str:
-    """Return a count of patients or of their data as text: "none", "fewer than ``k``", or rounded to 5 and never below
-    ``k``."""
-    return words(count(patients, k))
-
-
-def words(said: Count) -> str:
-    """Return a count in English, for logs and terminals; the page uses other words."""
-    if said.word == "fewer":
-        return f"fewer than {said.number}"
-    if said.word == "all_but_fewer":
-        return f"all but fewer than {said.number}"
-    return said.word if said.number is None else f"{said.number:,}"
-
-
 def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
     """Return the number of all patients (R6): exact from ``k`` on, rounded in the recipient's copy."""
     return count(patients, k) if recipient or not enough(patients, k) else patients
@@ -256,14 +241,6 @@ def flow(
     return said
 
 
-def counted_otherwise(expected: int, found: int, k: int) -> str:
-    """R6: that a server counts other patients than its files hold Bundles; how many only where they differ by ``k``."""
-    said = flow(found, [("", expected)], k)[""]
-    if said is None:
-        return f"the server counts {'more' if expected > found else 'fewer'} patients than the files hold Bundles"
-    return f"the server counts {words(said)} patients in the result, the files hold {found:,} Bundles"
-
-
 def text(value: str, patients: int, k: int) -> str | None:
     """R7: a text from the data, as far as ``k`` patients share it in this spelling; else ``None``."""
     return value if patients >= k and printable(value) else None
@@ -291,41 +268,12 @@ def without_numbers(sentence: str) -> str:
 _OWN: Final = re.compile(
     r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?|ledger|events|\d+-[a-z]+)\.(?:ndjson|csv|parquet)(?:\.zst)?)?"
 )
-_NDJSON: Final = re.compile(
-    r"(?:(?<=/)|(?<=: )|(?<=, )|(?<=\n  )|(?<=['\"]))[^\n/:,;'\"*()]{1,60}\.ndjson(?:\.(?:zst|gz))?(?![\w-])"
-    r"|[^\s/:,;'\"*()]+\.ndjson(?:\.(?:zst|gz))?(?![\w-])",
-    re.IGNORECASE,
-)
-"""Matches certain names of data files; spaces are allowed only if the beginning is certain, too."""
 
 
 def own_name(name: str) -> bool:
     """Return whether a file, or a folder of the job, is named as the pipeline and the extraction server call them, and
     not by a person."""
     return _OWN.fullmatch(name) is not None
-
-
-def without_names(sentence: str, paths: Iterable[str]) -> str:
-    """Return an error or a warning without file names (R7): the number of patients that share a name is unknown here.
-
-    ``paths`` are the files it may name, below a directory of ours. Other names of NDJSON files, for example of files
-    that were not imported, are removed too. The log of the job has the original sentence.
-    """
-    spelled: set[str] = set()
-    stems: set[str] = set()
-    for path in paths:
-        *folders, name = path.split("/")[1:] or [path]
-        if not own_name(name):
-            spelled |= {one if "." in one else f"/{one}" for one in (name, ascii(name)[1:-1])}
-            stems.add(re.split(r"\.(?:ndjson|csv|parquet|json)\b", name, maxsplit=1, flags=re.IGNORECASE)[0])
-        spelled |= {f"{folder}/" for folder in folders}
-    for one in sorted(filter(sentence.__contains__, spelled), key=len, reverse=True):
-        beside = ("/" if one.startswith("/") else "", "/" if one.endswith("/") else "")
-        sentence = sentence.replace(one, f"{beside[0]}{LEFT_OUT}{beside[1]}")
-    for stem in sorted(filter(sentence.__contains__, stems - {""}), key=len, reverse=True):
-        # Not before a dot in a sentence: ``Patient`` begins a path of FHIR there.
-        sentence = re.sub(rf"(?<=/){re.escape(stem)}(?=[._-]\w)|(?<=[:,] ){re.escape(stem)}(?=,|$)", LEFT_OUT, sentence)
-    return _NDJSON.sub(lambda found: found[0] if own_name(found[0]) else LEFT_OUT, sentence)
 
 
 def two_digits(value: float) -> float:

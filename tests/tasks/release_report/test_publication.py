@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.publication import (
+from tasks.release_report.publication import (
     ALL,
     NONE,
     SOME,
@@ -23,12 +23,10 @@ from tasks.shared.publication import (
     cells,
     count,
     count_of_text,
-    counted_otherwise,
     enough,
     everybody,
     flow,
     over_time,
-    people,
     quartiles,
     recipients_k,
     share,
@@ -36,10 +34,9 @@ from tasks.shared.publication import (
     technical,
     text,
     texts,
-    without_names,
     without_numbers,
 )
-from tasks.shared.publication_counts import by_type, details, parted
+from tasks.release_report.publication_counts import by_type, parted
 
 
 def fewer(k: int) -> Count:
@@ -362,85 +359,7 @@ def test_r11_all_is_said_of_a_code_that_was_asked_for_or_of_many_patients() -> N
     assert count_of_text(7, 5, of=20) == about(5)
 
 
-def test_details_of_a_step_are_said_by_the_rules() -> None:
-    said = details(
-        {
-            "cohort_patients": 43, "final_patients": 40, "content_bytes": 3, "requests": 2,
-            "patient_exclusions": {"CONSENT": 2, "DIRECT_LOAD": 1, "CASCADING_DELETE": 0},
-            "resource_exclusions": {"Diagnosis": {"Must-Have": 3, "Consent": 18}},
-            "groups": [{"group": "Labor", "file": "Labor.csv", "rows": 3, "columns": 4, "resources": 12}],
-            "failed": {"not-known": 1}, "own_rules": True, "residual_identifiers": "none",
-        },
-        5,
-        {"Diagnosis", "Labor"},
-    )  # fmt: skip
-    assert said == {
-        "cohort_patients": "withheld", "final_patients": 40, "content_bytes": 3, "requests": 2,
-        "patient_exclusions": {"together": "fewer than 5"},
-        "resource_exclusions": {"Diagnosis": {"Must-Have": "fewer than 5", "Consent": "20"}},
-        "groups": [{"group": "Labor", "file": "Labor.csv", "rows": "fewer than 5", "columns": 4, "resources": "10"}],
-        "failed": {"not-known": "fewer than 5"}, "own_rules": True, "residual_identifiers": "none",
-    }  # fmt: skip
-    assert details({"cohort_patients": 40, "final_patients": 40}, 5)["cohort_patients"] == 40
-    assert details({"cohort_patients": 3}, 5)["cohort_patients"] == "fewer than 5"
-
-
-def test_r1_types_that_the_report_does_not_print_are_other_types() -> None:
-    counted = {
-        "types": {"Patient": 30, "Procedure": 1000, "Condition": 12}, "unrouted": {"Procedure": 1000},
-        "resource_exclusions": {"A": {"Consent": 2}, "B": {"Consent": 9}, "Patient": {"Consent": 6}},
-        "groups": [{"group": "Eingriffe", "file": "Procedure.csv", "rows": 1000, "bytes": 9, "x": 1}],
-    }  # fmt: skip
-    assert details(counted, 5, {"Patient"}) == {
-        "types": {"Patient": "30", "other types": "1,010"}, "unrouted": {"other types": "1,000"},
-        "resource_exclusions": {"Patient": {"Consent": "5"}, "other types": {"Consent": "10"}},
-        "groups": [{"group": "Eingriffe", "file": "Procedure.csv", "x": 1}],
-    }  # fmt: skip
-    assert details({"types": {"Procedure": 1000}}, 5) == {"types": {"other types": "1,000"}}
-
-
-@pytest.mark.parametrize(
-    ("sentence", "said"),
-    [
-        ("/jobs/1/import/Anna Meier.ndjson:17", "/jobs/1/import/…:17"),
-        (
-            "left alone in import_wait/: Meier.pdf, core.ndjson, NOTES",
-            "left alone in import_wait/: …, core.ndjson, NOTES",
-        ),
-        ("consent: Meier_consent, b", "consent: …, b"),
-        ("not imported: Nobody Knows.NDJSON.zst (empty)", "not imported: … (empty)"),
-        ("they are called *.ndjson or *.ndjson.zst", "they are called *.ndjson or *.ndjson.zst"),
-        ("validation/batch-3.ndjson.zst:2 Patient.name.family", "validation/batch-3.ndjson.zst:2 Patient.name.family"),
-        ("/data/Station Meier/a.b/x: no space", "/data/…/a.b/…: no space"),
-    ],
-)
-def test_r7_a_sentence_of_a_step_is_said_without_names_of_files(sentence: str, said: str) -> None:
-    names = [
-        "Anna Meier.ndjson",
-        "Meier.pdf",
-        "core.ndjson",
-        "Meier_consent.ndjson",
-        "Patient.ndjson",
-        "Station Meier/x",
-    ]
-    assert without_names(sentence, [f"import/{name}" for name in names]) == said
-
-
-def test_a_server_that_counts_otherwise_is_quoted_where_the_difference_is_not_small() -> None:
-    assert counted_otherwise(50, 40, 5) == "the server counts 50 patients in the result, the files hold 40 Bundles"
-    assert counted_otherwise(41, 40, 5) == "the server counts more patients than the files hold Bundles"
-    assert counted_otherwise(39, 40, 5) == "the server counts fewer patients than the files hold Bundles"
-
-
 def test_numbers_in_a_sentence_of_a_step_are_left_out() -> None:
     said = "the server counts 12 patients, the files hold 1,011 Bundles (R4, file-1.ndjson, 3.5)"
     assert without_numbers(said) == "the server counts … patients, the files hold … Bundles (R4, file-1.ndjson, …)"
-    assert people(3, 5) == "fewer than 5"
-    assert without_numbers(f"{people(3, 5)} resources had no id") == "… resources had no id"
-
-
-def test_r1_resources_of_which_something_was_odd_may_each_be_a_patients() -> None:
-    odd = {"split_bundles": 1, "issues": 4, "repeated": 12, "collapsed": 0}
-    assert details(odd, 5) == {
-        "split_bundles": "fewer than 5", "issues": "fewer than 5", "repeated": "10", "collapsed": "none",
-    }  # fmt: skip
+    assert without_numbers("3 resources had no id") == "… resources had no id"
