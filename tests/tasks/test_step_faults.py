@@ -1,6 +1,6 @@
 """Every step when its service or the network misbehaves, and what is told of it (document 3 §1).
 
-What only one of them does stands beside its other tests.
+What only one of them does beyond this stands beside its other tests.
 """
 
 from __future__ import annotations
@@ -220,6 +220,32 @@ def test_a_stop_ends_the_step_and_another_run_goes_on(scene: Scene) -> None:
     with pytest.raises(Stopped):
         scene.run(scene.service.url)
     scene.then_completes()
+
+
+@over("flattening")
+def test_a_500_of_the_flattening_is_asked_once_more_and_then_terminal(scene: Scene) -> None:
+    scene.goes_wrong(Reply(500, OUTCOME))
+    error = scene.fails(ServiceError)
+    assert (error.exit_code, error.reference) == (1, "flattening-failed")
+    assert len(scene.tries()) == 2
+    assert "batch_size_mb" in (error.hint or "")
+    scene.then_completes()
+
+
+@over("flattening")
+def test_a_timeout_of_the_flattening_is_not_asked_again(scene: Scene) -> None:
+    scene.goes_wrong(Reply(stall=True))
+    error = scene.fails(SluiceError, services={"flattening": {"timeout": "200ms"}})
+    assert error.reference == "flattening-timeout"
+    assert len(scene.tries()) == 1
+    scene.then_completes()
+
+
+@over("direct load")
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_conflict_at_a_fhir_server_is_transient(scene: Scene, status: int) -> None:
+    scene.goes_wrong(Reply(status, outcome(issue(code="conflict"))), times=2)
+    scene.completes()
 
 
 def quoting(seen: SeenRequest) -> str:
