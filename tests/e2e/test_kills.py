@@ -1,4 +1,4 @@
-"""A whole job whose process is killed with ``kill -9`` in the middle of each step goes on, and ends as if it had not been.
+"""A job whose process is killed with ``kill -9`` in the middle of each step ends as an undisturbed one.
 
 ``tests/tasks/test_step_kills.py`` kills single steps, at more moments.
 """

@@ -49,30 +49,3 @@ def made(facts: ReportFacts, findings: Sequence[ReportFinding] = ()) -> Copies:
         files=facts.files,
     )  # fmt: skip
     return Copies(report, report.model_copy(update={"recipient": True, "k": 11}))
-
-
-HANGING = """
-import sys, time
-from pathlib import Path
-import tasks.release_report.report.build as maker
-def hang(*_):
-    Path(sys.argv[1]).touch()
-    time.sleep(600)
-maker.make = hang
-from flows.run import main
-main(sys.argv[2:])
-"""
-"""A command in whose process a release report is never done: it touches the file of its first argument, and hangs."""
-
-SLOW = """
-import sys, time
-from tasks.release_report.measure.measure import _Reader
-line = _Reader._line
-def slow(*arguments):
-    time.sleep(0.1)
-    line(*arguments)
-_Reader._line = slow
-from flows.run import main
-sys.exit(main(sys.argv[1:]))
-"""
-"""A command in whose process each line that a release report measures takes a tenth of a second."""

@@ -1,4 +1,4 @@
-"""Answers that made a step fail are kept for a person (document 3 §1); that they hold no secret: ``test_step_faults``."""
+"""Answers that made a step fail are kept for a person (document 3 §1)."""
 
 from __future__ import annotations
 
