@@ -44,7 +44,7 @@ class ReportConfig(ConfigBlock):
         "job with either",
     )
     k: Integer = Field(
-        5, ge=3, description="Patient counts below this are never shown as numbers where others can read them"
+        5, ge=3, description="Patient counts below this are not shown as numbers in the release report"
     )
     language: Annotated[Language, KeyKind.CHOICE, BeforeValidator(one_of(Language))] = Field(
         Language.EN, description="Language of the report page, its short form and the release form: `en` or `de`"
