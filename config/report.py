@@ -43,9 +43,7 @@ class ReportConfig(ConfigBlock):
         description="Make the release report: before each `wait`, before data leave without one, and at the end of a "
         "job with either",
     )
-    k: Integer = Field(
-        5, ge=3, description="Patient counts below this are not shown as numbers in the release report"
-    )
+    k: Integer = Field(5, ge=3, description="Patient counts below this are not shown as numbers in the release report")
     language: Annotated[Language, KeyKind.CHOICE, BeforeValidator(one_of(Language))] = Field(
         Language.EN, description="Language of the report page, its short form and the release form: `en` or `de`"
     )
