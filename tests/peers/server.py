@@ -100,7 +100,7 @@ class Loopback:
         self.connections = 0
         self.refuses: Callable[[SeenRequest], bool] = lambda _: False
         """Asked between the head of a request and its body: whether to reset the connection there."""
-        self.sent: Callable[[SeenRequest], object] = lambda _: None
+        self.after: Callable[[SeenRequest], object] = lambda _: None
         """Called when the answer to a request is on its way."""
         self.drips: Callable[[SeenRequest], Drip | None] = lambda _: None
         """Asked at the same moment: whether the answer, or the reading, is to have no end."""
@@ -172,7 +172,7 @@ class Loopback:
                     if len(seen.body) < length:
                         return
                     goes_on = self._send_answer(sock, seen, self.handle(seen))
-                    self.sent(seen)
+                    self.after(seen)
                     if not goes_on:
                         return
         except (OSError, ValueError):  # the client went away, or we reset the connection

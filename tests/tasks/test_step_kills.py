@@ -44,14 +44,14 @@ def kill(name: str, place: StepPlace, service: ScriptedServer, moment: str) -> N
     if moment == "before the request":
         service.script = killed
     if moment == "after the answer":
-        service.sent = answered
+        service.after = answered
     rename = moment if "rename" in moment else ""
     child = start(name, place.directory, service.url, rename, 2)
     started.set_result(child)
     _, err = child.communicate(timeout=120)
     assert child.returncode == -signal.SIGKILL, err
     wait_until(lambda: service.connected == 0)
-    service.script, service.sent = None, lambda _: None
+    service.script, service.after = None, lambda _: None
 
 
 @pytest.mark.parametrize(
