@@ -3,7 +3,7 @@
 Each command's wall seconds and the CPU seconds of all processes that work for it, its Prefect server among them, beside
 the targets of the performance page. The limits are the start of the interpreter and the import of Prefect. The smallest
 of ``--runs`` counts: a busy machine only adds, and the first run leaves byte code beside the sources, as an installed
-program has it. ``--beside DIR`` measures the sources in another directory in turns.
+program has it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGETS = {
     "import prefect": ANY,
     "--help": Spent(0.4, 0),
     "config check": Spent(0.4, 0),
-    "start, first with this Prefect": Spent(10, 0),
+    "start, first with this Prefect": Spent(12, 0),
     "start, fresh jobs directory": Spent(3.5, 4.6),
     "start, used jobs directory": Spent(3.5, 4.6),
     "job list, no server": Spent(2.6, 0),
@@ -79,13 +79,13 @@ def _living(parent: int) -> Iterator[float]:
             yield from _living(int(entry.name))
 
 
-class Tree:
-    """Sources that are measured, in a scratch directory of their own."""
+class Commands:
+    """Commands in a scratch directory of their own, and the smallest figures of each."""
 
-    def __init__(self, sources: Path, scratch: Path) -> None:
+    def __init__(self, scratch: Path) -> None:
         left_out = ("APP_", "PREFECT_", "PYTHONDONTWRITEBYTECODE")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
-        self.environment |= {"PYTHONPATH": str(sources), "PREFECT_HOME": str(scratch)}
+        self.environment |= {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(scratch)}
         self.scratch = scratch
         self.best: dict[str, Spent] = {}
         (scratch / "data").mkdir()
@@ -141,7 +141,6 @@ class Tree:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this bench."""
     parser.add_argument("--runs", type=int, default=3, help="how often each is measured [default: 3]")
-    parser.add_argument("--beside", type=Path, metavar="DIR", help="sources that are measured in turns")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -149,17 +148,11 @@ def main(args: argparse.Namespace) -> None:
     # Servers that outlive their command become children of this process, so that their CPU is known.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory() as scratch:
-        trees = []
-        for number, sources in enumerate([args.beside, ROOT] if args.beside else [ROOT]):
-            place = Path(scratch, str(number))
-            place.mkdir()
-            trees.append(Tree(sources.absolute(), place))
+        commands = Commands(Path(scratch))
         for turn in range(args.runs):
-            for tree in trees:
-                tree.measure(turn)
-    heads = ["beside", "here"][-len(trees) :]
-    print(f"{'':28}" + "".join(f"{name + ': wall s':>15} CPU s" for name in heads))
+            commands.measure(turn)
+    print(f"{'':32} wall s  CPU s")
     for name, target in TARGETS.items():
-        figures = "".join(f"{tree.best[name].wall:15.2f} {tree.best[name].cpu:5.2f}" for tree in trees)
         said = ", ".join(f"{unit} {limit}" for unit, limit in zip(("wall", "CPU"), target, strict=True) if limit)
-        print(f"{name:28}{figures}   {'target ' + said if said else 'limit'}")
+        found = commands.best[name]
+        print(f"{name:32} {found.wall:6.2f} {found.cpu:6.2f}   {'target ' + said if said else 'limit'}")

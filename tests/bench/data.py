@@ -9,8 +9,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 _NAMES = ("Albers", "Böhm", "Claßen", "Dörfler", "Ehlers", "Fröhlich", "Günther", "Hübner", "Jäger", "Krüger", "Möbius")
 _CODES = ("2345-7", "718-7", "2160-0", "2951-2", "2823-3", "6690-2", "777-3", "1988-5", "4548-4", "2524-7")
 _UCUM = "http://unitsofmeasure.org"
@@ -55,25 +53,6 @@ def as_input(data: Path, job: Path) -> Path:
     job.mkdir(parents=True, exist_ok=True)
     (job / "import").symlink_to(data)
     return job / "import"
-
-
-def one_line(directory: Path, megabytes: float) -> int:
-    """Write one Bundle of that size on one line, with a hundredth of it in memory. Return the bytes."""
-    directory.mkdir(parents=True, exist_ok=True)
-    entries = cycle([line[line.index(b"[") + 1 : line.rindex(b"]")] for line in bundles(min(megabytes / 100, 20))])
-    with (directory / "large.ndjson").open("wb") as file:
-        size = file.write(b'{"resourceType":"Bundle","id":"large","type":"transaction","entry":[' + next(entries))
-        while size < megabytes * 1e6:
-            size += file.write(b"," + next(entries))
-        return size + file.write(b"]}\n")
-
-
-def compress(directory: Path) -> None:
-    """Every file as ``.zst`` instead."""
-    for path in list(directory.iterdir()):
-        with path.open("rb") as plain, path.with_name(f"{path.name}.zst").open("wb") as packed:
-            zstandard.ZstdCompressor(3).copy_stream(plain, packed)
-        path.unlink()
 
 
 def _entry(resource: dict[str, Any]) -> dict[str, Any]:

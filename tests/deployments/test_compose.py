@@ -18,7 +18,6 @@ from deployments.notify import automation
 from flows.engine.outage import BRIDGE
 from flows.engine.server.start import LEASES, LEASES_IN_FILES, QUIET, SERVER
 from flows.job.running.proof import LeaseTimes
-from tests.bench.bench_jobs import FIGURES
 from tests.conftest import ROOT
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -182,11 +181,6 @@ class TestContainersPage:
 
         trigger = AutomationCore.model_validate(automation([])).trigger
         assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
-
-    def test_the_figures_are_those_that_the_bench_prints(self) -> None:
-        page = (ROOT / "docs/sizes.md").read_text(encoding="utf-8")
-        (table,) = re.findall(r"^\| Figure \|.*?\n\|[-|]+\|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
-        assert [row.split("|")[1].strip() for row in table.splitlines()] == list(FIGURES)
 
     def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
         times = LeaseTimes()

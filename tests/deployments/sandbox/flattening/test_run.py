@@ -1,4 +1,4 @@
-"""Whole requests: the bundled data cell by cell, and the speed."""
+"""Whole requests: the bundled data cell by cell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from deployments.sandbox.data import DATA
 from deployments.sandbox.flattening.problem import RequestError, ResourceError, ViewError
 from deployments.sandbox.flattening.run import cached_view_compiler, read_request, run
 from deployments.sandbox.flattening.view import CompiledView
-from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
-from tests.bench.bench_sandbox_flattening import body, library_alone, observations, rate
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
 
 VIEW = {"name": "viewDefinition", "resource": one("id")}
@@ -79,10 +77,6 @@ def test_a_resource_that_cannot_be_read_is_named_by_its_number(resource: bytes) 
     text = parameters(one("id"), [PATIENT["resource"], resource])  # type: ignore[list-item]
     with pytest.raises(RequestError, match=r"resources\[1\]"):
         list(read_request(text).resources())
-
-
-LEAST = 0.7
-"""Slowest allowed ratio to the library alone, with eight paths each; measured: 1.1."""
 
 
 def demo(kind: str) -> Iterator[Any]:
@@ -190,19 +184,3 @@ def test_a_view_that_comes_again_is_not_compiled_again() -> None:
     assert views(first) is not again
     with pytest.raises(ViewError):
         views(b"{}")
-
-
-def test_eight_columns_a_line_a_resource() -> None:
-    request = read_request(parameters(EIGHT_COLUMNS, observations(20)))
-    compiled = CompiledView.of(request.view)
-    (answer,) = run(compiled, request, null_columns=False)
-    assert answer.count(b"\n") == 20
-    assert b'"value":7.50,' in answer
-
-
-@pytest.mark.slow
-def test_it_costs_little_beside_the_library() -> None:
-    """Compare with the library only; the bench tests the target of 5,000 resources per second on a known machine."""
-    content = body(300)
-    as_it_is, alone = zip(*((rate(content), library_alone(content)) for _ in range(3)), strict=True)
-    assert max(as_it_is) >= LEAST * max(alone)

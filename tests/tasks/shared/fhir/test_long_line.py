@@ -344,7 +344,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 from tasks.shared.fhir.long_line import lines_with_long
-from tests.bench.memory import peak
+from tests.bench.measure import peak
 before, entries = peak(), 0
 for _, line in lines_with_long(Path(sys.argv[1]), limit=1 << 20, spool=Path(sys.argv[2])):
     assert line.resource_type == "Bundle" and line.envelope().id == "b-1"
