@@ -218,7 +218,7 @@ def test_what_cannot_be_written_for_a_person_is_said_and_fails_nothing(caplog: p
     assert caplog.messages == ["the table of send is not written: no"]
 
 
-# --- Text that stands there as it is (tests/browser looks at it in a browser). ---
+# --- Text that stands there as it is. ---
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ class TestTheAnswer:
 
 
 class TestTheLook:
-    """Classes of cells for the style sheet; tests/browser checks the look in a browser."""
+    """Classes of cells for the style sheet."""
 
     ROW = (
         "Patient.extension(http://x.example/y).valueString",
