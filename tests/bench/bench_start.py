@@ -79,7 +79,7 @@ def _living(parent: int) -> Iterator[float]:
             yield from _living(int(entry.name))
 
 
-class Commands:
+class TimedCommands:
     """Commands in a scratch directory of their own, and the smallest figures of each."""
 
     def __init__(self, scratch: Path) -> None:
@@ -148,7 +148,7 @@ def main(args: argparse.Namespace) -> None:
     # Servers that outlive their command become children of this process, so that their CPU is known.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory() as scratch:
-        commands = Commands(Path(scratch))
+        commands = TimedCommands(Path(scratch))
         for turn in range(args.runs):
             commands.measure(turn)
     print(f"{'':32} wall s  CPU s")
