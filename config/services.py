@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from config.auth import AuthConfig
 from config.fields import (
@@ -27,7 +27,6 @@ from config.fields import (
     Text,
     Url,
     one_of,
-    problem,
 )
 
 DEFAULT_STALL_TIMEOUT = timedelta(minutes=1)
@@ -50,7 +49,6 @@ class OutputFormat(StrEnum):
     """File format that the flattening step writes."""
 
     CSV = "csv"
-    PARQUET = "parquet"
 
 
 class ResidualIdentifiers(StrEnum):
@@ -162,8 +160,7 @@ class FlatteningConfig(ConfigBlock):
     formats: Annotated[tuple[FormatKey, ...], KeyKind.LIST] = Field(
         (OutputFormat.CSV,),
         min_length=1,
-        description="Output formats: `csv`, and in addition `parquet` "
-        "(needs `pip install -c constraints.txt -e '.[parquet]'`)",
+        description="Output formats: `csv` alone",
     )
     timeout: Duration = Field(
         timedelta(minutes=30),
@@ -175,13 +172,6 @@ class FlatteningConfig(ConfigBlock):
         ge=0,
         description="Memory budget (MiB) of all attribute groups together. 0 selects the default",
     )
-
-    @field_validator("formats")
-    @classmethod
-    def _csv_is_there(cls, value: tuple[OutputFormat, ...]) -> tuple[OutputFormat, ...]:
-        if OutputFormat.CSV not in value:
-            raise problem("invalid-choice", "must contain csv: parquet is made from it", "write [csv, parquet]")
-        return value
 
 
 class TransferConfig(ConfigBlock):

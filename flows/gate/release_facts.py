@@ -23,7 +23,6 @@ from flows.job.job import RunningJob
 from flows.job.steps import Sources
 from tasks import declared
 from tasks.release_report.measure.delivery import Delivery
-from tasks.release_report.measure.tables import PARQUET
 from tasks.release_report.page import files
 from tasks.release_report.report.document import Decided, ReleaseReport
 from tasks.release_report.report.facts import Corrected, Destination, ReportFacts, destination_of
@@ -91,7 +90,6 @@ def delivery_of(job: RunningJob, place: Path, there: Inventory, *, read: Callabl
         base=job.directory.path,
         leaving=[job.directory.path / entry.name for entry in there.entries],
         imported=list(finished_files(job.directory.path / folder)) if folder else [],
-        copies=_copies_in(job, place, there),
         k=job.config.report.k,
         region_prefix=job.config.report.region_prefix,
         largest=job.config.limits.largest_resource,
@@ -113,17 +111,6 @@ def _changed_since(job: RunningJob, place: Path, there: Inventory) -> tuple[str,
         return (f"{place.name}/",)
     names = before.by_name | found.by_name
     return tuple(name for name in sorted(names) if before.by_name.get(name) != found.by_name.get(name))
-
-
-def _copies_in(job: RunningJob, place: Path, there: Inventory) -> frozenset[Path]:
-    """Return the Parquet files that a step made from the CSV files next to them if both are unchanged."""
-    steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
-    before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
-    if before is None:
-        return frozenset()
-    kept = {entry.name for entry in there.below(place.name).entries if before.by_name.get(entry.name) == entry}
-    made = {name for name in kept if name.endswith(PARQUET) and f"{name.removesuffix(PARQUET)}.csv" in kept}
-    return frozenset(job.directory.path / name for name in made)
 
 
 def _corrected(job: RunningJob) -> Iterable[Corrected]:

@@ -2,14 +2,15 @@
 
 What a view promises follows from what it does: without ``forEach`` and ``where`` a row for each resource, with
 ``forEachOrNull`` at least one, with the others any number. Compared are ids, the view's column ``id`` (its path is
-``id``: the plain one, no ``Type/id``). A group gets a resource once, and one without an id got one when it was routed:
-the ids of a batch differ from each other. Rows of a view that has no such column are only counted.
+``id``: the plain one, no ``Type/id``); a resource without one got one when it was routed. Rows of a view that has no
+such column are only counted.
 
 What is held are the ids of one batch, none of the answer's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -67,28 +68,28 @@ class RowsDifferError(Exception):
 
 
 class RowAgreement:
-    """Compares the rows of one answer with the resources of its request, whose ``ids`` differ from each other."""
+    """Compares the rows of one answer with the resources of its request, which have these ``ids``."""
 
     def __init__(self, rule: RowRule, ids: Collection[str]) -> None:
         self._rule = rule
-        self._sent = frozenset(ids)
-        self._left = set(ids)
+        self._sent = Counter(ids)
+        self._found: Counter[str] = Counter()
         self._rows = 0
         self._foreign = 0
 
-    def check_ids(self, ids: Sequence[Any]) -> bool:
-        """Count the decoded ids of some rows; return whether all of them can still be right."""
+    def check_ids(self, ids: Sequence[str | None]) -> bool:
+        """Count the ids of some rows; return whether all of them can still be right."""
         self._rows += len(ids)
         if self._rule.column is not None:
-            texts = [one for one in ids if type(one) is str]
-            self._foreign += len(ids) - sum(map(self._sent.__contains__, texts))
-            self._left.difference_update(texts)
-        return not self._foreign and (self._rule.promise is not Promise.ONE or self._rows <= len(self._sent))
+            known = [one for one in ids if one is not None and one in self._sent]
+            self._foreign += len(ids) - len(known)
+            self._found.update(known)
+        return not self._foreign and (self._rule.promise is not Promise.ONE or self._rows <= self._sent.total())
 
     def end(self) -> int:
         """There are no more rows: of how many resources were they? Raises ``RowsDifferError``."""
-        sent = len(self._sent)
-        found = min(self._rows, sent) if self._rule.column is None else sent - len(self._left)
+        sent = self._sent.total()
+        found = min(self._rows, sent) if self._rule.column is None else (self._found & self._sent).total()
         missing = 0 if self._rule.promise is Promise.ANY else sent - found
         more = self._rows - self._foreign - found if self._rule.promise is Promise.ONE else 0
         if not missing and not self._foreign and not more:
@@ -116,7 +117,7 @@ class AnswerWriter:
     def begin(self) -> None:
         """Forget what was written of an earlier attempt."""
         self.drop()
-        self.rows = RowReader(self._table.shape, self._rule.column)
+        self.rows = RowReader(self._table.columns, self._rule.column)
         self.with_rows = 0
         self.last = b""
         self._right = True

@@ -9,7 +9,7 @@ from typing import Final
 
 from config import PipelineConfig
 from tasks.flattening.answer import Promise, RowAgreement, RowRule, RowsDifferError
-from tasks.flattening.rows import NoRowError, RowReader, Shape
+from tasks.flattening.rows import NoRowError, RowReader
 from tasks.flattening.views import RESOURCE_TYPE
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
@@ -44,15 +44,8 @@ def endpoint(url: str) -> str:
     return f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
 
 
-def metadata(url: str) -> str:
-    """Return the URL of the metadata, which a running service serves."""
-    return f"{url.rstrip('/')}/fhir/metadata"
-
-
 def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[ProbeRequest]:
-    url = service.url or ""
-    yield ProbeRequest("GET", metadata(url), lambda _: None)
-    yield ProbeRequest("POST", endpoint(url), _wrong, _BODY, HEADERS)
+    yield ProbeRequest("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS)
 
 
 PROBE: Final = SyntheticProbe("a flattening service", _exchanges, key="service_url")
@@ -79,14 +72,14 @@ def unlike_rows(status: int, headers: Mapping[str, str]) -> str | None:
 def _wrong(answer: Answer) -> str | None:
     if what := unlike_rows(answer.status, answer.headers):
         return f"answered {answer.status} with {what}"
-    reader = RowReader(Shape(tuple(ROW)), key=0)
+    reader = RowReader(tuple(ROW), key=0)
     agreement = RowAgreement(RowRule(Promise.ONE, 0), ROW.values())
     try:
         reader.read(answer.body)
         agreement.check_ids(reader.ids)
         agreement.end()
-    except NoRowError as problem:
-        return f"answered a row that {problem.what}"
+    except NoRowError:
+        return "answered a row that is no JSON object"
     except RowsDifferError:
         return "did not answer the one row of the resource"
     return "answered a row with keys that are no column" if reader.unknown_keys else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from tasks.flattening.tables import OUTPUT, Tables
 from tasks.flattening.views import GroupView
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.report import StepReport
-
-log = logging.getLogger("sluice.flattening")
 
 
 def result(
@@ -27,11 +24,11 @@ def result(
     """Return the result of a step that read ``files``. ``details["groups"]`` is a flat object for each group."""
     groups = [_row(view, tables, place) for place, view in enumerate(views)]
     return StepReport(
-        files=sum(1 + ("parquet_bytes" in row) for row in groups),
+        files=len(groups),
         resources_in=facts.resources,
         lines_in=facts.lines,
         bytes_in=stored_bytes(files),
-        bytes_out=sum(row["bytes"] + row.get("parquet_bytes", 0) for row in groups),
+        bytes_out=sum(row["bytes"] for row in groups),
         output=OUTPUT,
         warnings=(*warnings, *_warnings(views, tables, facts)),
         details={
@@ -39,7 +36,6 @@ def result(
             "rows": sum(row["rows"] for row in groups),
             "unrouted": dict(sorted(facts.unrouted.items())),
             "left_out": dict(sorted(facts.left_out.items())),
-            "repeated": facts.repeated,
             "routed_by": "profile and type" if facts.fallback else "Provenance",
             "requests": requests,
         },
@@ -54,7 +50,6 @@ def by_type(what: str, counts: Mapping[str, int]) -> str:
 def _row(view: GroupView, tables: Tables, place: int) -> dict[str, Any]:
     counts = tables.account(place).counts
     empty = [column.name for at, column in enumerate(view.columns) if not counts[f"filled {at}"]]
-    parquet = tables.parquet.get(place)
     return {
         "group": view.group_name,
         "file": tables[place].path.name,
@@ -64,7 +59,6 @@ def _row(view: GroupView, tables: Tables, place: int) -> dict[str, Any]:
         "with_rows": counts["with_rows"],
         "batches": counts["batches"],
         "bytes": tables.size(place),
-        **({} if parquet is None else {"parquet_bytes": parquet.bytes}),
         "empty_columns": ", ".join(empty),
     }
 
@@ -76,28 +70,17 @@ def _warnings(views: Sequence[GroupView], tables: Tables, facts: RoutingFacts) -
             "one than before"
         )
     if facts.fallback:
-        yield "the data has no Provenance that names a group: resources were routed by profile and type"
+        yield "no Provenance names a group of some resources: they were routed by profile and type"
     if facts.unrouted:
         yield by_type("resources that belong to no group", facts.unrouted)
     if facts.left_out:
         yield by_type("resources that belong only to groups that get no CSV", facts.left_out)
     if facts.derived_ids:
         yield f"resources without an id: {facts.derived_ids:,}; they got one derived from content and position"
-    if facts.repeated:
-        yield (
-            f"resources of a group with the type and id of an earlier one: {facts.repeated:,}; "
-            "the first one is in the table"
-        )
     for place, view in enumerate(views):
         counts = tables.account(place).counts
         if counts["unknown"]:
             yield (
                 f"group {view.group_name}: the service answered with columns that the view does not have "
                 f"({counts['unknown']:,} of {counts['batches']:,} answers)"
-            )
-        parquet = tables.parquet.get(place)
-        if parquet is not None and parquet.as_text:
-            yield (
-                f"group {view.group_name}: values are not of the type of their column: text in the Parquet file "
-                f"({', '.join(parquet.as_text)})"
             )

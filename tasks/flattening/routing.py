@@ -1,27 +1,24 @@
 """Assign resources to attribute groups (document 3 §5, "Routing").
 
-A resource belongs to the groups whose Provenance names it, each (resource, group) once in a job. The line of a patient
-holds its own Provenances, so it is routed by itself. ``core.ndjson`` is routed by all Provenances of that file; a line
-without any, and what the core file does not name, by those of all files. Both are kept on disk (``routing_index.py``),
-and the second is made only when it is needed.
+A resource belongs to the groups whose Provenance on its own line names it; the Provenances of ``core.ndjson`` serve all
+lines. What is named by none of them, on a line without a Provenance, is routed by type and ``meta.profile``, then by
+type alone where one group has that type.
 
 The ``entity`` of a Provenance names the group, by an identifier of the naming system ``attribute_group``; its
-``target`` the resources (document 3 §2, "Extraction semantics"). Data without any such Provenance is routed by type and
-``meta.profile``, then by type alone where one group has that type.
+``target`` the resources (document 3 §2, "Extraction semantics").
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from tasks.flattening.routing_index import RoutingIndex, RoutingScope
 from tasks.flattening.views import GroupView
 from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.fhir.crtdl_model import AttributeGroup
@@ -49,13 +46,12 @@ Delivery = tuple[int, str, bytes | msgspec.Raw]
 
 class RoutingFacts(msgspec.Struct):
     """Counts of the routing. ``bytes`` is the size of the content; Provenances that name groups are not counted as
-    resources. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type, ``repeated`` are
-    resources that a group has already. ``fallback`` is set if there was no Provenance."""
+    resources. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type. ``fallback`` is set if
+    resources were routed by profile and type."""
 
     lines: int = 0
     bytes: int = 0
     resources: int = 0
-    repeated: int = 0
     derived_ids: int = 0
     fallback: bool = False
     unrouted: dict[str, int] = msgspec.field(default_factory=Counter)
@@ -90,8 +86,8 @@ class Groups:
         return of_type if len(of_type) == 1 else ()
 
 
-Lookup = Callable[[Sequence[Resource]], Iterable[Sequence[int]]]
-"""The places of the groups of each of these resources."""
+Named = dict[str, list[int]]
+"""The places of the groups of a resource, by its ``Type/id``."""
 
 _PART: Final = 1 << 18
 """Bytes of a long line that are looked at together."""
@@ -106,38 +102,51 @@ class Router:
     """
 
     def __init__(
-        self, files: Sequence[Path], groups: Groups, index: RoutingIndex, directory: Path, *, limit: int, stop: Stop,
-        meter: Meter, largest: int = LARGEST_RESOURCE,
-    ) -> None:  # fmt: skip
+        self,
+        files: Sequence[Path],
+        groups: Groups,
+        directory: Path,
+        *,
+        limit: int,
+        stop: Stop,
+        meter: Meter,
+        largest: int = LARGEST_RESOURCE,
+    ) -> None:
         self.facts = RoutingFacts()
         self._files = files
         self._groups = groups
-        self._index = index
         self._directory = directory
         self._limit = limit
         self._largest = largest
         self._stop = stop
         self._meter = meter
-        self._named_by_all: bool | None = None
+        self._by_core: Named = {}
 
     def deliveries(self) -> Iterator[list[Delivery]]:
         """Yield the resources of each line, or part of a long line, with their groups, in the order of the input."""
         for path in self._files:
             before = self.facts.bytes
-            ordinals = 0
-            lookup: Lookup | None = None
-            if base_name(path.name).lower() == CORE and self._enter(RoutingScope.CORE, [path]):
-                lookup = self._by_core
+            if base_name(path.name).lower() == CORE:
+                for number, line in self._lines(path):
+                    for part in self._parts(line):
+                        self._name(self._by_core, _groupings(part, path, number))
+            ordinal = 0
             for number, line in self._lines(path):
                 self.facts.lines += 1
+                named: Named = {}
                 if isinstance(line, LongLine):
                     self.facts.bytes += line.size + 1
-                    ordinals = yield from self._long(line, path, lookup, ordinals)
+                    own = self._name(
+                        named, (one for part in self._parts(line) for one in _groupings(part, path, number))
+                    )
+                    for part in self._parts(line):
+                        resources, _, ordinal = self._resources(part, path, number, ordinal)
+                        yield self._deliver(resources, named, own=own)
                 else:
                     self.facts.bytes += len(line) + 1
-                    resources, own, ordinals = self._resources(line, path, number, ordinals)
-                    if resources:
-                        yield self._deliver(resources, lookup or self._by_line(own))
+                    resources, groupings, ordinal = self._resources(line, path, number, ordinal)
+                    own = self._name(named, groupings)
+                    yield self._deliver(resources, named, own=own)
                 self._meter.within(path, self.facts.bytes - before)
             self._meter.within(path, self.facts.bytes - before, whole=True)
             self._meter.add(files=1)
@@ -147,10 +156,26 @@ class Router:
             self._stop.check()
             yield numbered
 
+    def _parts(self, line: bytes | LongLine) -> Iterator[bytes]:
+        for part in (line,) if isinstance(line, bytes) else line.bundles(_PART):
+            self._stop.check()
+            yield part
+
+    def _name(self, named: Named, groupings: Iterable[Grouping]) -> bool:
+        """Enter the groups of the targets of Provenances; return whether there are any."""
+        found = False
+        for one in groupings:
+            found = True
+            places = self._groups.places(one.groups)
+            for key in one.targets:
+                known = named.setdefault(key, [])
+                known += [place for place in places if place not in known]
+        return found
+
     def _resources(
         self, line: bytes, path: Path, number: int, first: int
     ) -> tuple[Sequence[Resource], list[Grouping], int]:
-        """Return the resources of a line, the groupings of its Provenances, and the next ordinal."""
+        """Return the resources of a line, what its Provenances say of groups, and the next ordinal."""
         part = cut(line, file=path.name, number=number, first=first)
         for rejected in part.rejected:
             raise rejected.error()
@@ -159,91 +184,30 @@ class Router:
         self.facts.resources += len(resources)
         return resources, own, first + part.count
 
-    def _long(
-        self, line: LongLine, path: Path, lookup: Lookup | None, first: int
-    ) -> Generator[list[Delivery], None, int]:
-        if lookup is None:
-            named = False
-            for part in line.bundles(_PART):
-                self._stop.check()
-                named |= self._put(RoutingScope.LINE, _groupings(part, path, line.number))
-            lookup = self._by(RoutingScope.LINE) if named else self._by_line(())
-        for part in line.bundles(_PART):
-            self._stop.check()
-            resources, _, first = self._resources(part, path, line.number, first)
-            yield self._deliver(resources, lookup)
-        self._index.forget(RoutingScope.LINE)
-        return first
+    def _places(self, resource: Resource, named: Named, *, own: bool) -> Sequence[int]:
+        """Return the places of a resource on a line; ``own`` says that the line has Provenances."""
+        found = named.get(resource.key) or self._by_core.get(resource.key)
+        if found is not None or own:
+            return found or ()
+        if not self.facts.fallback:
+            self.facts.fallback = True
+            log.warning("flattening: no Provenance names a group of some resources: routing by profile and type")
+        return self._groups.without_provenance(resource)
 
-    def _by_line(self, own: Iterable[Grouping]) -> Lookup:
-        """Return the routing of the resources of a line, by its own Provenances if it has any."""
-        named: dict[str, list[int]] = {}
-        empty = True
-        for found in own:
-            empty = False
-            places = self._groups.places(found.groups)
-            for key in found.targets:
-                known = named.setdefault(key, [])
-                known += [place for place in places if place not in known]
-        if not empty:
-            return lambda resources: [named.get(resource.key, ()) for resource in resources]
-        if self._named_by_all is None:
-            log.info("flattening: some resources have no Provenance on their line: looking through all files")
-            self._named_by_all = self._enter(RoutingScope.ALL, self._files)
-            if not self._named_by_all:
-                self.facts.fallback = True
-                log.warning("flattening: the data has no Provenance that names a group: routing by profile and type")
-        if self._named_by_all:
-            return self._by(RoutingScope.ALL)
-        return lambda resources: map(self._groups.without_provenance, resources)
-
-    def _by_core(self, resources: Sequence[Resource]) -> Iterable[Sequence[int]]:
-        """By the Provenances of ``core.ndjson``; what they do not name, by those of all files."""
-        named = self._by(RoutingScope.CORE)(resources)
-        if all(named):
-            return named
-        return [one or other for one, other in zip(named, self._by_line(())(resources), strict=True)]
-
-    def _by(self, scope: RoutingScope) -> Callable[[Sequence[Resource]], list[list[int]]]:
-        return lambda resources: self._index.places(scope, [resource.key for resource in resources])
-
-    def _enter(self, scope: RoutingScope, files: Iterable[Path]) -> bool:
-        """Put what the Provenances of these files say into the index; whether there are any."""
-        found = False
-        for path in files:
-            for number, line in self._lines(path):
-                for part in (line,) if isinstance(line, bytes) else line.bundles(_PART):
-                    self._stop.check()
-                    found |= self._put(scope, _groupings(part, path, number))
-        return found
-
-    def _put(self, scope: RoutingScope, own: Iterable[Grouping]) -> bool:
-        found = False
-        for one in own:
-            found = True
-            self._index.add(scope, one.targets, self._groups.places(one.groups))
-        return found
-
-    def _deliver(self, resources: Sequence[Resource], lookup: Lookup) -> list[Delivery]:
+    def _deliver(self, resources: Sequence[Resource], named: Named, *, own: bool) -> list[Delivery]:
         out: list[Delivery] = []
-        keys: list[tuple[str, int]] = []
         types = self._groups.types
-        for resource, places in zip(resources, lookup(resources), strict=True):
+        for resource in resources:
             routed = left_out = False
-            for place in places:
+            for place in self._places(resource, named, own=own):
                 if place == LEFT_OUT:
                     left_out = True
                 elif types[place] == resource.type:
                     routed = True
                     out.append((place, resource.id, resource.raw))
-                    keys.append((resource.key, place))
             if not routed:
                 (self.facts.left_out if left_out else self.facts.unrouted)[resource.type] += 1
-        new = self._index.new(keys)
-        if all(new):
-            return out
-        self.facts.repeated += new.count(False)
-        return [delivery for delivery, is_new in zip(out, new, strict=True) if is_new]
+        return out
 
 
 def _without_provenances(resources: Iterable[Resource]) -> tuple[list[Resource], list[Grouping]]:

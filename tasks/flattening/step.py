@@ -1,4 +1,4 @@
-"""The step ``flattening``, and its checks before there is a job: lookup file, formats (document 3 §5)."""
+"""The step ``flattening``, and its checks of the lookup file before there is a job (document 3 §5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from tasks.flattening.flattening import STATE, run
 from tasks.flattening.lookup import Lookup, read_lookup
-from tasks.flattening.parquet import format_findings
 from tasks.flattening.probe import service
 from tasks.flattening.tables import DEFINITIONS, OUTPUT
 from tasks.flattening.views import GroupView, no_views, views
@@ -22,13 +21,12 @@ def needs(_given: GivenInputs) -> Collection[str]:
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
-    """Yield the errors of the lookup file, of its relation to the query, and of the output formats."""
+    """Yield the errors of the lookup file and of its relation to the query."""
     lookup, findings, _ = _read(context)
     yield from findings
     made = _made(context, lookup)
     if made is not None and not made[0]:
         yield no_views()
-    yield from format_findings(context.config.services.flattening)
 
 
 def warnings(context: CheckContext) -> Iterator[str]:

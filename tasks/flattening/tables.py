@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.flattening.batches import RequestBatch
-from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_parquet
-from tasks.flattening.rows import RowReader, Shape, header
+from tasks.flattening.rows import RowReader, header
 from tasks.flattening.views import GroupView
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import FileProgress, Ledger
@@ -44,8 +43,6 @@ _LONGEST: Final = 200
 """Bytes of a name in UTF-8: file systems allow 255, and endings are added."""
 _PUNCTUATION: Final = frozenset(" .-_()")
 _KEPT: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"})
-_FORM: Final = 2
-"""Changes with every change of what batches or tables look like, or of what of an answer is checked."""
 
 
 class CsvTable:
@@ -57,7 +54,7 @@ class CsvTable:
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self.partial = path.with_name(path.name + PARTIAL)
-        self.shape = Shape(columns)
+        self.columns = columns
         self.header = header(columns)
         self.size = len(self.header)
         """Bytes that are kept."""
@@ -99,9 +96,8 @@ class CsvTable:
 class Tables:
     """The tables of ``views``, in their order, below ``job_dir``. ``keep`` is thread-safe, for one thread per table.
 
-    ``again`` counts finished tables that have to be made again. With ``parquet`` each has a Parquet file beside it.
-    ``check`` raises when the work is to end. Leaving everything as it is for another run is ``close``. Raises
-    ``StorageError``.
+    ``again`` counts finished tables that have to be made again. Leaving everything as it is for another run is
+    ``close``. Raises ``StorageError``.
     """
 
     def __init__(
@@ -110,13 +106,8 @@ class Tables:
         views: Sequence[GroupView],
         ledger: Ledger,
         terms: str,
-        *,
-        parquet: bool,
-        check: Callable[[], None],
     ) -> None:
         self.again = 0
-        self.parquet: dict[int, ParquetFacts] = {}
-        """The Parquet files beside the finished tables."""
         self._directory = job_dir / OUTPUT
         self._ledger = ledger
         self._lock = threading.Lock()
@@ -125,9 +116,6 @@ class Tables:
             CsvTable(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
             for name, view in zip(names, views, strict=True)
         ]
-        self._views = views
-        self._wants_parquet = parquet
-        self._check = check
         self._published: set[int] = set()
         self._clear_directory()
         _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
@@ -173,11 +161,10 @@ class Tables:
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
         for table in unfinished:
             table.sync()
-        made = self._make_parquet()
         for table in self._all:
             self._ledger.complete(table.path.name, {})
         self._ledger.complete(_INPUT, facts)
-        self._publish(unfinished, made)
+        self._publish(unfinished)
 
     def close(self) -> None:
         """Close the files as they are."""
@@ -192,30 +179,13 @@ class Tables:
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             expected = {table.path.name for table in self._all}
-            expected |= {table.path.with_suffix(PARQUET).name for table in self._all if self._wants_parquet}
-            endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
-            _remove_others(self._directory, expected, endings)
+            _remove_others(self._directory, expected, (CSV, CSV + PARTIAL))
 
-    def _make_parquet(self) -> list[tuple[Path, Path]]:
-        """Make the Parquet files that are missing; every table is complete. The new ones, with their final names."""
-        made: list[tuple[Path, Path]] = []
-        for place, (table, view) in enumerate(zip(self._all, self._views, strict=True)):
-            if not self._wants_parquet:
-                break
-            path, rows = table.path.with_suffix(PARQUET), self._accounts[place].counts["rows"]
-            facts = read_facts(path, view.columns, rows=rows)
-            if facts is None:
-                made.append((path.with_name(path.name + PARTIAL), path))
-                source = table.path if size_of(table.path) >= 0 else table.partial
-                facts = write_parquet(source, made[-1][0], view.columns, rows=rows, check=self._check)
-            self.parquet[place] = facts
-        return made
-
-    def _publish(self, tables: Sequence[CsvTable], made: Sequence[tuple[Path, Path]]) -> None:
+    def _publish(self, tables: Sequence[CsvTable]) -> None:
         # Recorded before the renames: what has its final name under these terms is known to be complete.
         self._ledger.flush()
         self.close()
-        publish(*made, *((table.partial, table.path) for table in tables))
+        publish(*((table.partial, table.path) for table in tables))
 
     def _finish_the_end(self) -> bool:
         """Return whether everything is done; complete the renames of a run that was killed just before them."""
@@ -229,7 +199,7 @@ class Tables:
                 left.append(table)
         if self._input.complete is None:
             return False
-        self._publish(left, self._make_parquet())
+        self._publish(left)
         self.finished = self._input.complete
         return True
 
@@ -238,8 +208,6 @@ class Tables:
         if account.complete is not None and size_of(table.path) == self.size(place):
             self._published.add(place)
             return
-        with storage_errors(table.path):
-            table.path.with_suffix(PARQUET).unlink(missing_ok=True)
         if size_of(table.path) >= 0:
             self.again += 1
             with storage_errors(table.path):
@@ -260,7 +228,7 @@ def terms(views: Sequence[GroupView], files: Iterable[Path], url: str, share: in
         known = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
     except OSError as error:
         raise storage_error(error, Path(error.filename or ".")) from None
-    text = msgspec.json.encode([_FORM, [asdict(view) for view in views], known, url, share])
+    text = msgspec.json.encode([[asdict(view) for view in views], known, url, share])
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 

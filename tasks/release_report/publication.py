@@ -266,7 +266,7 @@ def without_numbers(sentence: str) -> str:
 
 
 _OWN: Final = re.compile(
-    r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?|ledger|events|\d+-[a-z]+)\.(?:ndjson|csv|parquet)(?:\.zst)?)?"
+    r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?|ledger|events|\d+-[a-z]+)\.(?:ndjson|csv)(?:\.zst)?)?"
 )
 
 

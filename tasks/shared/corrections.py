@@ -16,8 +16,6 @@ from tasks.shared.files.data_directory import base_name, data_files, is_no_data,
 from tasks.shared.report import Corrections
 from tasks.shared.units import human_count
 
-_TABLES: Final = frozenset({".csv", ".parquet"})
-
 
 def wait_directory(source: Path) -> Path:
     """Return the directory for corrected files of ``source``."""
@@ -63,7 +61,7 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
         )
     if foreign:
         tables = kind is Corrections.TABLES
-        named = "tables, named *.csv or *.parquet" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
+        named = "tables, named *.csv" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
         raise DataError(
             "wait-foreign-files",
             f"the directory for corrected files contains {human_count(len(foreign), 'file')} that would not be read",
@@ -86,7 +84,7 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
 
 def _tables(directory: Path) -> list[Path]:
     with storage_errors(directory):
-        found = sorted(path for path in directory.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+        found = sorted(path for path in directory.iterdir() if path.suffix.lower() == ".csv" and path.is_file())
     return [path for path in found if not is_no_data(path.name)]
 
 

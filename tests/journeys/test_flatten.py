@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import parquet
 
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.release_report.measure import measure
 from tasks.release_report.page import files
 from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran
@@ -331,7 +329,7 @@ def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
     sluice: Commands, project: FlattenProject, pseudonymized: bool
 ) -> None:
     steps = "extractor, pseudonymizer, flattening, send" if pseudonymized else "extractor, flattening"
-    project.configure(steps, formats="csv, parquet")
+    project.configure(steps)
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     assert ran.code == 0, ran.err
     job = project.job(ran)
@@ -343,9 +341,7 @@ def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
         written = table(job / "csv" / f"{name}.csv")
         assert written == expected
         assert list(written[0]) == list(expected[0])
-        typed = parquet.read_table(job / "csv" / f"{name}.parquet").to_pylist()
-        assert [{key: value or "" for key, value in row.items()} for row in typed] == expected
-    assert {path.suffix for path in (job / "csv").iterdir()} == {".csv", ".parquet"}
+    assert {path.suffix for path in (job / "csv").iterdir()} == {".csv"}
     diagnoses = [row for row in table(job / "csv" / "Condition.csv") if row["code"] in ("A,1", "1.50")]
     assert [row["code"] for row in diagnoses] == ["A,1", "1.50"]
     assert len({row["id"] for row in diagnoses}) == 1
@@ -392,7 +388,7 @@ def fault(action: str, **more: Any) -> Json:
 
 @pytest.mark.slow
 def test_a_run_makes_the_same_tables_after_service_faults(sluice: Commands, project: FlattenProject) -> None:
-    project.configure("local_import, flattening", formats="csv, parquet", batch=1)
+    project.configure("local_import, flattening", batch=1)
     fill(project, 140)
     whole = undisturbed(sluice, project)
     batches = project.posts() - PROBES
@@ -521,38 +517,6 @@ def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]
     with (job / "report/step-3" / files.FILES).open() as listed:
         names = {row["name"] for row in csv.DictReader(listed)}
     return {one.code for one in report.findings}, {one.number: one.said for one in report.sections}, names
-
-
-@pytest.mark.slow
-def test_of_csv_and_parquet_the_report_measures_one_and_every_corrected_table(
-    sluice: Commands, project: FlattenProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.configure("local_import, flattening, wait", formats="csv, parquet")
-    fill(project)
-    ran = sluice("pipeline", "start", "config.yaml", "query.json")
-    assert ran.code == 0, ran.err
-    job = project.job(ran)
-    found, said, leaving = reported(job)
-    assert {"csv/Patienten.csv", "csv/Patienten.parquet"} < leaving
-    assert not found & {"file-unread", "file-unchecked", "no-patients", "duplicates"}
-    assert "tables-leave" in said[2]
-    assert "tables-twice" in said[14]
-
-    shutil.copy(job / "csv/Patienten.parquet", job / "csv_wait")
-    sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
-    found, said, leaving = reported(job)
-    assert leaving == {"csv_wait/Patienten.parquet"}
-    assert not found & {"file-unread", "file-unchecked"}
-    assert "tables-twice" not in said[14]
-    assert "tables-leave" in said[2]
-
-    monkeypatch.setattr(measure, "can_read_parquet", lambda: False)
-    shutil.copy(job / "csv/Patienten.csv", job / "csv_wait")
-    sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
-    found, said, leaving = reported(job)
-    assert leaving == {"csv_wait/Patienten.parquet", "csv_wait/Patienten.csv"}
-    assert "file-unchecked" in found
-    assert "files-unchecked" in said[14]
 
 
 @pytest.mark.slow

@@ -89,9 +89,7 @@ class FakeFlattening(ScriptedService[FlatteningRequest]):
     content_type = "application/x-ndjson"
 
     def __init__(self, script: Script | None = None) -> None:
-        self.metadata: Callable[[], Reply] = lambda: Reply(body=b'{"resourceType":"CapabilityStatement"}')
         self.rows: Callable[[dict[str, Any], bytes], list[bytes]] = rows_of
-        self.looks = 0
         self.overlaps = 0
         super().__init__(script)
 
@@ -114,13 +112,6 @@ class FakeFlattening(ScriptedService[FlatteningRequest]):
     def answer(self, number: int, request: FlatteningRequest, said: Reply | None) -> Reply:
         rows = (row for resource in request.resources for row in self.rows(request.view, resource))
         return said or Reply(body=b"".join(row + b"\n" for row in rows))
-
-    def handle(self, seen: SeenRequest) -> Reply:
-        if seen.method != "GET":
-            return super().handle(seen)
-        assert seen.target == "/fhir/metadata"
-        self.looks += 1
-        return self.metadata()
 
 
 serving = FakeFlattening

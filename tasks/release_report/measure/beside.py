@@ -56,7 +56,6 @@ class _Leaving(msgspec.Struct):
     """The second line: the files that leave."""
 
     files: list[str]
-    copies: list[str]
 
 
 class BesideProcess:
@@ -80,7 +79,7 @@ class BesideProcess:
 
         Raises ``Stopped``.
         """
-        self._write_order(_Leaving(_names(delivery.leaving), _names(delivery.copies)))
+        self._write_order(_Leaving(_names(delivery.leaving)))
         try:
             text = self._answer(delivery.stop, delivery.read)
         finally:
@@ -193,7 +192,7 @@ def measured(orders: _Orders, measurer: Measurer, job: Delivery) -> Measures:
     leaving = orders.wait()
     files = list(map(Path, leaving.files))
     if found is None or found.unread or {job.base / file.name for file in found.files} != set(files):
-        found = measurer.measure_outgoing(files, copies=frozenset(map(Path, leaving.copies)))
+        found = measurer.measure_outgoing(files)
     return measurer.imported, found
 
 

@@ -8,7 +8,7 @@ gets them as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -46,15 +46,13 @@ class Delivery:
     """The files of one report.
 
     ``base`` is the job directory, ``leaving`` the files that ``send`` would read, ``imported`` those of ``import/``
-    (none: not compared), ``copies`` tables with the rows of a CSV that leaves beside them. ``k`` and ``region_prefix``
-    are those of the configuration's ``report``; ``largest`` is the limit of a resource in bytes. ``read`` gets the
-    number of bytes of content read.
+    (none: not compared). ``k`` and ``region_prefix`` are those of the configuration's ``report``; ``largest`` is the
+    limit of a resource in bytes. ``read`` gets the number of bytes of content read.
     """
 
     base: Path
     leaving: Sequence[Path]
     imported: Sequence[Path] = ()
-    copies: Set[Path] = frozenset()
     k: int = 5
     region_prefix: int = 2
     largest: int = LARGEST_RESOURCE
@@ -78,7 +76,6 @@ class Measurer:
         self,
         files: Sequence[Path],
         *,
-        copies: Set[Path] = frozenset(),
         like: Sequence[Path] | None = None,
         ready: Callable[[Path], Path] = lambda path: path,
     ) -> Measured:
@@ -88,7 +85,7 @@ class Measurer:
             StorageError: the spool cannot be written.
             Stopped: somebody asked.
         """
-        return self._measure(files, copies=copies, like=like, ready=ready)
+        return self._measure(files, like=like, ready=ready)
 
 
 @contextmanager
@@ -111,7 +108,7 @@ def measuring(delivery: Delivery) -> Iterator[Measurer]:
 def measure_delivery(delivery: Delivery) -> Measures:
     """Measure what came in, then what leaves, in this process. Raises as ``Measurer.measure_outgoing``."""
     with measuring(delivery) as measurer:
-        return measurer.imported, measurer.measure_outgoing(delivery.leaving, copies=delivery.copies)
+        return measurer.imported, measurer.measure_outgoing(delivery.leaving)
 
 
 MEASURED: Final = Path("report", "measured")
@@ -174,6 +171,5 @@ def store_measures(delivery: Delivery, measures: Measures) -> None:
 
 
 def _place(delivery: Delivery, imported: str, leaving: str) -> Path:
-    names = sorted(path.relative_to(delivery.base).as_posix() for path in delivery.copies)
-    on = [metadata.version("sluice"), imported, leaving, names, delivery.k, delivery.region_prefix, delivery.largest]
+    on = [metadata.version("sluice"), imported, leaving, delivery.k, delivery.region_prefix, delivery.largest]
     return delivery.base / MEASURED / f"{hashlib.sha256(msgspec.json.encode(on)).hexdigest()[:32]}.json"

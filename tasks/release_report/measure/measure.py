@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -38,8 +38,6 @@ from tasks.release_report.measure.occurrences import Comparison, Imported, Moved
 from tasks.release_report.measure.originals import Originals
 from tasks.release_report.measure.tables import (
     NoTableError,
-    can_read_parquet,
-    is_parquet,
     is_table,
     read_table,
     with_patients_first,
@@ -171,7 +169,6 @@ def measure(
     largest: int = LARGEST_RESOURCE,
     originals: Originals | None = None,
     collect: bool = False,
-    copies: Set[Path] = frozenset(),
     read: Callable[[int], None] = lambda _: None,
     like: Sequence[Path] | None = None,
     ready: Callable[[Path], Path] = lambda path: path,
@@ -181,8 +178,7 @@ def measure(
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
     signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` gets the bytes of
-    content, uncompressed, that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured
-    for both; of them, and of Parquet where pyarrow is not there, the bytes alone are looked at.
+    content, uncompressed, that were read.
 
     Files that are still written are ``ready`` one after the other, which waits for one and returns its path; the order
     is then that of the files that they are ``like``.
@@ -204,15 +200,13 @@ def measure(
             reader = _Reader(account, base, spool, stop, read, largest)
             order = list(like) if together else with_patients_first(list(like)) if tables else _patients_first(like)
             as_ordered = dict(zip(like, files, strict=True))
-            for path in sorted(map(as_ordered.__getitem__, order), key=copies.__contains__):
-                reader.file(ready(path), copy=path in copies)
+            for path in map(as_ordered.__getitem__, order):
+                reader.file(ready(path))
             account.spread()
             return replace(
                 result_of(account, k),
                 files=reader.measured(),
                 unread=reader.unread,
-                unchecked=tuple(reader.unchecked),
-                copies=reader.copies,
                 tables=tables,
                 seconds=time.perf_counter() - started,
             )
@@ -258,8 +252,6 @@ class _Reader:
     ) -> None:
         self._largest = largest
         self.unread: dict[str, str] = {}
-        self.unchecked: list[str] = []
-        self.copies = 0
         self._files: list[tuple[str, int, int, int, int, str, Cell]] = []
         self._account = account
         self._base = base
@@ -275,8 +267,8 @@ class _Reader:
             for name, stored, content, lines, resources, sha256, cell in sorted(self._files, key=lambda one: one[0])
         )
 
-    def file(self, path: Path, *, copy: bool = False) -> None:
-        """Measure one file; errors are in ``unread``. A ``copy`` has the patients and rows of the CSV beside it."""
+    def file(self, path: Path) -> None:
+        """Measure one file; errors are in ``unread``."""
         account, name = self._account, path.relative_to(self._base).as_posix()
         digest = hashlib.sha256()
         stored = content = lines = 0
@@ -294,11 +286,7 @@ class _Reader:
         account.file = Cell()
         self._lines.resources = 0
         try:
-            if copy:
-                self.copies += 1
-            elif is_parquet(path) and not can_read_parquet():
-                self.unchecked.append(name)
-            elif is_table(path):
+            if is_table(path):
                 for _ in read_table(account, path, stored=note_first_bytes, inside=inside, check=self._stop.check):
                     lines += 1
                     account.settle()
@@ -319,13 +307,8 @@ class _Reader:
             account.end()
         if (rest := _hash_rest(path, digest, stored)) is None:
             return
-        beside = path.with_suffix(".csv").relative_to(self._base).as_posix() if copy else None
-        cell = next((one[-1] for one in self._files if one[0] == beside), account.file)
         stored += rest
-        if is_parquet(path):
-            content += rest
-            self._read(rest)
-        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), cell))
+        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), account.file))
 
     def _line(self, name: str, number: int, line: bytes | LongLine) -> None:
         try:

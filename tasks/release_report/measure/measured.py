@@ -155,8 +155,7 @@ class Measured:
     ``import/``, and the patients there; of the types ``uncompared`` there are not as many resources. ``above_89`` are
     patients whose age at the newest date in their data is above 89.
     ``multiplicity`` is, by type, the quartiles of resources a patient. ``unread`` are files that could not be measured,
-    with the reason in words, ``unchecked`` those that nothing here can read; of ``copies`` another file, with the same
-    rows, was measured. ``tables`` says that the files are tables: the paths are ``table.column`` then.
+    with the reason in words. ``tables`` says that the files are tables: the paths are ``table.column`` then.
     """
 
     files: tuple[MeasuredFile, ...] = ()
@@ -186,8 +185,6 @@ class Measured:
     tables: bool = False
     others: Values = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    unchecked: tuple[str, ...] = ()
-    copies: int = 0
     seconds: float = 0.0
 
     @property

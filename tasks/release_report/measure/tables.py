@@ -1,4 +1,4 @@
-"""The measuring pass over tables that flattening made: CSV, or a person: Parquet, too (document 5, section 2).
+"""The measuring pass over tables that flattening made (document 5, section 2).
 
 Paths are ``table.column``. A row is the patient's whom its column ``patient`` names (``tasks/flattening/views.py``); in
 a table without one, a Patient's by its ``id``, if the table is called so or another table names that patient; else
@@ -12,14 +12,11 @@ six digits or more: what is measured is no original, and a table does not say wh
 from __future__ import annotations
 
 import csv
-import importlib
-import importlib.util
 import io
 import re
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tasks.release_report.measure import kinds
 from tasks.release_report.measure.account import Account
@@ -27,12 +24,9 @@ from tasks.release_report.measure.trie import Node
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.files.lines import ContentReader, Tee, open_content
 
-PARQUET: Final = ".parquet"
 LONGEST_CELL: Final = 64 << 20
 """Characters of a cell; a longer one makes the file one that cannot be read."""
 
-_BATCH: Final = 1000
-"""Rows of a Parquet file at once."""
 _DATE: Final = re.compile(r"[12]\d{3}-[01]\d(-[0-3]\d(T[\d:.,+\-Z]*)?)?\Z")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d*)?([eE][-+]?\d+)?\Z")
 _LONG_NUMBER: Final = re.compile(r"\d{6,}\Z")
@@ -43,22 +37,12 @@ _IDS: Final = ("id", _PATIENT)
 
 def is_table(path: Path) -> bool:
     """Return whether a file is a table, by its name."""
-    return path.name.lower().removesuffix(".zst").endswith(".csv") or is_parquet(path)
-
-
-def is_parquet(path: Path) -> bool:
-    """Return whether a file is a Parquet table, by its name."""
-    return path.name.lower().endswith(PARQUET)
-
-
-def can_read_parquet() -> bool:
-    """Return whether pyarrow, an optional dependency, is installed."""
-    return importlib.util.find_spec("pyarrow") is not None
+    return path.name.lower().removesuffix(".zst").endswith(".csv")
 
 
 def _name(path: Path) -> str:
     """Return the name of a table: the file name without its extensions."""
-    return re.sub(r"(\.csv)?\.zst\Z|\.csv\Z|\.parquet\Z", "", path.name, flags=re.IGNORECASE)
+    return re.sub(r"(\.csv)?\.zst\Z|\.csv\Z", "", path.name, flags=re.IGNORECASE)
 
 
 def with_patients_first(files: list[Path]) -> list[Path]:
@@ -96,45 +80,14 @@ class _Stream(io.RawIOBase):
 
 
 def _rows(path: Path, stored: Tee | None = None, inside: Tee | None = None) -> Iterator[list[str]]:
-    if is_parquet(path):
-        yield from _of_parquet(path)
-        return
     csv.field_size_limit(LONGEST_CELL)
     with open_content(path, stored=stored, content=inside) as content:
         binary = io.BufferedReader(_Stream(content), 1 << 18)
         yield from csv.reader(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""))
 
 
-def _of_parquet(path: Path) -> Iterator[list[str]]:
-    """Yield the header and the rows in the form of the CSV; a few rows are in memory."""
-    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            if any(arrow.types.is_nested(column.type) for column in file.schema_arrow):
-                raise NoTableError("a column holds more than single values")
-            yield list(file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=_BATCH, use_threads=False):
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    yield [_cell(value) for value in row]
-    except (arrow.ArrowException, OSError):
-        raise NoTableError("the Parquet file cannot be read") from None  # its words quote data
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return str(value).lower()
-        case bytes():
-            return value.decode(errors="replace")
-        case date():  # and moments
-            return value.isoformat()
-    return str(value)
-
-
 def read_table(account: Account, path: Path, *, stored: Tee, inside: Tee, check: Callable[[], None]) -> Iterator[int]:
-    """Take in a table; yields the number of each row. ``stored`` and ``inside`` see no bytes of Parquet.
+    """Take in a table; yields the number of each row.
 
     Raises ``NoTableError``, which quotes nothing of it, ``DataError`` (``zst-corrupt`` …) and ``StorageError``.
     """

@@ -184,7 +184,7 @@ def _counts(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     if measured.patients == 0 and not measured.tables:
         yield finding("no-patients")
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
-    if wrote and not measured.unread and not measured.unchecked:
+    if wrote and not measured.unread:
         last = wrote[-1]
         lines = sum(file.lines for file in measured.files)
         of_it = {file.name.partition("/")[0] for file in measured.files if "/" in file.name} <= {last.output}
@@ -234,8 +234,6 @@ def _files(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
         yield finding("file-changed", about=about)
     for about in sorted({show.file(name) for name in facts.leaving.unread}):
         yield finding("file-unread", about=about)
-    for about in sorted({show.file(name) for name in facts.leaving.unchecked}):
-        yield finding("file-unchecked", about=about)
     if facts.imported is not None and facts.imported.unread:
         yield finding("import-unread")
 

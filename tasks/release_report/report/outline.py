@@ -179,7 +179,7 @@ _BY_SECTION: Final[Mapping[tuple[Level, int], tuple[str, ...]]] = {
     ("stop", 12): ("foreign-reference",),
     ("look", 12): ("dangling-reference", "duplicates"),
     ("note", 13): ("validation-silent",),
-    ("look", 14): ("file-unchecked", "import-unread"),
+    ("look", 14): ("import-unread",),
     ("look", 15): ("warnings",),
 }  # fmt: skip
 

@@ -30,7 +30,6 @@ _TYPES: Final = (
     (".zst", "application/zstd"),
     (".csv", "text/csv; charset=utf-8"),
     (".json", "application/json"),
-    (".parquet", "application/vnd.apache.parquet"),
 )
 _UNKNOWN: Final = "application/octet-stream"
 _BUFFER: Final = 256 * 1024

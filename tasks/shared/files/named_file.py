@@ -100,8 +100,6 @@ class JsonFile:
             return parse(content)
         except UnicodeDecodeError as error:
             refuse(f"{self.name} is not UTF-8", f":{content.count(10, 0, error.start) + 1}", "save it as UTF-8")
-        except UnicodeEncodeError:
-            refuse(f"an escape in {self.name} is half of a character", "", r"such as \ud83d without its second half")
         except json.JSONDecodeError as error:
             refuse(f"{self.name} is not valid JSON", f":{error.lineno}")
         except (ValueError, RecursionError):
@@ -109,9 +107,9 @@ class JsonFile:
             refuse(f"{self.name} is not valid JSON", hint=never)
 
 
-def strict_json(content: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+def strict_json(content: bytes) -> Any:
     """Return the document in ``content``; constants that only Python accepts are errors."""
-    return json.loads(content.decode(), object_pairs_hook=pairs, parse_constant=_no_constant)
+    return json.loads(content.decode(), parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -35,6 +35,8 @@ SLICE = 0.25
 _SMALL, _LARGE = 128 * 1024, 256 * 1024
 _MANY = 64 * 1024  # the size httpcore requests; a read of this size means that more follows
 _HELD = 16 * 1024  # bytes that wait for the next write
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 3))
+"""Seconds, and probes: a host that died during a request is noticed after two minutes."""
 
 _CONNECT: Errors = (httpcore.ConnectTimeout, httpcore.ConnectError)
 _READ: Errors = (httpcore.ReadTimeout, httpcore.ReadError)
@@ -264,6 +266,9 @@ class SocketBackend(httpcore.NetworkBackend):
         if code:
             raise OSError(code, errno.errorcode.get(code, "connect"))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _ready(sock: Socket, event: int, seconds: float) -> bool:

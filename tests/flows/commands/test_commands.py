@@ -205,4 +205,4 @@ def test_what_is_doubtful_about_a_lookup_file_is_said_at_start_all_of_it(tmp_pat
         )
     )
     ran = run("pipeline", "plan", "c.yaml", "--set", "retry.max_attempts=1", cwd=tmp_path)
-    assert [line for line in ran.stderr.splitlines() if "warning: unresolved-child" in line][1:], ran.stderr
+    assert [line for line in ran.stderr.splitlines() if "warning: lookup table" in line][1:], ran.stderr

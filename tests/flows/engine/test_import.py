@@ -27,7 +27,7 @@ def test_a_command_that_runs_a_job_imports_nothing_that_it_has_no_use_for(tmp_pa
     code = (
         "import sys; import flows.pipeline;"
         "print(*sorted({'prefect.server', 'fastapi', 'sqlalchemy', 'docket', 'boto3', 'botocore', 'authlib',"
-        "  'cryptography', 'playwright', 'pyarrow', 'coolname.data'} & sys.modules.keys()))"
+        "  'cryptography', 'playwright', 'coolname.data'} & sys.modules.keys()))"
     )
     assert printed_lines(code, tmp_path) == []
 

@@ -1,17 +1,14 @@
-"""Batches, and the watchdog over them."""
+"""Batches of resources for one group."""
 
 from __future__ import annotations
 
 import json
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.flattening.batches import TAIL, Packer, RequestBatch, head, share
-from tasks.flattening.client import Watchdog
-from tasks.shared.errors import NetworkError, ServiceError
 
 VIEW = {"resourceType": "V", "name": "n", "select": []}
 
@@ -52,58 +49,3 @@ def test_what_is_skipped_changes_nothing_of_what_follows(sizes: list[int], limit
 def test_every_group_has_an_equal_share() -> None:
     assert share(500 << 20, 4) == 125 << 20
     assert share(10, 0) == 10
-
-
-# The watchdog
-
-
-def test_three_failures_in_a_row_cancel_a_request_and_an_answer_resets_the_count() -> None:
-    answers = ["fails", "fails", "alive", "fails", "fails", "fails"]
-    cancelled: list[int] = []
-
-    def check() -> None:
-        if answers.pop(0) == "fails":
-            raise NetworkError("connect-failed", "no")
-
-    with Watchdog(check, interval=3600) as watchdog, watchdog.watch(lambda: cancelled.append(1)) as watched:
-        for _ in range(5):
-            watchdog.check_service()
-            assert not cancelled
-        watchdog.check_service()
-        assert cancelled == [1]
-        assert watched.silent
-        watchdog.check_service()  # nobody is left: nothing is asked
-        assert cancelled == [1]
-
-
-def test_a_refusal_is_a_sign_of_life() -> None:
-    def check() -> None:
-        raise ServiceError("service-not-found", "404", status=404)
-
-    with Watchdog(check, interval=3600) as watchdog, watchdog.watch(pytest.fail):
-        for _ in range(5):
-            watchdog.check_service()
-
-
-def test_a_request_that_began_later_has_its_own_count() -> None:
-    def check() -> None:
-        raise NetworkError("connect-failed", "no")
-
-    cancelled: list[str] = []
-    with Watchdog(check, interval=3600) as dog, dog.watch(lambda: cancelled.append("first")):
-        dog.check_service()
-        dog.check_service()
-        with dog.watch(lambda: cancelled.append("second")):
-            dog.check_service()
-            assert cancelled == ["first"]
-            dog.check_service()
-            dog.check_service()
-            assert cancelled == ["first", "second"]
-
-
-def test_nothing_is_asked_while_nothing_runs() -> None:
-    with Watchdog(pytest.fail, interval=3600) as watchdog:
-        watchdog.check_service()
-        with watchdog.watch(pytest.fail):
-            pass
-        watchdog.check_service()

@@ -23,7 +23,6 @@ def test_a_probe_that_returns_the_row_passes_and_sends_only_made_up_data() -> No
     with FakeFlattening() as service:
         assert probe_service(service.url) == []
     assert [request.ids for request in service.requests] == [["sluice-probe-patient"]]
-    assert service.looks == 1
 
 
 def test_the_sandbox_service_passes() -> None:
@@ -43,14 +42,6 @@ def test_rows_may_come_under_several_media_types_or_none(kind: str) -> None:
     with FakeFlattening() as service:
         service.content_type = kind
         assert probe_service(service.url) == []
-
-
-def test_without_metadata_it_is_another_service_and_nothing_more_is_asked() -> None:
-    with FakeFlattening() as service:
-        service.metadata = lambda: Reply(404)
-        (found,) = probe_service(service.url)
-    assert found.reference == "wrong-service"
-    assert service.requests == []
 
 
 def test_a_500_may_be_a_service_that_starts() -> None:

@@ -55,69 +55,32 @@ def test_a_resource_named_by_several_groups_goes_to_each_once(tmp_path: Path, se
     one = of_patient("Observation", "one", "p")
     named = [provenance("g-obs", one, one), provenance("g-obs", one), provenance("g-2", one)]
     job.write("a.ndjson", bundle("b", one, *named))
-    job.write("b.ndjson", bundle("b", one, *named))  # and once over the whole job
-    result = job.run(service.url)
+    job.run(service.url)
     assert (ids(job, "Labor"), ids(job, "Zwei")) == (["one"], ["one"])
-    assert result.details["repeated"] == 2
+
+
+def test_a_resource_that_occurs_several_times_has_a_row_each_time(tmp_path: Path, service: FakeFlattening) -> None:
+    job = FlatteningJob(tmp_path, [PATIENTS])
+    job.write("a.ndjson", *[resource("Patient", "p", gender=gender) for gender in ("female", "male")])
+    job.run(service.url)
+    assert job.tables()["Patient.csv"] == b"id,gender\np,female\np,male\n"
 
 
 @pytest.mark.parametrize("name", ["core.ndjson", "CORE.ndjson"])
-def test_core_is_first_and_routed_by_all_provenances_of_its_file(
-    tmp_path: Path, service: FakeFlattening, name: str
+@pytest.mark.parametrize("long", [True, False])
+def test_core_is_first_and_its_provenances_serve_all_lines(
+    tmp_path: Path, service: FakeFlattening, name: str, long: bool
 ) -> None:
     job = FlatteningJob(tmp_path, [PATIENTS, MEDICATION])
-    one, two = resource("Medication", "m1"), resource("Medication", "m2")
-    job.write(
-        "a.ndjson",
-        bundle("b", resource("Patient", "p"), one, provenance("g-pat", "Patient/p"), provenance("g-med", one)),
-    )
-    job.write(name, bundle("c1", one), bundle("c2", two), bundle("c3", provenance("g-med", one, two)))
-    result = job.run(service.url)
-    assert ids(job, "Medikation") == ["m1", "m2"]
-    assert result.details["repeated"] == 1
-    assert [warning.partition(":")[0] for warning in result.warnings] == [
-        "resources of a group with the type and id of an earlier one"
-    ]
-
-
-def test_of_resources_with_one_type_and_id_the_first_is_kept_and_the_rest_reported(
-    tmp_path: Path, service: FakeFlattening
-) -> None:
-    job = FlatteningJob(tmp_path, [PATIENTS])
-    job.write("a.ndjson", *[resource("Patient", "p", gender=gender) for gender in ("female", "male", "other")])
-    result = job.run(service.url)
-    assert job.tables()["Patient.csv"] == b"id,gender\np,female\n"
-    assert any(
-        warning.startswith("resources of a group with") and "the first one" in warning for warning in result.warnings
-    )
-
-
-def test_what_the_core_file_does_not_name_is_looked_up_in_all_files(tmp_path: Path, service: FakeFlattening) -> None:
-    job = FlatteningJob(tmp_path, [PATIENTS, MEDICATION])
-    one, two, three = (resource("Medication", f"m{n}") for n in (1, 2, 3))
+    medications = [resource("Medication", f"m{n}") for n in range(4)]
     patient = resource("Patient", "p")
-    job.write("core.ndjson", bundle("c", one, two, three, provenance("g-med", one)))
-    job.write("a.ndjson", bundle("b", patient, provenance("g-pat", patient), provenance("g-med", two)))
-    result = job.run(service.url)
-    assert ids(job, "Medikation") == ["m1", "m2"]
+    job.write("a.ndjson", bundle("b", patient, *medications[2:], provenance("g-pat", patient)))
+    job.write(name, bundle("c1", *medications[:2]), bundle("c2", provenance("g-med", *medications[:3])), medications[0])
+    result = job.run(service.url, bounds=FlatteningBounds(line=300 if long else 1 << 20))
+    assert ids(job, "Medikation") == ["m0", "m1", "m0", "m2"]
+    assert ids(job, "Patient") == ["p"]
     assert result.details["unrouted"] == {"Medication": 1}
     assert result.details["routed_by"] == "Provenance"
-
-
-@pytest.mark.parametrize("long", [True, False])
-def test_lines_without_a_provenance_of_their_own_are_routed_by_those_of_all_files(
-    job: FlatteningJob, service: FakeFlattening, long: bool
-) -> None:
-    patients = [resource("Patient", f"p{n}") for n in range(4)]
-    values = [of_patient("Observation", f"o{n}", f"p{n}", note="x" * 200) for n in range(4)]
-    job.write("Patient.ndjson", *patients)
-    job.write("Observation.ndjson", bundle("x", *values, kind="collection"))
-    job.write("Provenance.ndjson", provenance("g-pat", *patients), provenance("g-obs", *values[:3]))
-    result = job.run(service.url, bounds=FlatteningBounds(line=300 if long else 1 << 20))
-    assert ids(job, "Patient") == ["p0", "p1", "p2", "p3"]
-    assert ids(job, "Labor") == ["o0", "o1", "o2"]
-    assert result.resources_in == 8
-    assert result.details["unrouted"] == {"Observation": 1}
 
 
 def test_references_may_be_absolute_or_of_a_version(job: FlatteningJob, service: FakeFlattening) -> None:
@@ -200,15 +163,17 @@ def test_without_provenance_profile_then_type_decide_and_it_is_said_once(
     assert result.details["unrouted"] == {"Observation": 2}  # two groups have that type
     assert result.details["routed_by"] == "profile and type"
     assert caplog.text.count("no Provenance") == 1
-    assert sum("no Provenance" in warning for warning in result.warnings) == 1
+    assert sum("no Provenance names" in warning for warning in result.warnings) == 1
 
 
-def test_the_fallback_does_not_take_what_provenances_leave_out(job: FlatteningJob, service: FakeFlattening) -> None:
-    job.write("a.ndjson", patient_line(1))
-    job.write("b.ndjson", of_patient("Observation", "plain", "p"))
+def test_a_line_without_a_provenance_is_routed_by_type_also_beside_lines_with_one(
+    job: FlatteningJob, service: FakeFlattening
+) -> None:
+    job.write("a.ndjson", patient_line(1), of_patient("Observation", "plain", "p"))
     result = job.run(service.url)
-    assert result.details["unrouted"] == {"Observation": 1}
-    assert "plain" not in ids(job, "Labor")
+    assert result.details["unrouted"] == {}
+    assert "plain" in ids(job, "Labor")
+    assert result.details["routed_by"] == "profile and type"
 
 
 # After pseudonymization

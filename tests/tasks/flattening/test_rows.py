@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.rows import NoRowError, RowReader, Shape, header
+from tasks.flattening.rows import NoRowError, RowReader, header
 from tasks.flattening.tables import file_names
 
 
 def read(columns: list[str], *lines: bytes) -> bytes:
-    return RowReader(Shape(columns)).read(b"\n".join(lines) + b"\n")
+    return RowReader(columns).read(b"\n".join(lines) + b"\n")
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_blank_lines_and_carriage_returns_between_rows_are_no_rows() -> None:
 
 
 def test_names_of_columns_may_be_anything() -> None:
-    names = ["a.b", "c d", "ä", "class", "__init__", "c0", "c1", "a,b"]
+    names = ["a.b", "c d", "ä", "class", "a,b", 'q"', "\\"]
     assert list(csv.reader(io.StringIO(header(names).decode()))) == [names]
     row = json.dumps({name: str(place) for place, name in enumerate(names)}).encode()
     assert read(names, row).decode() == ",".join(map(str, range(len(names)))) + "\n"
 
 
 def test_keys_that_are_no_column_are_ignored_and_known_of() -> None:
-    plain, reader = RowReader(Shape(["a"])), RowReader(Shape(["a"]))
+    plain, reader = RowReader(["a"]), RowReader(["a"])
     assert plain.read(b'{"a":1}\n') == reader.read(b'{"a":1}\n') == b"1\n"
     assert not plain.unknown_keys
     assert reader.read(b'{"a":2,"z":{"y":[1]}}\n{"z":1}\n{"a":3}\n') == b'2\n""\n3\n'
@@ -75,7 +75,7 @@ def test_keys_that_are_no_column_are_ignored_and_known_of() -> None:
 
 
 def test_columns_that_had_a_value_are_known() -> None:
-    reader = RowReader(Shape(["a", "b", "c", "d", "e"]))
+    reader = RowReader(["a", "b", "c", "d", "e"])
     reader.read(b'{"a":"","b":null,"c":0}\n{"d":false}\n')
     assert reader.filled == {2, 3}
 
@@ -87,7 +87,7 @@ def test_columns_that_had_a_value_are_known() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_line_that_is_no_json_object_is_refused_with_its_number(bad: bytes, unknown: bool) -> None:
-    reader = RowReader(Shape(["a"]))
+    reader = RowReader(["a"])
     reader.read(b'{"a":1}\n{"a":2}\n')
     with pytest.raises(NoRowError) as caught:
         reader.read((b'{"a":3,"z":1}\n' if unknown else b'{"a":3}\n') + b"\n" + bad + b"\n" + b'{"a":5}\n')
@@ -116,7 +116,7 @@ def expected(value: Any) -> str:
 def test_a_csv_reader_gets_the_values_back(rows: list[dict[str, Any]], ascii_only: bool) -> None:
     usable = [{key: value for key, value in row.items() if not _surrogate(value)} for row in rows]
     block = b"".join(json.dumps(row, ensure_ascii=ascii_only).encode() + b"\n" for row in usable)
-    text = RowReader(Shape(["a", "b", "c"])).read(block).decode()
+    text = RowReader(["a", "b", "c"]).read(block).decode()
     found = list(csv.reader(io.StringIO(text, newline="")))
     assert len(found) == len(usable)
     for row, cells in zip(usable, found, strict=True):
@@ -143,22 +143,3 @@ def test_names_of_files_are_unique_in_any_case_and_safe(names: list[str]) -> Non
         assert not set(name) & set('/\\:*?"<>|\0\n')
         assert len(name.encode()) <= 210
     assert file_names(names) == made
-
-
-KEYS = st.sampled_from(["a", "b", "x", "\\u0061", 'q\\"', "\\\\"])
-SPELLED = st.sampled_from(
-    ['"a"', '""', "null", "0", "1.5", "true", '"\\""', '"\\\\"', '["a"]', '{"a":"b"}', '"\\":"', '"ä"']
-)
-
-
-@given(st.lists(st.lists(st.tuples(KEYS, SPELLED), max_size=4), min_size=1, max_size=4), st.sampled_from(["", " "]))
-def test_a_row_with_a_key_twice_is_refused_however_it_is_spelled(rows: list[list[tuple[str, str]]], blank: str) -> None:
-    lines = ["{" + f",{blank}".join(f'{blank}"{key}"{blank}:{value}' for key, value in row) + "}" for row in rows]
-    repeated = [len({json.loads(f'"{key}"') for key, _ in row}) < len(row) for row in rows]
-    reader = RowReader(Shape(["a", "b"]))
-    if not any(repeated):
-        reader.read("\n".join(lines).encode())
-        return
-    with pytest.raises(NoRowError) as caught:
-        reader.read("\n".join(lines).encode())
-    assert (caught.value.number, caught.value.what) == (repeated.index(True) + 1, "has a key twice")

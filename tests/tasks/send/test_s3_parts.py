@@ -76,7 +76,6 @@ def test_the_limit_of_a_key_is_in_bytes_not_in_letters() -> None:
         ("a.ndjson", "application/fhir+ndjson"),
         ("A.NDJSON", "application/fhir+ndjson"),
         ("dir/a.csv", "text/csv; charset=utf-8"),
-        ("a.parquet", "application/vnd.apache.parquet"),
         ("a.json", "application/json"),
         ("a", "application/octet-stream"),
         ("ndjson", "application/octet-stream"),

@@ -26,7 +26,7 @@ def delivered_files(facts: ReportFacts, show: Disclosure, resources: int | None)
     ``resources`` are those of section 6, added up as they are printed there: files and total are made of them (R1).
     """
     files = facts.leaving.files
-    uncounted = {*facts.leaving.unread, *facts.leaving.unchecked}
+    uncounted = set(facts.leaving.unread)
     shown, others = split(files, show.k, uncounted)
     parts = [*([file] for file in shown), *([others] if others else [])]
     figures = _figures(parts, show, resources)

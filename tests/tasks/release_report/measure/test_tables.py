@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import io
 import json
-from collections.abc import Set
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 import zstandard
-from pyarrow import csv as arrow_csv
-from pyarrow import parquet
 
 from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured
@@ -23,13 +15,11 @@ from tasks.release_report.measure.originals import Originals
 from tasks.shared.stop import Stop
 
 
-def run(
-    place: Path, originals: Originals | None = None, *, collect: bool = False, copies: Set[Path] = frozenset()
-) -> Measured:
+def run(place: Path, originals: Originals | None = None, *, collect: bool = False) -> Measured:
     files = sorted(path for path in place.iterdir() if path.is_file())
     return measure(
         files, base=place, spool=place / "spool", stop=Stop(), k=5, today=date(2026, 11, 23), originals=originals,
-        collect=collect, copies=copies,
+        collect=collect,
     )  # fmt: skip
 
 
@@ -101,72 +91,6 @@ def test_original_ids_are_found_in_tables_as_ids_and_in_references(tmp_path: Pat
         found = run(out, originals)
     assert found.ids.kinds["original"] == 1
     assert found.ids.referred == 2
-
-
-ROWS = "id,patient,name,active,born\no1,p1,Meyerbeer,true,1950-01-02\no2,p2,,false,\no3,p2,x,,2020\n"
-
-
-def as_parquet(path: Path, text: str = ROWS) -> Path:
-    """Return the same table as a person might export it, with types."""
-    table = arrow_csv.read_csv(io.BytesIO(text.encode()))
-    parquet.write_table(table, path, row_group_size=2)
-    return path
-
-
-def without(measured: Measured) -> dict[str, Any]:
-    """Return the findings without files and time."""
-    return {name: value for name, value in vars(measured).items() if name not in {"files", "seconds"}}
-
-
-def test_parquet_that_stands_alone_is_measured_as_the_csv_would_be(tmp_path: Path) -> None:
-    for name in ("csv", "parquet"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "csv" / "lab.csv").write_text(ROWS)
-    file = as_parquet(tmp_path / "parquet" / "lab.parquet")
-    found = run(tmp_path / "parquet")
-    assert without(found) == without(run(tmp_path / "csv"))
-    assert found.tables
-    (one,) = found.files
-    assert (one.name, one.bytes, one.content, one.lines, one.resources, one.patients) == (
-        "lab.parquet", file.stat().st_size, file.stat().st_size, 3, 3, 2,
-    )  # fmt: skip
-    assert one.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def test_of_a_table_that_leaves_twice_each_row_is_counted_once(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "lab.csv").write_text(ROWS)
-    copy = as_parquet(tmp_path / "two" / "lab.parquet", "not,the,same\n1,2,3\n")
-    alone, found = run(tmp_path / "one"), run(tmp_path / "two", copies={copy})
-    assert without(found) == without(alone) | {"copies": 1}
-    assert [(one.name, one.lines, one.patients) for one in found.files] == [("lab.csv", 3, 2), ("lab.parquet", 0, 2)]
-    assert found.files[1].sha256 == hashlib.sha256(copy.read_bytes()).hexdigest()
-    assert run(tmp_path / "two").unread == {}  # told apart by whoever asks, not by their names
-    assert run(tmp_path / "two").types["lab"].resources == 4
-
-
-def test_parquet_is_not_checked_without_pyarrow_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_parquet(tmp_path / "lab.parquet")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    found = run(tmp_path)
-    assert (found.unchecked, found.unread, found.patients) == (("lab.parquet",), {}, 0)
-    assert [one.lines for one in found.files] == [0]
-
-
-@pytest.mark.parametrize("broken", ["cut", "text", "nested"])
-def test_parquet_that_cannot_be_read_is_said_and_quotes_nothing(tmp_path: Path, broken: str) -> None:
-    path = as_parquet(tmp_path / "lab.parquet")
-    if broken == "nested":
-        parquet.write_table(pa.table({"name": [[{"family": "Meyerbeer"}]]}), path)
-    else:
-        path.write_bytes(path.read_bytes()[:-30] if broken == "cut" else b"Meyerbeer" * 100)
-    found = run(tmp_path)
-    assert list(found.unread) == ["lab.parquet"]
-    assert "Meyerbeer" not in str(found.unread)
-    assert len(found.files) == 1
 
 
 def test_an_identifier_of_the_import_is_found_in_a_row_wherever_it_stands(tmp_path: Path) -> None:
