@@ -494,7 +494,7 @@ def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
         "Labor.csv": b"id,patient,value_ofType_Quantity__value\no1,Patient/p1,7\n",
         "Patienten.csv": b"id,gender\np1,male\n",
     }
-    assert "the data has no Provenance that names a group" in ran.err
+    assert "no Provenance names a group of some resources" in ran.err
     assert "resources that belong to no group: Organization 1" in ran.err
 
 
