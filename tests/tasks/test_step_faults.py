@@ -223,11 +223,11 @@ def test_a_stop_ends_the_step_and_another_run_goes_on(scene: Scene) -> None:
 
 
 @over("flattening")
-def test_a_500_of_the_flattening_is_asked_once_more_and_then_terminal(scene: Scene) -> None:
+def test_a_500_of_the_flattening_that_stays_is_terminal(scene: Scene) -> None:
     scene.goes_wrong(Reply(500, OUTCOME))
     error = scene.fails(ServiceError)
     assert (error.exit_code, error.reference) == (1, "flattening-failed")
-    assert len(scene.tries()) == 2
+    assert len(scene.tries()) == ATTEMPTS
     assert "batch_size_mb" in (error.hint or "")
     scene.then_completes()
 

@@ -119,6 +119,13 @@ def test_an_answer_that_cannot_hold_rows_ends_the_step(name: str, tmp_path: Path
     assert error.reference == ANSWER
 
 
+def test_a_500_to_all_attempts_names_group_batch_and_what_may_be_wrong(tmp_path: Path) -> None:
+    error = fails_at_the_second_batch(tmp_path, OBSERVATIONS, lambda *_: Reply(500))
+    assert (error.exit_code, error.status, error.reference) == (1, 500, "flattening-failed")
+    assert "view of the group" in (error.hint or "")
+    assert "batch_size_mb" in (error.hint or "")
+
+
 def test_a_view_with_for_each_may_give_any_number_of_rows(tmp_path: Path) -> None:
     with FakeFlattening() as service:
         service.rows = lambda view, one: [] if b"-c1" in one else rows_of(view, one)
