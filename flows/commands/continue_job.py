@@ -22,7 +22,7 @@ from flows.commands.decide import (
     still_waiting,
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.engine.flow_runs import BEHIND, set_parameters
+from flows.engine.flow_runs import set_parameters
 from flows.gate.decisions import as_decided, ask_project, refuse_ended, reject, settle, to_be_parked
 from flows.gate.reviewed_files import why_again
 from flows.job.directory import JobDirectory
@@ -30,7 +30,7 @@ from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, how_to_go_on, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
-from flows.job.running.sweep import late, notice, was_cut_off
+from flows.job.running.sweep import notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact, step_to_run
 from flows.job.writer import RecordWriter
@@ -244,7 +244,6 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
         cut = {str(run["id"]) for run in session.api.runs(states=("CRASHED",)) if was_cut_off(run, JobRecord.of(run))}
         known = [as_decided(session, record) for record in session.jobs() if record.id not in told]
         records = [record for record in known if record.state in OPEN]
-        overdue = [run for run in late(session.api) if str(run["id"]) not in told]
     code = 0
     for record in records:
         told.add(record.id)
@@ -255,11 +254,5 @@ def _in_one(config: str, *, go: bool, told: set[str]) -> int:
         print_line(
             "\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)])
         )
-        code = 1
-    for run in overdue:
-        told.add(str(run["id"]))
-        behind = run.get("state_name") == BEHIND
-        why = "it waits for another run of its deployment to end" if behind else "no worker has taken it up"
-        print_line(f"run {run['id']} does not run: it was due at {run.get('expected_start_time')}, and {why}")
         code = 1
     return code

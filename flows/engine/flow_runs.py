@@ -12,13 +12,11 @@ the two.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Literal
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -113,13 +111,6 @@ BULK = 50
 """Maximum runs that Prefect deletes with one request."""
 
 
-_GREEK = (
-    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|sigma|tau|upsilon|phi|chi"
-    "|psi|omega"
-)
-_OF_THE_UI = re.compile(rf"(?:{_GREEK})\d*-(?P<star>[a-z-]+)")
-
-
 def find_deployments(api: PrefectApi) -> list[Json]:
     """Return the deployments of the flow that are tagged as ours."""
     body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "deployments": {"tags": {"all_": [TAG]}}, "limit": 50}
@@ -138,7 +129,7 @@ def choose_deployment(api: PrefectApi) -> str:
     if not chosen:
         raise InputError(
             "no-deployment", "there is no deployment of the flow", context=api.address.ui,
-            hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
+            hint="create one with deployments/prefect.yaml, or leave out --detach",
         )  # fmt: skip
     if len(chosen) > 1:
         raise InputError(
@@ -162,38 +153,6 @@ def run_deployment(api: PrefectApi, deployment_id: str, parameters: Mapping[str,
 def rename_run(api: PrefectApi, run_id: str, name: str) -> None:
     """Set the displayed name of the run."""
     api.request("PATCH", f"/flow_runs/{run_id}", {"name": name})
-
-
-def is_made_up(name: str) -> bool:
-    """Return whether Prefect generated the name: an adjective and an animal, or a star.
-
-    The words of the UI are in its files; without those, a name that looks like a star counts as typed.
-    """
-    first, _, last = name.rpartition("-")
-    if first in _words("adj_any") and last in _words("subj"):
-        return True
-    found = _OF_THE_UI.fullmatch(name)
-    return found is not None and bool({found["star"], found["star"].rpartition("-")[0]} & _stars())
-
-
-def _words(kind: str) -> set[str]:
-    """Return the words of a list of ``coolname``, which Prefect's server uses, and of the lists that it includes."""
-    import coolname.data
-
-    made: Any = coolname.data.config[kind]
-    words = {str(word) for word in made.get("words", ())}
-    words |= {"-".join(words) for words in (str(phrase).split() for phrase in made.get("phrases", ()))}
-    return words.union(*map(_words, made.get("lists", ())))
-
-
-def _stars() -> set[str]:
-    import prefect
-
-    for path in sorted(Path(prefect.__ui_static_path__).glob("assets/*.js")):
-        found = re.search(rb"[\"'`](andromedae\.antliae\.[a-z.-]+)[\"'`]", path.read_bytes())
-        if found is not None:
-            return set(found[1].decode().split(".")) - {""}
-    return set()
 
 
 def set_parameters(api: PrefectApi, run_id: str, parameters: Mapping[str, Any]) -> None:
@@ -221,22 +180,6 @@ def append_log(api: PrefectApi, run_id: str, level: int, message: str) -> None:
     moment = datetime.now(UTC).isoformat()
     line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
     api.request("POST", "/logs/", [line])
-
-
-def emit_event(api: PrefectApi, event: str, run: Json) -> None:
-    """Emit an event about a run of the flow, for Prefect's automations. Emitted twice, it is one event."""
-    emitted = {
-        "id": str(uuid5(NAMESPACE_URL, f"{event}/{run['id']}")), "event": event,
-        "occurred": datetime.now(UTC).isoformat(),
-        "resource": {"prefect.resource.id": f"prefect.flow-run.{run['id']}", "prefect.resource.name": run["name"]},
-        "related": [
-            {
-                "prefect.resource.id": f"prefect.flow.{run['flow_id']}", "prefect.resource.role": "flow",
-                "prefect.resource.name": FLOW_NAME,
-            }
-        ],
-    }  # fmt: skip
-    api.request("POST", "/events", [emitted])
 
 
 def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) -> None:

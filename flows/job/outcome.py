@@ -17,7 +17,7 @@ from prefect.states import Cancelled, Crashed, Failed
 
 from flows.engine import runs
 from flows.engine.bridging import bridge_from_now_on
-from flows.engine.flow_runs import is_made_up, rename_run, settle_task_runs
+from flows.engine.flow_runs import rename_run, settle_task_runs
 from flows.engine.outage import BRIDGE
 from flows.engine.reached import own_server
 from flows.engine.server.watch import last_words, watched
@@ -226,9 +226,8 @@ def name_and_check(job: RunningJob) -> None:
     Raises:
         Ended: the checks found something.
     """
-    if is_made_up(job.record().name):  # a name typed in the form stays
-        rename_run(job.api, job.id, job_name(job.loaded, job.id, job.record().created))
-        job.writer.read()
+    rename_run(job.api, job.id, job_name(job.loaded, job.id, job.record().created))
+    job.writer.read()
     findings = preflight(job.loaded, job.inputs, tell=logger.warning)
     if findings:
         for finding in findings:

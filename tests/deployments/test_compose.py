@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from deployments.notify import automation
 from flows.engine.outage import BRIDGE
 from flows.engine.server.start import LEASES, LEASES_IN_FILES, QUIET, SERVER
 from flows.job.running.proof import LeaseTimes
@@ -175,12 +174,6 @@ class TestContainersPage:
         assert len(variables) == 7
         for name in variables:
             assert f"| `{name}` |" in PAGE
-
-    def test_the_automation_is_one_that_prefect_takes(self) -> None:
-        from prefect.events.schemas.automations import AutomationCore
-
-        trigger = AutomationCore.model_validate(automation([])).trigger
-        assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
 
     def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
         times = LeaseTimes()

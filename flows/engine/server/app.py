@@ -6,7 +6,6 @@ imports Prefect.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -26,9 +25,6 @@ from flows.engine import patches
 NO_UI = Path(os.devnull) / "ui"
 """A directory that cannot be made."""
 
-PASSED = "this_state_has_passed"
-"""The function without a definition that ends a notification about a passed state (``deployments/notify.py``)."""
-
 NO_ADDRESSES = dict.fromkeys(collections.KNOWN_VIEWS, "none:")
 """Instead of addresses in Prefect's repository: the lists of kinds of workers and blocks are those of the package."""
 
@@ -40,20 +36,10 @@ def application(place: Path) -> Any:
         UnfitPrefectError: private parts of Prefect have changed in the installed version.
     """
     patches.apply("server")
-    logging.getLogger("prefect.server.utilities.user_templates").addFilter(is_worth_logging)
     # Prefect copies its UI before it serves it: next to the original, unless that is not writable.
     beside = os.access(prefect.__ui_static_subpath__.parent, os.W_OK)
     with nullcontext() if beside else temporary_settings({PREFECT_UI_STATIC_DIRECTORY: str(place / "ui")}):
         return create_app()
-
-
-def is_worth_logging(record: logging.LogRecord) -> bool:
-    """Return whether a failed template is a defect; one about a passed state ends on purpose.
-
-    Prefect logs a traceback for each. Its line ``Action failed``, which names the reason, stays.
-    """
-    error = record.exc_info[1] if record.exc_info else None
-    return PASSED not in str(error)
 
 
 async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) -> None:

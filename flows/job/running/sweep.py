@@ -18,13 +18,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from config import ConfigError
 from flows.engine.api import Json, PrefectApi
-from flows.engine.flow_runs import BEHIND, emit_event, is_made_up, rename_run
-from flows.job.inputs import JobInputs, job_name
-from flows.job.record import JobRecord, asked_for, hint_anywhere
+from flows.job.record import JobRecord, hint_anywhere
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
@@ -48,9 +43,6 @@ FRESH = timedelta(days=3)
 AT_MOST = 3
 """Times one job is continued without a person: the cause of its end may recur."""
 
-LATE = timedelta(hours=1)
-"""Delay after which a run that has not started is reported, as by the servers of ``deployments/``."""
-
 Unfinished = Literal["continue", "tell"]
 
 OPEN = ("RUNNING", "CANCELLING", "PENDING")
@@ -61,8 +53,7 @@ class Sweep:
     """Sweep of one Prefect API. Each turn builds on earlier ones; after a failed turn, watching starts again.
 
     Only a sweep that ``waits`` judges jobs of machines whose lease must be watched: their locks take a minute. It
-    continues the unfinished jobs of one work ``pool`` (``None``: of served deployments) and only reports those of other
-    workers.
+    continues the unfinished jobs of one work ``pool`` and only reports those of other workers.
     """
 
     def __init__(
@@ -97,8 +88,6 @@ class Sweep:
         self._looked = now
         if unfinished is not None:
             yield from self._unfinished(unfinished)
-            self._name_waiting()
-            yield from self._behind()
 
     def _proved(self, run: Json, watched: dict[str, tuple[str, float]], now: float) -> bool:
         """Return whether it is time to take the lock of a run's job."""
@@ -170,23 +159,6 @@ class Sweep:
 
         return self._alone(run, record, go_on)
 
-    def _name_waiting(self) -> None:
-        """Name the runs that wait for another one of their deployment as they are named when they begin."""
-        for run in self._api.runs(states=("SCHEDULED",), before=datetime.now(UTC)):
-            if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool:
-                name = _own_name(run)
-                if name is not None:
-                    rename_run(self._api, str(run["id"]), name)
-
-    def _behind(self) -> Iterator[str]:
-        """Yield runs that wait for another run of their deployment: Prefect never reports these as late."""
-        for run in late(self._api):
-            told = (str(run["id"]), BEHIND)
-            if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
-                emit_event(self._api, STILL_BEHIND, run)
-                self._told.add(told)
-                yield f"job {told[0]}: does not run: it waits for another run of its deployment to end"
-
 
 def how_long_watched(run: Json, record: JobRecord) -> float | None:
     """Return how many seconds a run must show no sign of life before its process counts as gone.
@@ -216,38 +188,6 @@ def was_cut_off(run: Json, record: JobRecord) -> bool:
     if not run.get("auto_scheduled"):
         return False
     return record.state is JobState.INTERRUPTED or (record.state is JobState.STOPPED and record.stopped_by == "SIGTERM")
-
-
-STILL_BEHIND = "sluice.flow-run.still-behind"
-"""The event of a run that waits so for longer than ``LATE``: ``deployments/notify.py`` calls for it."""
-
-
-def late(api: PrefectApi) -> list[Json]:
-    """Return the runs of deployments that are more than ``LATE`` overdue; continued and retried ones count from their
-    request.
-    """
-    before = datetime.now(UTC) - LATE
-    return [
-        run
-        for run in api.runs(states=("SCHEDULED",), before=before)
-        if run.get("deployment_id")
-        and (run.get("state_name") in {"Scheduled", "Late", BEHIND} or _set_at(run, before) < before)
-    ]
-
-
-def _set_at(run: Json, unknown: datetime) -> datetime:
-    stamp = (run.get("state") or {}).get("timestamp")
-    return datetime.fromisoformat(str(stamp)) if stamp else unknown
-
-
-def _own_name(run: Json) -> str | None:
-    """Return the name that a run gets when it begins; ``None`` if it has one, or its configuration cannot be read."""
-    if not is_made_up(str(run["name"])):
-        return None
-    try:
-        return job_name(JobInputs.of(run.get("parameters") or {}).load(), str(run["id"]), asked_for(run))
-    except (ConfigError, ValidationError):
-        return None
 
 
 def state_id(run: Json) -> str:

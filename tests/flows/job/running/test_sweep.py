@@ -21,7 +21,7 @@ from flows.engine.api_address import ApiAddress
 from flows.job.record import JobRecord, hint_anywhere
 from flows.job.running.lock import LOCK, Holder, last_holder, last_sign, this_machine
 from flows.job.running.state import TAKEN_UP
-from flows.job.running.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
+from flows.job.running.sweep import AT_MOST, EVERY, FRESH, WATCHED, Sweep, notice
 from tasks.shared.errors import SluiceError
 from tests.conftest import own_name
 
@@ -35,7 +35,6 @@ class Runs:
         self.place = place
         self.runs: dict[str, dict[str, Any]] = {}
         self.away = False
-        self.events: list[dict[str, Any]] = []
         self.meanwhile: dict[str, str] = {}
         """States that runs get between the list and the second look."""
 
@@ -80,9 +79,6 @@ class Runs:
             found = [run for run in found if run["expected_start_time"] >= times.get("after_", "")]
             found = [run for run in found if run["expected_start_time"] <= times.get("before_", "9")]
             return httpx.Response(200, json=found)
-        if request.url.path == "/events":
-            self.events += body
-            return httpx.Response(204)
         run = self.runs[words[2]]
         if words[-1] == "labels":
             run["labels"] |= body
@@ -337,52 +333,3 @@ def test_a_job_that_another_process_has_taken_up_meanwhile_is_left_to_it(runs: R
     runs.meanwhile["j"] = "RUNNING"
     assert sweeping("continue") == []
     assert runs.shown("j") == ("RUNNING", "Meanwhile")
-
-
-def test_late_is_a_deployment_s_run_that_does_not_run_an_hour_after_its_time(runs: Runs, api: PrefectApi) -> None:
-    due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
-    runs.add("late", "SCHEDULED", expected_start_time=due)
-    runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
-    runs.add("behind another", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
-    runs.add("continuing", "SCHEDULED", "Continuing", expected_start_time=due)
-    runs.add("continued by nobody", "SCHEDULED", "Continuing", expected_start_time=due)
-    runs.runs["continued by nobody"]["state"]["timestamp"] = due
-    runs.add("half an hour", "SCHEDULED")
-    assert {run["id"] for run in late(api)} == {"late", "told by prefect", "behind another", "continued by nobody"}
-
-
-def test_a_run_waiting_for_another_of_its_deployment_is_reported_once_by_its_pool(runs: Runs, sweeping: Looks) -> None:
-    due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
-    runs.add("behind", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
-    runs.add("of another pool", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due, work_pool_name="p")
-    runs.add("half an hour", "SCHEDULED", "AwaitingConcurrencySlot")
-    runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
-    assert sweeping() == [], "a command tells nobody"
-    assert sweeping("tell") == ["job behind: does not run: it waits for another run of its deployment to end"]
-    assert sweeping("continue") == []
-    (told,) = runs.events
-    assert (told["event"], told["resource"]["prefect.resource.id"]) == (STILL_BEHIND, "prefect.flow-run.behind")
-    assert runs.shown("behind") == ("SCHEDULED", "AwaitingConcurrencySlot")
-
-
-def test_a_run_waiting_for_another_of_its_deployment_gets_its_own_name(
-    runs: Runs, sweeping: Looks, tmp_path: Path
-) -> None:
-    config = tmp_path / "nightly.yaml"
-    config.write_text("pipeline: {enabled_steps: [local_import]}\n")
-    parameters = {"parameters": {"config": str(config)}, "expected_start_time": "2026-03-02T00:30:00+00:00"}
-    waits = {"auto_scheduled": True} | parameters
-    for name, more in (
-        ("behind", {}), ("named", {"name": "of a person"}), ("of another pool", {"work_pool_name": "p"}),
-        ("without a file", {"parameters": {"config": "/nowhere.yaml"}}), ("without parameters", {"parameters": {}}),
-    ):  # fmt: skip
-        runs.add(name, "SCHEDULED", "AwaitingConcurrencySlot", **waits)
-        runs.runs[name] |= {"name": "brave-otter"} | more
-    runs.add("planned", "SCHEDULED", **waits)
-    runs.runs["planned"]["name"] = "brave-otter"
-    sweeping("tell")
-    local = datetime(2026, 3, 2, 0, 30, tzinfo=UTC).astimezone()
-    names = {run["id"]: run["name"] for run in runs.runs.values()}
-    assert names.pop("behind") == f"nightly {local:%Y-%m-%d %H:%M} behind"
-    assert names.pop("named") == "of a person"
-    assert set(names.values()) == {"brave-otter"}
