@@ -146,14 +146,11 @@ def test_a_killed_supervisor_leaves_no_worker_and_the_run_goes_on(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["deployments.worker", "deployments.serve"])
-def test_what_works_or_serves_ends_with_its_supervisor(prefect_api: str, tmp_path: Path, module: str) -> None:
-    options = ["--pool", f"pool-{own_name(tmp_path)}"] if module.endswith("worker") else ["--name", own_name(tmp_path)]
+def test_a_worker_ends_with_its_supervisor(prefect_api: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deployments.worker", "--pool", f"pool-{own_name(tmp_path)}"]
     environment = os.environ | {"PREFECT_API_URL": prefect_api, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(tmp_path)}
     with (tmp_path / "log").open("wb") as log:
-        supervisor = subprocess.Popen(
-            [sys.executable, "-m", module, *options], cwd=tmp_path, env=environment, stdout=log, stderr=log
-        )
+        supervisor = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     wait_until(lambda: bool(children(supervisor.pid)))
     (child,) = children(supervisor.pid)
     supervisor.kill()

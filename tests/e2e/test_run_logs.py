@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,25 +34,6 @@ def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
 
 
 @contextlib.contextmanager
-def serving(sluice: Commands, api: str) -> Iterator[Start]:
-    name = own_name(sluice.cwd)
-    with (sluice.cwd / "serve.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "deployments.serve", "--name", name], cwd=sluice.cwd, stdout=log, stderr=log,
-            env=sluice.environment | {"PYTHONUNBUFFERED": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"},
-        )  # fmt: skip
-        try:
-            wanted = {"deployments": {"name": {"any_": [name]}}}
-            wait_until(lambda: bool(ask_prefect("POST", f"{api}/deployments/filter", wanted)), 120)
-            (made,) = ask_prefect("POST", f"{api}/deployments/filter", wanted)
-            with PrefectApi(address_of(api)) as prefect:
-                yield lambda parameters: run_deployment(prefect, made["id"], parameters)
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
-@contextlib.contextmanager
 def commands(sluice: Commands, api: str) -> Iterator[Start]:
     yield lambda parameters: sluice("pipeline", "start", parameters["config"]).job
 
@@ -64,9 +43,7 @@ def log_of(api: str, job: str) -> list[dict[str, Any]]:
     return list(ask_prefect("POST", f"{api}/logs/filter", wanted))
 
 
-@pytest.mark.parametrize(
-    "kind", [commands, pytest.param(serving, marks=pytest.mark.campaign), a_worker], ids=["command", "served", "worker"]
-)
+@pytest.mark.parametrize("kind", [commands, a_worker], ids=["command", "worker"])
 def test_the_logs_of_a_run_have_the_job_log_and_its_end_as_the_last_line(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, kind: Callable[..., Any]
 ) -> None:

@@ -61,7 +61,7 @@ SERVER = QUIET | {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     # A job that waits for a person, or whose machine died, is ours to judge (4-product.md §4).
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
-    # A run not started an hour after its time is late: this triggers a notification, and the run may still begin.
+    # A run not started an hour after its time is late; it may still begin.
     "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "3600",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
     # Files below PREFECT_HOME: in memory, a kill -9 would leave the slots of lost runs taken for ever.
@@ -118,11 +118,6 @@ class EmbeddedServer:
     def running(self) -> ApiAddress | None:
         """Return the server's address if one answers that proves itself; takes no share. Raises as ``find``."""
         return find(self.home)
-
-    def running_permanently(self) -> ApiAddress | None:
-        """Return the address like ``running``, but only of a server that ``server start`` keeps."""
-        found = announced(self.home)
-        return self.running() if found is not None and found.stay else None
 
     def begin(self) -> Self:
         """Take a share, and start the server unless one runs already. Print a message after a second of waiting.

@@ -349,13 +349,6 @@ SLOT = "maintain_concurrency_lease: its parameters are (lease seconds), expected
 
 WORKER = "from flows.engine.pool_worker import main; main()"
 
-SERVE = """
-import deployments.serve as serve
-from flows.engine.api_address import ApiAddress
-serve.chosen_api = lambda _: ApiAddress("http://127.0.0.1:9/api")
-sys.exit(serve.main(["--child"]))
-"""
-
 RUN = """
 import flows.run
 try:
@@ -389,13 +382,12 @@ def newer(tmp_path: Path) -> Callable[[str], tuple[int, str]]:
     ("code", "named"),
     [
         (WORKER, [LOOP, "ProcessWorker._cancel_run: it no longer exists", SLOT]),
-        (SERVE, [LOOP, SLOT]),
         (RUN, [SLOT]),
         ("del collections.KNOWN_VIEWS\nfrom deployments.server import main; sys.exit(main([]))",
          ["prefect.server.api.collections.KNOWN_VIEWS: it no longer exists"]),
         ("import flows.run; sys.exit(flows.run.run(['version']))", []),
     ],
-    ids=["worker", "serve", "run", "server", "version"],
+    ids=["worker", "run", "server", "version"],
 )  # fmt: skip
 def test_nothing_that_leans_on_prefect_starts_on_one_that_is_another_inside(
     newer: Callable[[str], tuple[int, str]], code: str, named: list[str]

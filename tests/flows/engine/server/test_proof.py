@@ -20,7 +20,7 @@ import pytest
 
 from flows.engine.api_address import ApiAddress
 from flows.engine.server.proof import NotProvedError, answer, prove
-from flows.engine.server.start import EmbeddedServer, spawn, wait_until_up
+from flows.engine.server.start import EmbeddedServer, spawn
 from flows.engine.server.watch import is_alive
 from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands, seed
@@ -182,30 +182,6 @@ def test_a_listener_on_the_port_of_a_dead_server_gets_nothing_and_is_replaced(
         assert received_by(other) == ""
     assert (home / "api-secret").read_text() != secret
     assert secret not in ran.err + ran.out
-
-
-@pytest.mark.e2e
-def test_a_served_deployment_ends_with_its_server(tmp_path: Path, migrated_database: Path) -> None:
-    seed(tmp_path / "jobs", migrated_database)
-    home = tmp_path / "jobs/.prefect"
-    server, address = spawn(home, stay=True)
-    wait_until_up(address, server)
-    environment = Commands(tmp_path, None).environment
-    serving = subprocess.Popen(
-        [sys.executable, "-m", "deployments.serve", "--name", "left"], cwd=tmp_path, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert serving.stdout is not None
-        assert serving.stdout.readline().startswith("serving ")
-        server.kill()
-        server.wait()
-        _, err = serving.communicate(timeout=60)
-        assert serving.returncode == 3, err
-        assert "error[prefect-server-lost]" in err
-    finally:
-        serving.kill()
-        serving.wait()
 
 
 def test_a_lock_that_somebody_keeps_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
