@@ -42,12 +42,10 @@ _line: Final = msgspec.json.Decoder(_AnswerLine)
 _resource: Final = msgspec.json.Decoder(_AnswerResource)
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
-_NO_BUNDLE: Final = "is no FHIR Bundle: its entries do not have the shape they must have"
 _WHY: Final = {
     "not-json": "is not JSON",
     "json-too-deep": "is nested too deeply to be read",
-    "not-a-bundle": _NO_BUNDLE,
-    "not-an-entry": _NO_BUNDLE,
+    "not-a-bundle": "is no FHIR Bundle: its entries do not have the shape they must have",
 }
 
 
@@ -105,7 +103,7 @@ def outline_of(text: bytes, *, sent: bool = False) -> ResourceSummary:
             line = _line.decode(text)
             whole = (text,) if sent and line.may_hold_persons else ()
             return ResourceSummary(text, line.resource_type, line.id, holders=whole)
-        entries = [*read.usable()]
+        entries = read.entries
         raws = resource_texts(entries)
         inside = [_resource.decode(raw) for raw in raws]
     except UnusableError as problem:

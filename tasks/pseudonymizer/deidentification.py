@@ -4,10 +4,9 @@
 
 Only Bundles whose line is larger than the threshold are split, greedily and in the order of their entries (document 3
 §4, "Split" and "Reassembly"). Every chunk has the whole envelope of the Bundle and with it its ``id``: the service
-seeds date shifting with it. Nothing is parsed and dumped: the entries are cut out as they stand, white space and
-spelling of numbers included. The joined line has the entries in their order, in the envelope of the first answer; of a
-Bundle whose first chunks lost all their entries to a ``remove`` rule, in that of the first answer that has some.
-``total`` stays only where FHIR allows it.
+seeds date shifting with it. Nothing is parsed and dumped: the entries keep the spelling of numbers. The joined line has
+the entries in their order, in the envelope of the first answer; of a Bundle whose first chunks lost all their entries
+to a ``remove`` rule, in that of the first answer that has some. ``total`` stays only where FHIR allows it.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator
 
 def _groups(pieces: Iterable[bytes], envelope: Envelope, threshold: int) -> Iterator[tuple[list[bytes], bool]]:
     """Entries that fit together, and whether they are the last ones."""
-    around = len(envelope.before) + len(envelope.after)
+    around = sum(map(len, envelope.around()))
     group: list[bytes] = []
     size = around - 1  # every entry counts with a comma, and the first one has none
     for piece in pieces:
@@ -129,8 +128,8 @@ class BundlePiece:
 
 def piece_of(text: bytes, entries: int) -> BundlePiece:
     """Return a Bundle that was read before, and has so many entries, as a piece."""
-    envelope, _ = open_envelope(text)
-    return BundlePiece(envelope, memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)], entries)
+    envelope, inside = open_envelope(text)
+    return BundlePiece(envelope, memoryview(inside)[1:-1], entries)
 
 
 class SplitOutput(Protocol):
@@ -180,7 +179,7 @@ class Reassembly:
 
 def _around(envelope: Envelope) -> tuple[bytes, bytes]:
     """Return what is before and after the entries, without a ``total`` that this type of Bundle must not have."""
-    return (envelope.before, envelope.after) if envelope.type in _COUNTED else envelope.without("total")
+    return (envelope if envelope.type in _COUNTED else envelope.without("total")).around()
 
 
 _TOO_LARGE: Final = 413

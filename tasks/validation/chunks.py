@@ -9,14 +9,10 @@ Lines are split into items, the resources to validate. Bundles that are envelope
 batch) are taken apart; any other Bundle, such as a document or a history, is one resource, which the service checks. A
 resource's bytes are never changed. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still
 resolve; the entry's ``request`` is not sent.
-
-An item that cannot be sent (invalid JSON, no ``resourceType``, a repeated key) is an ``UnusableItem``: a finding of our
-own, which does not prevent the validation of the other resources.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from array import array
 from bisect import bisect_left
@@ -27,20 +23,10 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
 from tasks.shared.fhir.entries import RawEntry, read_bundle, read_entry
 from tasks.shared.fhir.long_line import LongLine
-from tasks.shared.fhir.reading import (
-    ID,
-    REASONS,
-    TYPE,
-    USUAL,
-    UnusableError,
-    ambiguous,
-    profiles_of,
-    read_head,
-)
+from tasks.shared.fhir.reading import ID, TYPE, USUAL, UnusableError, read_head
 from tasks.shared.files.data_directory import base_name
 
 BASE: Final = "https://sluice.invalid/fhir"
@@ -48,12 +34,9 @@ BASE: Final = "https://sluice.invalid/fhir"
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
 _AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
-_MOST_PROFILES: Final = 20
-_LONGEST_PROFILE: Final = 1_000
-_SPACE: Final = re.compile(r"\s")
 
 
-class ItemEntry(msgspec.Struct, frozen=True, gc=False):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One resource to be validated: where it stood, and its entry as it is sent.
 
     ``line`` counts from 1, ``index`` is that of the entry in the line's Bundle, ``None`` for a plain line. ``url`` is
@@ -67,26 +50,6 @@ class ItemEntry(msgspec.Struct, frozen=True, gc=False):
     text: bytes
     resource: int
     size: int
-
-
-class UnusableItem(msgspec.Struct, frozen=True, gc=False):
-    """A resource, or a whole line, that cannot be sent; ``reference`` and ``message`` quote nothing of it."""
-
-    line: int
-    index: int | None
-    reference: str
-    type: str | None = None
-    size: int = 256
-    """Bytes that it counts for, so that a file of nothing else is cut into chunks too."""
-    url: None = None
-
-    @property
-    def message(self) -> str:
-        """The reason in words."""
-        return REASONS[self.reference]
-
-
-Item = ItemEntry | UnusableItem
 
 
 @dataclass(slots=True)
@@ -104,12 +67,13 @@ class ItemReader:
     """Cuts the lines of one file into items and counts them in ``facts``."""
 
     def __init__(self, file: str) -> None:
+        self._file = file
         self._base = base_name(file)
         self.facts = ValidationFacts()
 
     def groups(self, lines: Iterable[tuple[int, bytes | LongLine]]) -> Iterator[list[Item]]:
         """Yield the items of every line, in order, as one list per line; a long line, which never fits in memory, gives
-        lists of one item."""
+        lists of one item. Raises ``DataError`` with ``file:line`` for what is no resource."""
         facts = self.facts
         for number, line in lines:
             facts.lines += 1
@@ -127,46 +91,34 @@ class ItemReader:
     def _line(self, line: bytes, number: int) -> list[Item]:
         try:
             bundle = read_bundle(line)
-            if bundle is None or bundle.type not in UNWRAPPED:
-                return [self._item(line, number, None)]
-            return [*self._entries(bundle.entries, number)]
         except UnusableError as problem:
-            return [UnusableItem(number, None, problem.reference, problem.type)]
+            raise problem.error(f"{self._file}:{number}") from None
+        if bundle is None or bundle.type not in UNWRAPPED:
+            return [self._item(line, number, None)]
+        return [*self._entries(bundle.entries, number)]
 
     def _long(self, line: LongLine, number: int) -> Iterator[Item]:
-        try:
-            if line.resource_type == "Bundle" and line.envelope().type in UNWRAPPED:
-                yield from self._entries(map(read_entry, line.entries()), number)
-            else:
-                yield self._item(line.whole(), number, None)
-        except UnusableError as problem:
-            yield UnusableItem(number, None, problem.reference, problem.type)
-        except DataError as problem:
-            if problem.reference == "resource-too-large":
-                raise
-            yield UnusableItem(number, None, _reason(problem), "Bundle")
-
-    def _entries(self, entries: Iterable[RawEntry | UnusableError], number: int) -> Iterator[Item]:
-        for index, entry in enumerate(entries):
-            try:
-                if isinstance(entry, UnusableError):
-                    raise entry
-                if entry.carries_nothing:
-                    self.facts.skipped += 1
-                else:
-                    yield self._item(entry.resource, number, index, entry.full_url)
-            except UnusableError as problem:
-                yield UnusableItem(number, index, problem.reference, problem.type)
-
-    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> ItemEntry:
-        if full_url:
-            url = msgspec.json.encode(full_url)
-            if USUAL.match(raw) is None:
-                type_and_id(raw)  # is it a resource at all?
+        if line.resource_type == "Bundle" and line.envelope().type in UNWRAPPED:
+            yield from self._entries(map(read_entry, line.entries()), number)
         else:
-            url = self._url(*type_and_id(raw), number, index)
+            yield self._item(line.whole(), number, None)
+
+    def _entries(self, entries: Iterable[RawEntry], number: int) -> Iterator[Item]:
+        for index, entry in enumerate(entries):
+            if entry.carries_nothing:
+                self.facts.skipped += 1
+            else:
+                yield self._item(entry.resource, number, index, entry.full_url)
+
+    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> Item:
+        try:
+            kind, identifier = type_and_id(raw)
+        except UnusableError as problem:
+            entry = "" if index is None else f" entry {index}"
+            raise problem.error(f"{self._file}:{number}{entry}") from None
+        url = msgspec.json.encode(full_url) if full_url else self._url(kind, identifier, number, index)
         text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
-        return ItemEntry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
+        return Item(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
 
     def _url(self, kind: str, identifier: str | None, number: int, index: int | None) -> bytes:
         if identifier is not None:
@@ -177,19 +129,8 @@ class ItemReader:
 
 def key_of(raw: bytes | memoryview) -> tuple[str, str]:
     """Type of a resource, and its ``Type/id`` (the type alone when it has no usable id); for private files only."""
-    try:
-        kind, identifier = type_and_id(raw)
-    except UnusableError as problem:
-        kind, identifier = problem.type or "", None
+    kind, identifier = type_and_id(raw)
     return kind, f"{kind}/{identifier}" if identifier else kind
-
-
-def shown_profiles(raw: bytes | memoryview) -> str:
-    """Return the first profiles of ``meta.profile``, sorted, without repetition and separated by spaces, or a blank
-    text; for private files only."""
-    urls = {url[:_LONGEST_PROFILE] for url in profiles_of(raw)[:_MOST_PROFILES]}
-    # A URL has no white space; what has some may not look like two.
-    return " ".join(sorted(_SPACE.sub("%20", url) for url in urls if url))
 
 
 def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]:
@@ -199,17 +140,10 @@ def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]
         return usual[1].decode(), usual[2].decode()
     read = read_head(raw)
     kind, identifier = read.resource_type, read.id
-    named = TYPE.fullmatch(kind) is not None
-    # An id that is no string is for the service to complain about.
-    if identifier is not None and ambiguous(bytes(raw)):
-        raise UnusableError("repeated-key", type=kind if named else None)
-    if not named:
+    if TYPE.fullmatch(kind) is None:
         raise UnusableError("invalid-resource-type")
+    # An id that is no string is for the service to complain about.
     return kind, identifier if isinstance(identifier, str) and ID.fullmatch(identifier) else None
-
-
-def _reason(problem: DataError) -> str:
-    return problem.reference if problem.reference in REASONS else "not-json"
 
 
 HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
@@ -220,34 +154,30 @@ ENVELOPE: Final = len(HEAD) + len(TAIL)
 class ResourcePlace(NamedTuple):
     """The place of a resource: line from 1, index in the line's Bundle if any, type, and ``Type/id``.
 
-    ``key`` may identify a person: for private files, never for logs. ``raw`` is the resource, blank where it could not
-    be read.
+    ``key`` may identify a person: for private files, never for logs.
     """
 
     line: int
     entry: int | None
     type: str
     key: str
-    raw: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationChunk:
-    """Neighbouring resources of one file. ``first`` and ``count`` are ordinals of the file's items, from 0.
+    """Neighbouring resources of one file. ``first`` is the ordinal of the first one in the file, from 0.
 
-    ``body`` is the Bundle, empty when everything here is unusable. Of its entries only positions are kept: for a
-    thousand small resources they would otherwise weigh as much as the text.
+    ``body`` is the Bundle. Of its entries only positions are kept: for a thousand small resources they would otherwise
+    weigh as much as the text.
     """
 
     file: str
     first: int
-    count: int
     body: bytes
     lines: array[int]
     indexes: array[int]
     starts: array[int]
     resources: array[int]
-    unusable: tuple[UnusableItem, ...] = ()
     read: int = 0
     """Bytes of the file's content up to the end of this chunk."""
 
@@ -262,7 +192,7 @@ class ValidationChunk:
         raw = memoryview(self.body)[self.resources[entry] : self._end(entry) - 1]
         kind, key = key_of(raw)
         index = self.indexes[entry]
-        return ResourcePlace(self.lines[entry], None if index < 0 else index, kind, key, raw)
+        return ResourcePlace(self.lines[entry], None if index < 0 else index, kind, key)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -293,7 +223,6 @@ class ValidationChunk:
         return type(self)(
             self.file,
             self.first,
-            0,
             b"".join((HEAD, memoryview(self.body)[begin : self._end(stop - 1)], TAIL)),
             self.lines[start:stop],
             self.indexes[start:stop],
@@ -312,7 +241,7 @@ class _Building:
     def __init__(self, file: str, first: int) -> None:
         self._file = file
         self._items: list[Item] = []
-        self._urls: set[bytes | None] = set()
+        self._urls: set[bytes] = set()
         self._size = ENVELOPE
         self.first = first
 
@@ -323,7 +252,6 @@ class _Building:
     def add(self, items: list[Item], size: int, limit: int) -> bool:
         """Take these items in, if there is room for all of them and nothing of the same name."""
         urls = {item.url for item in items}
-        urls.discard(None)
         if self._items and (self._size + size > limit or not urls.isdisjoint(self._urls)):
             return False
         self._items += items
@@ -332,18 +260,16 @@ class _Building:
         return True
 
     def chunk(self, read: int) -> ValidationChunk:
-        entries = [item for item in self._items if isinstance(item, ItemEntry)]
+        entries = self._items
         starts = list(accumulate([entry.size for entry in entries], initial=len(HEAD)))[: len(entries)]
         return ValidationChunk(
             self._file,
             self.first,
-            self.count,
             _body([entry.text for entry in entries]),
             array("Q", [entry.line for entry in entries]),
             array("q", [-1 if entry.index is None else entry.index for entry in entries]),
             array("Q", starts),
             array("Q", [start + entry.resource for start, entry in zip(starts, entries, strict=True)]),
-            tuple([item for item in self._items if isinstance(item, UnusableItem)]),
             read,
         )
 
@@ -375,8 +301,6 @@ def pack(
 
 
 def _body(texts: list[bytes]) -> bytes:
-    if not texts:
-        return b""
     # Head and tail as parts of an entry: the large join is then the only copy.
     texts[0] = HEAD + texts[0]
     texts[-1] += TAIL

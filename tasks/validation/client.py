@@ -18,14 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from config import PipelineConfig
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
-from tasks.validation.chunks import ResourcePlace, UnusableItem, ValidationChunk
+from tasks.validation.chunks import ResourcePlace, ValidationChunk
 from tasks.validation.findings import ValidationIssue, read_outcome, wrong_with
 
 OPERATION: Final = "validate resources"
@@ -33,7 +31,6 @@ HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "applicatio
 MAX_ANSWER: Final = 16 * 1024 * 1024
 """Bytes of an answer. Of a chunk about which there is more to say, the halves are asked."""
 
-_SYSTEM: Final = "urn:sluice:validation"
 _LINE_BREAKS: Final = re.compile(rb"[\r\n]+")
 
 log = logging.getLogger("sluice.validation")
@@ -70,19 +67,13 @@ class ValidationClient:
         self._refused = float("inf")  # bytes of the smallest body that was too large
         self._lock = threading.Lock()
 
-    def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
-        """Validate a chunk and return the outcomes for the report.
+    def validate(self, chunk: ValidationChunk) -> Iterator[ChunkOutcome]:
+        """Validate a chunk and yield the outcomes for the report: one, or more when the service takes or gives only
+        smaller pieces.
 
-        One outcome, or more when the service takes or gives only smaller pieces; after them one of ours for what
-        could not be sent. Raises what ``ServiceClient.send`` raises, with file and lines in the context, and
-        ``ServiceError`` ``validation-answer`` and ``validation-too-large``.
+        Raises what ``ServiceClient.send`` raises, with file and lines in the context, and ``ServiceError``
+        ``validation-answer`` and ``validation-too-large``.
         """
-        outcomes = list(self._send(chunk)) if len(chunk) else []
-        if chunk.unusable:
-            outcomes.append(unusable_outcome(chunk.unusable))
-        return outcomes
-
-    def _send(self, chunk: ValidationChunk) -> Iterator[ChunkOutcome]:
         stack = [chunk]
         while stack:
             part = stack.pop()
@@ -147,29 +138,6 @@ class ValidationClient:
 def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:
     """Return an error that keeps the answer it is about."""
     return RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status).made_from(answer)
-
-
-def unusable_outcome(items: tuple[UnusableItem, ...]) -> ChunkOutcome:
-    """Return our own OperationOutcome about items that cannot be sent, in the form of an answer to a Bundle."""
-    issues = [
-        {
-            "severity": "error",
-            "code": "structure",
-            "details": {"coding": [{"system": _SYSTEM, "code": item.reference}], "text": item.message},
-            "diagnostics": f"line {item.line}" + ("" if item.index is None else f", entry {item.index}"),
-            "expression": [f"Bundle.entry[{number}]"],
-        }
-        for number, item in enumerate(items)
-    ]
-
-    def place(entry: int) -> ResourcePlace | None:
-        if not 0 <= entry < len(items):
-            return None
-        item = items[entry]
-        return ResourcePlace(item.line, item.index, item.type or "", item.type or "")
-
-    line = msgspec.json.encode({"resourceType": "OperationOutcome", "issue": issues})
-    return ChunkOutcome(line, place, (items[0].line, items[-1].line))
 
 
 WRONG: Final = {

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, UnusableError, check_utf8, kind_of, unique_members
+from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import ISSUE_CODES, Answer
+from tasks.shared.http.json_answer import NotJsonError, json_object, resource_type
 from tasks.validation.chunks import ResourcePlace
 
 FINDINGS: Final = frozenset({"fatal", "error"})
@@ -24,15 +25,12 @@ OTHER: Final = "other"
 UNPLACED: Final = "unplaced"
 """The type of findings that concern a chunk as a whole."""
 
-_NOTHING: Final = msgspec.Raw(b"null")
 _MESSAGE_ID: Final = "operationoutcome-message-id"
 # A message id is a short code. The HL7 validator also gives the URL of a profile with the key of an invariant behind
 # "#", and for some "Rule key: 'text' failed", of which only the key is taken.
 _CODE: Final = re.compile(r"(?:https?://[^\s#]*#|Rule )?([A-Za-z0-9][A-Za-z0-9_.\-]{0,79})(?:: .*)?", re.DOTALL)
 # An entry as FHIRPath (from 0) and, in the older ``location``, as XPath (from 1).
-_ENTRY: Final = re.compile(r"Bundle(?:\.entry\[([0-9]+)\]|/f:entry\[([0-9]+)\])")
-_NOWHERE: Final = 10**18
-"""The number of an entry that is in no Bundle."""
+_ENTRY: Final = re.compile(r"Bundle(?:\.entry\[([0-9]{1,18})\]|/f:entry\[([0-9]{1,18})\])")
 # What stands between the entry and the element in the two spellings of the HL7 validator, and in XPath.
 _INSIDE: Final = re.compile(
     r"(?:\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)|/f:resource(?:/f:[A-Z]\w*)?(?=/|$))"
@@ -40,7 +38,7 @@ _INSIDE: Final = re.compile(
 
 
 class NotAnOutcomeError(Exception):
-    """The answer is no OperationOutcome. Its text says what it is instead, and quotes nothing."""
+    """The answer is no usable OperationOutcome. Its text says what it is instead, and quotes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,77 +89,37 @@ class _OutcomeIssue(msgspec.Struct):
     extension: list[_Extension] | None = None
 
 
-class _OperationOutcome(msgspec.Struct, rename="camel"):
-    resource_type: str
+class _OperationOutcome(msgspec.Struct):
     issue: list[_OutcomeIssue] | None = None
 
 
 _outcome = msgspec.json.Decoder(_OperationOutcome)
-_raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def read_outcome(body: bytes) -> list[ValidationIssue]:
     """Return the issues of an OperationOutcome. Raises ``NotAnOutcomeError``."""
-    return [_read(issue) for issue in _issues(body)]
+    try:
+        outcome = _outcome.decode(body)
+    except UNREADABLE:
+        raise NotAnOutcomeError("an OperationOutcome with issues that are not valid in FHIR") from None
+    return [_read(issue) for issue in outcome.issue or ()]
 
 
 def wrong_with(answer: Answer, entries: int) -> str | None:
     """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
     if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
         return "no result"
-    if not answer.says_json:
-        return "a Content-Type that is not JSON"
     try:
-        _check_outcome(answer.body, entries)
-    except NotAnOutcomeError as problem:
+        if resource_type(json_object(answer)) != "OperationOutcome":
+            return "something that is not an OperationOutcome"
+        issues = read_outcome(answer.body)
+    except (NotJsonError, NotAnOutcomeError) as problem:
         return str(problem)
-    return None
-
-
-def _check_outcome(body: bytes, entries: int) -> None:
-    """Look whether an OperationOutcome can be the result for a Bundle of so many entries (document 3 §6): it says
-    something, of nothing else, and nothing in two ways. Raises ``NotAnOutcomeError``.
-    """
-    try:
-        members = unique_members(body)
-        for raw in _raws.decode(members.get("issue", _NOTHING)) or ():
-            unique_members(raw)
-    except RepeatedKeyError:
-        raise NotAnOutcomeError("a repeated key") from None
-    except UNREADABLE:
-        pass  # what is wrong with it is said below
-    issues = _issues(body)
     if not issues:
-        raise NotAnOutcomeError("an OperationOutcome without an issue")
-    for issue in issues:
-        _read(issue)
-        for place in (*(issue.expression or ()), *(issue.location or ())):
-            match = _ENTRY.search(place) if place else None
-            if match and _number(match) >= entries:
-                raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
-
-
-def _issues(body: bytes) -> list[_OutcomeIssue]:
-    try:
-        check_utf8(body)  # msgspec does not look into strings that it only passes over
-        outcome = _outcome.decode(body)
-    except msgspec.ValidationError:
-        raise NotAnOutcomeError(_instead(body)) from None
-    except UNREADABLE:
-        raise NotAnOutcomeError("something that is no JSON") from None
-    if outcome.resource_type != "OperationOutcome":
-        raise NotAnOutcomeError("a resource that is no OperationOutcome")
-    return outcome.issue or []
-
-
-def _instead(body: bytes) -> str:
-    try:
-        kind = kind_of(body)
-    except UnusableError:
-        return "JSON that is no resource"
-    if kind == "OperationOutcome":
-        return "an OperationOutcome with issues that are not valid in FHIR"
-    return "a resource that is no OperationOutcome"
+        return "an OperationOutcome without an issue"
+    if any(entry >= entries for issue in issues for entry in issue.entries):
+        return f"an issue about an entry beyond the {entries:,} that were sent"
+    return None
 
 
 def _read(issue: _OutcomeIssue) -> ValidationIssue:
@@ -184,9 +142,7 @@ def _read(issue: _OutcomeIssue) -> ValidationIssue:
 
 def _number(match: re.Match[str]) -> int:
     """Return the index of the entry, from 0."""
-    digits = match[1] or match[2]
-    number = int(digits) - (match[1] is None) if len(digits) <= 18 else _NOWHERE
-    return number if number >= 0 else _NOWHERE
+    return int(match[1]) if match[1] is not None else int(match[2]) - 1
 
 
 def _places(issue: _OutcomeIssue) -> Iterable[str]:

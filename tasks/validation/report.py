@@ -20,7 +20,7 @@ import io
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,15 +30,12 @@ from tasks.shared.files.data_directory import base_name
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.out_file import PART, OutFile, PartFile, as_text, can_continue, part_of, publish, size_of
 from tasks.shared.files.private_file import open_private
-from tasks.validation.chunks import ValidationChunk, ValidationFacts, shown_profiles
+from tasks.validation.chunks import ValidationChunk, ValidationFacts
 from tasks.validation.client import ChunkOutcome
-from tasks.validation.findings import OTHER, Tally, ValidationIssue
+from tasks.validation.findings import Tally, ValidationIssue
 
 SUFFIX: Final = ".validation.ndjson"
 STATE: Final = ".state"
-MAX_NAMES: Final = 200
-"""Distinct types, and message codes, that are counted for a file; further ones are counted together."""
-
 WRITE_SECONDS: Final = 0.25
 """Answers are written down at most this often, in seconds: for a fast service that is most of the work. They are what
 a killed process loses."""
@@ -56,9 +53,7 @@ COLUMNS: Final = (
     "message_id",
     "location",
     "message",
-    "profile",
 )
-"""``profile`` is the last one: what an earlier version wrote ends before it, and has none recorded."""
 
 
 class Reports:
@@ -123,8 +118,8 @@ class FileReport:
             tally.add(issues, outcome.place)
             pending.rows += rows(self.path.name, outcome, issues)
             pending.report += outcome.line + b"\n"
-        pending.counts.update(_counts(tally, self.account.counts, pending.counts))
-        pending.stop = chunk.first + chunk.count
+        pending.counts.update(_counts(tally))
+        pending.stop = chunk.first + len(chunk)
         if time.monotonic() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
             self._write()
 
@@ -228,18 +223,11 @@ def _identity(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
-    """Return a tally in the form of the ledger: numbers under names. ``before`` are counts already in the ledger."""
-    counts = Counter({"issues": tally.issues, "findings": tally.findings, "resources": tally.resources})
-    counts.update({f"severity {severity}": count for severity, count in tally.severities.items()})
-    for what, found in (("type", tally.types), ("code", tally.codes)):
-        known = {name for names in before for name in names if name.startswith(what)} if found else set()
-        for key, count in found.items():
-            name = f"{what} {key}"
-            if name not in known and len(known) >= MAX_NAMES:
-                name = f"{what} {OTHER}"
-            known.add(name)
-            counts[name] += count
+def _counts(tally: Tally) -> dict[str, int]:
+    """Return a tally in the form of the ledger: numbers under names."""
+    counts = {"issues": tally.issues, "findings": tally.findings, "resources": tally.resources}
+    for what, found in (("severity", tally.severities), ("type", tally.types), ("code", tally.codes)):
+        counts.update({f"{what} {name}": count for name, count in found.items()})
     return counts
 
 
@@ -248,24 +236,21 @@ def rows(file: str, outcome: ChunkOutcome, issues: Iterable[ValidationIssue]) ->
 
     An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.
     """
-    claimed: dict[int, str] = {}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for issue in issues:
         what = (issue.severity, issue.code, issue.message_id)
         message = " ".join(issue.text.split())
-        places = [(entry, element, outcome.place(entry)) for entry, element in issue.entries.items()]
-        known = [(entry, element, place) for entry, element, place in places if place is not None]
-        for entry, element, place in known:
-            if entry not in claimed:
-                claimed[entry] = shown_profiles(place.raw)
+        places = [(element, outcome.place(entry)) for entry, element in issue.entries.items()]
+        known = [(element, place) for element, place in places if place is not None]
+        for element, place in known:
             index = "" if place.entry is None else place.entry
             where = (file, place.line, index, place.key)
-            _write(writer, *where, *what, f"{place.type}{element}", message, claimed[entry])
+            _write(writer, *where, *what, f"{place.type}{element}", message)
         if not known:
             first, last = outcome.span
             lines = f"{first}-{last}" if first < last else first
-            _write(writer, file, lines, "", "", *what, issue.elsewhere, message, "")
+            _write(writer, file, lines, "", "", *what, issue.elsewhere, message)
     # A lone surrogate, which JSON can spell, is no Unicode text.
     return text.getvalue().encode("utf-8", "backslashreplace")
 

@@ -26,7 +26,7 @@ from tasks.shared.work import in_order
 from tasks.validation.chunks import ItemReader, ValidationChunk, ValidationFacts, pack
 from tasks.validation.client import ChunkOutcome, ValidationClient
 from tasks.validation.client import service as service_of
-from tasks.validation.findings import OTHER, SEVERITIES
+from tasks.validation.findings import SEVERITIES
 from tasks.validation.report import FileReport, Reports, assemble
 
 REPORTS: Final = "validation"
@@ -34,6 +34,7 @@ REPORTS: Final = "validation"
 
 LEDGER: Final = "ledger.ndjson"
 
+_SHOWN_CODES: Final = 100
 _SPARE: Final = 4
 """Chunks in the window beside those that are asked about: one slow answer must not keep the other threads waiting."""
 
@@ -45,12 +46,11 @@ class ValidationBounds:
     """Numbers that are not configuration.
 
     ``timeout`` (seconds) is for one request that the service works on alone. Some services take one at a time, so every
-    request is given as much again for each one that may be before it in the queue. ``codes`` is how many message codes
-    the result shows. ``mebibyte`` is the unit of the size of chunks.
+    request is given as much again for each one that may be before it in the queue. ``mebibyte`` is the unit of the size
+    of chunks.
     """
 
     timeout: float = 600.0
-    codes: int = 100
     mebibyte: int = 1024 * 1024
 
 
@@ -171,7 +171,7 @@ class _Validation:
     # Asking, in threads
 
     def _validate(self, work: _Work) -> tuple[_Work, list[ChunkOutcome]]:
-        return work, self._validator.validate(work.chunk) if isinstance(work, _FilePart) else []
+        return work, list(self._validator.validate(work.chunk)) if isinstance(work, _FilePart) else []
 
     # Reporting
 
@@ -180,7 +180,7 @@ class _Validation:
         if isinstance(work, _FilePart):
             chunk = work.chunk
             report.add(chunk, outcomes)
-            self._progress.add(resources=chunk.count)
+            self._progress.add(resources=len(chunk))
             self._progress.within(report.path, chunk.read)
             return
         report.finish(work.facts)
@@ -218,7 +218,7 @@ class _Validation:
                 "issues": counts["issues"],
                 "severities": {severity: count for severity, count in severities.items() if count},
                 "types": dict(_largest(counts, "type ")),
-                "codes": _fewer(_largest(counts, "code "), self._bounds.codes),
+                "codes": dict(_largest(counts, "code ")[:_SHOWN_CODES]),
                 "reports": self._directory.name,
                 "report_files": len(self._reports),
                 "skipped_entries": facts.skipped,
@@ -230,10 +230,3 @@ def _largest(counts: Counter[str], prefix: str) -> list[tuple[str, int]]:
     """Return the counts under a prefix, the largest first."""
     found = [(name.removeprefix(prefix), count) for name, count in counts.items() if name.startswith(prefix)]
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))
-
-
-def _fewer(counts: list[tuple[str, int]], most: int) -> dict[str, int]:
-    """At most so many of them, and the others together."""
-    named = [pair for pair in counts if pair[0] != OTHER]
-    others = sum(count for _, count in counts) - sum(count for _, count in named[:most])
-    return dict(named[:most]) | ({OTHER: others} if others else {})

@@ -10,15 +10,12 @@ import msgspec
 from tasks.release_report.measure.account import Account, Members
 from tasks.release_report.measure.contents import decode
 from tasks.shared.fhir.bundle import RESOURCES
-from tasks.shared.fhir.entries import BundleEntry, MemberEntry, member_entries
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.stop import Stop
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_entries: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None).decode
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Called(msgspec.Struct, gc=False):
@@ -63,26 +60,8 @@ def decoded(members: Members) -> dict[str, Any]:
     return {name: decode(raw) for name, raw in members.items() if name != "resourceType"}
 
 
-def usual_entry(entry: MemberEntry) -> Entry:
-    """Return the entry of a Bundle that the common reader reads in one pass."""
-    members, request, full_url = entry.resource, entry.request, entry.full_url or ""
-    url = (request.url or "") if request is not None else ""
-    if members is None:
-        found = Entry({}, "", "", full_url, url)
-    else:
-        kind = text_of(members.get("resourceType")) or "…"
-        found = Entry(members, kind, text_of(members.get("id")), full_url, url)
-    more = request is not None and (
-        request.if_none_exist or request.if_match or request.if_none_match or request.if_modified_since
-    )
-    if more or entry.search is not None or len(entry.response):
-        rest = BundleEntry(request=request if more else None, response=entry.response, search=entry.search)
-        found.rest = decode_members(_encode(rest))
-    return found
-
-
 def entry_of(rest: Members) -> Entry:
-    """Return any entry of a Bundle, by its members."""
+    """Return an entry of a Bundle, by its members."""
     raw = rest.pop("resource", None)
     if raw is None or bytes(raw) == b"null":
         entry = Entry({}, "", "")
@@ -108,9 +87,6 @@ _REQUEST: Final = frozenset({"method", "url"})
 
 def entries_of(part: bytes) -> list[Entry]:
     """Return entries of a Bundle, in a JSON list."""
-    bundle = member_entries(b'{"resourceType":"Bundle","entry":%b}' % part)
-    if bundle is not None:
-        return list(map(usual_entry, bundle.entries))
     return [entry_of(one) for one in decode_entries(part) or ()]
 
 
@@ -183,7 +159,6 @@ def owner_of(entry: Entry, urls: dict[str, str]) -> str | None:
     return None
 
 
-_BUNDLE: Final = b'"Bundle"'
 _PART: Final = 1 << 20
 """Bytes of a long line that are taken in at once."""
 
@@ -208,11 +183,6 @@ class Lines:
             self._whole(line)
 
     def _whole(self, line: bytes) -> None:
-        if _BUNDLE in line[:64]:
-            usual = member_entries(line)
-            if usual is not None and usual.type not in RESOURCES:
-                self._bundle(decoded(usual.root), list(map(usual_entry, usual.entries)))
-                return
         members = decode_members(line)
         kind = text_of(members.get("resourceType"))
         if kind is None:

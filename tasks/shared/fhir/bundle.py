@@ -8,9 +8,6 @@ document and message Bundles are resources themselves. A history Bundle holds ve
 holds answers: neither is data to be loaded, so both are rejected, as is a Bundle without a type. A Bundle
 inside a Bundle is a resource.
 
-An ``id`` or ``resourceType`` that stands twice makes a resource ambiguous, and it is rejected; not so in a Bundle
-entry that begins in the usual way (type, id): there the first one counts, and the server compares it with the URL.
-
 Two changes to a resource's bytes are possible, both by splicing, never by parsing and dumping:
 
 * one without an ``id`` gets ``"id":"…",`` after its opening brace, a UUIDv5 of its position (base name of the
@@ -33,7 +30,7 @@ import msgspec
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.entries import ReadBundle, read_bundle
-from tasks.shared.fhir.reading import ID, RESOURCE_TYPE, TYPE, USUAL, UnusableError, ambiguous, read_head
+from tasks.shared.fhir.reading import ID, TYPE, USUAL, UnusableError, read_head
 from tasks.shared.files.data_directory import base_name
 
 UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
@@ -126,7 +123,7 @@ def cut(
     try:
         bundle = read_bundle(line)
         if bundle is not None and bundle.type not in RESOURCES:
-            return _cut_bundle(line, bundle, file, number, first, entry, placeholders)
+            return _cut_bundle(bundle, file, number, first, entry, placeholders)
         return _cut_plain(line, file, number, first)
     except UnusableError as problem:
         return CutLine(rejected=(_rejected(problem, line, file, number, None, first),))
@@ -149,7 +146,6 @@ def _cut_plain(line: bytes, file: str, number: int, first: int) -> CutLine:
 
 
 def _cut_bundle(
-    line: bytes,
     bundle: ReadBundle,
     file: str,
     number: int,
@@ -163,25 +159,18 @@ def _cut_bundle(
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
-    try:
-        entries = list(bundle.usable())
-    except UnusableError as problem:  # which resource it holds is not known, so nothing of the line is sent
-        repeated = problem.reference == "repeated-key"
-        raise UnusableError("repeated-key" if repeated else "not-a-bundle", type="Bundle") from None
-    # Where no resource has a second resourceType, not even in a contained one, a usual beginning says all about it.
-    exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in entries if entry.resource)
     resources: list[Resource] = []
     rejected: list[RejectedResource] = []
     patients: list[str] = []
     placeholders: dict[bytes, bytes] = {}
     skipped = derived = 0
     ordinal = first
-    for index, entry in enumerate(entries, start):
+    for index, entry in enumerate(bundle.entries, start):
         raw: bytes | msgspec.Raw = entry.resource
         if entry.carries_nothing:
             skipped += 1
             continue
-        if exact and (usual := USUAL.match(raw)) is not None:
+        if (usual := USUAL.match(raw)) is not None:
             kind, identifier = usual[1].decode(), usual[2].decode()
         else:
             try:
@@ -216,8 +205,6 @@ def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
         raise UnusableError("invalid-resource-type")
     if identifier is not msgspec.UNSET and not ID.fullmatch(identifier):
         raise UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", kind)
-    if ambiguous(bytes(raw)):
-        raise UnusableError("repeated-key", "the resource repeats resourceType or id", kind)
     return kind, None if identifier is msgspec.UNSET else identifier
 
 

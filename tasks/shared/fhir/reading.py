@@ -1,4 +1,4 @@
-"""Shared parts of the readers of FHIR JSON: head of a resource, ambiguous keys, reasons why it is unreadable.
+"""Shared parts of the readers of FHIR JSON: head of a resource, reasons why it is unreadable.
 
 What to do about it is each step's own: what is rejected, what is a finding, which shapes of an entry are let through.
 """
@@ -32,8 +32,6 @@ REASONS: Final = {
     "json-too-deep": "the JSON is nested too deeply to be read",
     "not-a-resource": "not a FHIR resource: a JSON object with a resourceType is expected",
     "invalid-resource-type": "resourceType is not the name of a FHIR type",
-    "repeated-key": "a key is repeated, so its value is ambiguous",
-    "not-an-entry": "the entry of the Bundle is not an object with a resource",
     "not-a-bundle": "the Bundle, or one of its entries, does not have the structure that FHIR requires",
 }
 """What is wrong with a text, for a person, where a reader has nothing closer to say."""
@@ -205,12 +203,6 @@ def _spelled(objects: list[dict[str, msgspec.Raw]]) -> int:
     values = chain.from_iterable(map(dict.values, objects))
     signs = len(objects) + objects.count({}) + 4 * sum(map(len, objects))
     return signs + len("".join(chain.from_iterable(objects))) + sum(map(len, values))
-
-
-def ambiguous(raw: bytes) -> bool:
-    """Return whether ``resourceType`` or ``id`` of a resource is repeated."""
-    suspicious = raw.count(RESOURCE_TYPE) > 1 or raw.count(b'"id"') > 1
-    return suspicious and repeats(raw, ("resourceType", "id"))
 
 
 def repeats(raw: bytes, names: Collection[str]) -> bool:

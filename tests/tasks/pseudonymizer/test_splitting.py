@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tasks.pseudonymizer.agreement import Agreement
 from tasks.pseudonymizer.deidentification import Deidentification, Reassembly, RequestChunk, chunks
 from tasks.shared.errors import DataError, ServiceError
+from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
 from tests.conftest import examples
@@ -61,6 +62,11 @@ def bundles(draw: st.DrawFn) -> bytes:
     return ("{" + draw(_SPACE) + ",".join(draw(st.permutations(members))) + "}" + draw(_SPACE)).encode()
 
 
+def spelled(text: bytes) -> Any:
+    """Return JSON with the spelling of its numbers and the order of its members."""
+    return json.loads(text, parse_float=str, parse_int=str, object_pairs_hook=list)
+
+
 def answered(resource: bytes) -> Answer:
     return Answer(200, httpx.Headers({"Content-Type": "application/fhir+json"}), resource)
 
@@ -101,7 +107,7 @@ def written(path: Path, tmp: Path, threshold: int, call: Any, *, removes: bool =
     threshold=st.integers(1, 900),
     limit=st.one_of(st.none(), st.integers(300, 900)),
 )
-def test_what_comes_out_of_an_identity_service_is_byte_for_byte_what_went_in(
+def test_what_comes_out_of_an_identity_service_is_spelled_as_what_went_in(
     tmp_path: Path, lines: list[bytes], threshold: int, limit: int | None
 ) -> None:
     path = tmp_path / "a.ndjson"
@@ -114,7 +120,7 @@ def test_what_comes_out_of_an_identity_service_is_byte_for_byte_what_went_in(
         return answered(identity(resource))
 
     output, counts = written(path, tmp_path, threshold, call)
-    assert output == content
+    assert [*map(spelled, output.splitlines())] == [*map(spelled, content.splitlines())]
     assert counts["resources_in"] == counts["resources_out"] == sum(len(json.loads(line)["entry"]) for line in lines)
 
 
@@ -130,7 +136,7 @@ def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: b
 
     split, _ = written(path, tmp_path, threshold, call)
     unsplit, _ = written(path, tmp_path, 1 << 30, call)
-    assert split == unsplit
+    assert spelled(split) == spelled(unsplit)
 
 
 @pytest.mark.slow
@@ -168,10 +174,7 @@ def test_chunks_are_greedy_keep_the_envelope_and_only_one_entry_exceeds_the_limi
 
 
 def _around(text: bytes) -> bytes:
-    from tasks.shared.fhir.envelope import open_bundle
-
-    envelope, _ = open_bundle(text)
-    return envelope.before + envelope.after
+    return b"".join(open_bundle(text)[0].around())
 
 
 def make(tmp_path: Path, *lines: bytes) -> Path:
@@ -286,7 +289,7 @@ def test_413_on_a_single_entry_is_terminal_and_names_file_line_and_type(
 def test_a_reassembled_bundle_has_a_total_only_as_searchset_or_history(tmp_path: Path, kind: str, where: str) -> None:
     members = ['"resourceType":"Bundle"', f'"type":"{kind}"', '"meta":{"total":3,"x":1}']
     members.append(f'"entry":[{entry("Patient", "p", 60)},{entry("Patient", "q", 60)}]')
-    members.insert({"before": 1, "after": 4, "last": 4}[where], '"total" : 2')
+    members.insert({"before": 1, "after": 4, "last": 4}[where], '"total":2')
     if where == "after":
         members.append('"link":[]')
     path = make(tmp_path, ("{" + ",".join(members) + "}").encode())
@@ -294,7 +297,7 @@ def test_a_reassembled_bundle_has_a_total_only_as_searchset_or_history(tmp_path:
     if kind in ("searchset", "history"):
         assert output.rstrip() == path.read_bytes()
     else:
-        members.remove('"total" : 2')
+        members.remove('"total":2')
         assert output.rstrip() == ("{" + ",".join(members) + "}").encode()
 
 

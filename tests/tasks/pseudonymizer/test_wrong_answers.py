@@ -1,6 +1,6 @@
 """Wrong answers of a pseudonymization service (document 3 §4, "What must agree in every answer").
 
-What is wrong with JSON of any service is in ``tests/tasks/shared/http/test_json_answers.py``.
+What is wrong with JSON of any service is in ``tests/tasks/shared/http/test_json_answer.py``.
 """
 
 from __future__ import annotations

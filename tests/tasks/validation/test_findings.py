@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.validation.chunks import ResourcePlace
 from tasks.validation.findings import NotAnOutcomeError, Tally, ValidationIssue, read_outcome
@@ -94,19 +91,10 @@ def test_an_outcome_without_issues_finds_nothing(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"<html>Canary</html>",
-        outcome(issue())[:-5],
-        b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","diagnostics":"\xff"}]}',
-        b"[]",
-        b'"OperationOutcome"',
-        b"{}",
-        b'{"resourceType":"Bundle","issue":[]}',
         b'{"resourceType":"OperationOutcome","issue":{}}',
         b'{"resourceType":"OperationOutcome","issue":[{}]}',
         b'{"resourceType":"OperationOutcome","issue":[{"severity":"Canary"}]}',
         b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","expression":"x"}]}',
-        b"[" * 5000,
     ],
 )
 def test_what_is_no_operation_outcome_is_no_answer_and_is_not_quoted(body: bytes) -> None:
@@ -114,28 +102,6 @@ def test_what_is_no_operation_outcome_is_no_answer_and_is_not_quoted(body: bytes
         read_outcome(body)
     assert "Canary" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-@pytest.mark.slow
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: (
-            st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(["severity", "code", "expression", "details", "coding", "text", "extension", "url"]),
-                inner,
-            )
-        ),
-    )
-)
-def test_whatever_comes_it_is_issues_or_no_answer(value: Any) -> None:
-    body = json.dumps({"resourceType": "OperationOutcome", "issue": value}).encode()
-    try:
-        issues = read_outcome(body)
-    except NotAnOutcomeError:
-        return
-    assert len(issues) == len(value or [])
 
 
 def place(entry: int) -> ResourcePlace | None:

@@ -132,8 +132,6 @@ def test_entries_that_carry_nothing_are_counted_and_skipped() -> None:
         (b'{"resourceType":"Patient","id":"a\\n"}', "invalid-id"),
         (b'{"resourceType":"Patient","id":"%s"}' % (b"a" * 65), "invalid-id"),
         (b'{"resourceType":"Patient","id":"\xff"}', "not-utf8"),
-        (b'{"resourceType":"Patient","id":"a","id":"b"}', "repeated-key"),
-        (b'{"resourceType":"Patient","id":"a","resourceType":"Group"}', "repeated-key"),
         (b'{"resourceType":"Patient","id":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "json-too-deep"),
         (b'{"resourceType":"Bundle","type":"batch","entry":{}}', "not-a-bundle"),
         (b'{"resourceType":"Bundle","type":"batch","entry":[7]}', "not-a-bundle"),
@@ -167,25 +165,6 @@ def test_ids_inside_a_resource_are_not_its_id() -> None:
     )
     assert parts(line).resources[0].key == "Patient/p"
     assert raws(parts(bundle("batch", entry(line)))) == [line]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"resourceType":"Bundle","type":"batch","entry":[{"resource":%s}],"entry":[{"resource":%s}]}',
-        b'{"resourceType":"Bundle","type":"batch","entry":[{"resource":%s,"resource":%s}]}',
-    ],
-)
-def test_a_repeated_key_of_a_bundle_never_loses_a_resource_silently(line: bytes) -> None:
-    assert rejections(parts(line % (PATIENT, OBSERVATION))) == [("repeated-key", None, 0)]
-
-
-def test_a_repeated_id_behind_a_usual_beginning_is_left_to_the_server() -> None:
-    twice = b'{"resourceType":"Patient","id":"a","id":"b"}'
-    part = parts(bundle("batch", entry(twice)))
-    assert [(r.key, bytes(r.raw)) for r in part.resources] == [("Patient/a", twice)]
-    unusual = b'{"id":"a","resourceType":"Patient","id":"b"}'
-    assert rejections(parts(bundle("batch", entry(unusual)))) == [("repeated-key", 0, 0)]
 
 
 def test_a_resource_without_id_gets_a_stable_uuid_and_keeps_all_other_bytes() -> None:

@@ -20,7 +20,7 @@ from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.envelope import Envelope, open_bundle
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.out_file import Spool
-from tests.tasks.shared.fhir.json_text import DrawnBundle, bundles, damaged
+from tests.tasks.shared.fhir.json_text import DrawnBundle, bundles
 
 CANARY = "canary-4711"
 HEAD = b'{"resourceType":"Bundle","id":"b-1","type":"transaction","entry":['
@@ -78,18 +78,6 @@ def test_a_long_bundle_is_cut_as_open_bundle_cuts_it(place: Path, bundle: DrawnB
 
 
 @pytest.mark.slow
-@given(damaged(), st.integers(1, 40))
-def test_a_damaged_long_line_is_refused_when_open_bundle_refuses_it(place: Path, line: bytes, piece: int) -> None:
-    line = line.removesuffix(b"\r")
-    found, expected = cut(long_line(place, line, piece=piece)), opened(line)
-    assert isinstance(found, str) == isinstance(expected, str)
-    if isinstance(found, str):
-        assert "not where" not in found
-    else:
-        assert found == expected
-
-
-@pytest.mark.slow
 @given(bundles(), st.integers(1, 40))
 def test_the_resource_type_is_read_wherever_it_stands(place: Path, bundle: DrawnBundle, piece: int) -> None:
     with long_line(place, bundle.line, piece=piece) as line:
@@ -127,8 +115,7 @@ def test_any_number_of_entries_can_be_read_again_and_again(place: Path, count: i
     with long_line(place, HEAD + b",".join(pieces) + b"]}") as line:
         assert list(line.entries()) == pieces
         assert list(line.entries()) == pieces
-        assert line.envelope().before == HEAD
-        assert line.envelope().after == b"]}"
+        assert line.envelope().around() == (HEAD, b"]}")
 
 
 @pytest.mark.parametrize("backslashes", [1, 2, 3, 4, 5])
@@ -159,8 +146,6 @@ def test_a_string_of_many_pieces_ends_where_it_ends(place: Path, before: int, ba
         (HEAD + b"1]}", "not-a-bundle"),
         (b'{"entry":[{}],"resourceType":"List"}', "not-a-bundle"),
         (b'{"resourceType":"Binary","data":"AAAA"}', "not-a-bundle"),
-        (HEAD + b'{}],"entry":[]}', "repeated-key"),
-        (HEAD + b'{}],"type":"batch"}', "repeated-key"),
         (HEAD + b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}]}", "json-too-deep"),
         (b"{", "not-json"),
         (b"<html>", "not-json"),
@@ -259,7 +244,7 @@ def test_a_long_line_has_neither_the_byte_order_mark_nor_the_line_end(tmp_path: 
         assert line.number == number
         assert line.whole() == HEAD + b"{}]}"
         assert line.size == len(HEAD + b"{}]}")
-        assert line.envelope().after == b"]}"
+        assert line.envelope().around()[1] == b"]}"
 
 
 def test_a_long_line_of_white_space_is_blank(tmp_path: Path) -> None:
