@@ -16,9 +16,9 @@ import zstandard
 
 from tasks.local_import import importer
 from tasks.shared.report import StepReport
-from tests.peers import fhir, flattening, job, pseudonymization, validation
+from tests.peers import fhir, flattening, job, pseudonymization, services, validation
+from tests.peers.data import as_line, resource
 from tests.peers.fhir import observation
-from tests.peers.job import as_line, resource
 from tests.peers.s3 import S3Job, configuration, scripted
 from tests.peers.transfer import Endpoint, TransferJob
 
@@ -43,7 +43,7 @@ def _import(directory: Path, compression: bool) -> StepReport:
 
 
 def _pseudonymize(directory: Path, compression: bool) -> StepReport:
-    with pseudonymization.serving(pseudonymization.pseudonyms) as service:
+    with pseudonymization.serving(services.pseudonyms) as service:
         return pseudonymization.PseudonymizerJob(directory).run(service.url, compression=compression)
 
 

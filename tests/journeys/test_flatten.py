@@ -26,7 +26,9 @@ from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, ps
 from tasks.release_report.page import files
 from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran
-from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
+from tests.peers.data import identified as bundle
+from tests.peers.data import of_patient, provenance, resource
+from tests.peers.flattening import patient_line
 from tests.peers.lines import read_lines
 from tests.peers.sandbox import Sandboxed, sandboxed
 

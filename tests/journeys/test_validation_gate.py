@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import Commands
 from tests.peers.project import Fhir
 from tests.peers.server import Reply
-from tests.peers.validation import FakeValidation, issue, outcome, serving
+from tests.peers.services import issue, outcome
+from tests.peers.validation import FakeValidation, serving
 
 CANARY = "Kanarienvogel"
 

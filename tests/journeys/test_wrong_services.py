@@ -20,11 +20,10 @@ from deployments.sandbox.validation.app import ValidationOptions, validation_ser
 from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands, is_apart
-from tests.peers import validation
 from tests.peers.project import write_input
-from tests.peers.pseudonymization import pseudonyms
 from tests.peers.sandbox import Sandboxed
 from tests.peers.server import Reply, SeenRequest, loopback
+from tests.peers.services import issue, outcome, pseudonyms
 
 STEPS = ("pseudonymizer", "validation", "flattening", "send")
 RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", marks=pytest.mark.slow)]
@@ -128,7 +127,7 @@ def test_plan_and_start_find_them_and_nothing_is_sent(sluice: Commands, tmp_path
 def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_path: Path) -> None:
     """A process: what is logged before a job exists goes to its standard error, which pytest would take."""
     write_input(tmp_path / "data")
-    finding = validation.outcome(validation.issue(entry=0))
+    finding = outcome(issue(entry=0))
     with loopback([Reply(503), Reply(200, finding, {"Content-Type": "application/fhir+json"})]) as server:
         path = configured(tmp_path, dict.fromkeys(STEPS, server.url), ("local_import", "validation"))
         path.write_text(path.read_text().replace('"max_attempts": 1', '"max_attempts": 2, "initial_backoff_ms": 10'))

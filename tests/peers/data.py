@@ -26,7 +26,11 @@ def patient(identifier: str, /, **more: Any) -> Json:
 
 
 def observation(identifier: str, of: str = "p", /, **more: Any) -> Json:
-    return resource("Observation", identifier, subject={"reference": f"Patient/{of}"}, **more)
+    return of_patient("Observation", identifier, of, **more)
+
+
+def of_patient(kind: str, identifier: str, of: str, /, **more: Any) -> Json:
+    return resource(kind, identifier, subject={"reference": f"Patient/{of}"}, **more)
 
 
 def bundle(*resources: Json, kind: str = "transaction", **more: Any) -> Json:
@@ -40,6 +44,10 @@ def bundle(*resources: Json, kind: str = "transaction", **more: Any) -> Json:
         for one in resources
     ]
     return {"resourceType": "Bundle", "type": kind, **more, "entry": entries}
+
+
+def identified(identifier: str, *resources: Json, **more: Any) -> Json:
+    return bundle(*resources, id=identifier, **more)
 
 
 def provenance(group: str, *targets: Json | str, system: str = GROUPS) -> Json:
@@ -69,6 +77,13 @@ def person(name: str, *, observations: int = 2, size: int = 0) -> Json:
         for number in range(observations)
     ]  # fmt: skip
     return bundle(one, *values, provenance("g-pat", one), provenance("g-obs", *values), id=f"b-{name}")
+
+
+def patient_bundle(number: int, count: int, size: int = 0) -> Json:
+    """Return a patient's Bundle of ``count`` entries, each with a text of ``size`` characters."""
+    of = f"p{number}"
+    rest = [observation(f"{of}-o{index}", of, text="x" * size) for index in range(1, count)]
+    return identified(f"b{number}", patient(of), *rest)
 
 
 def as_line(line: bytes | Json) -> bytes:

@@ -15,7 +15,7 @@ from tasks.send.comparison import compare
 from tasks.send.direct import LoadBounds, run
 from tasks.shared.report import StepReport
 from tests.peers import job, server
-from tests.peers.job import resource
+from tests.peers.data import bundle, resource
 from tests.peers.server import ScriptedService, SeenRequest
 
 
@@ -135,14 +135,6 @@ class DirectLoadJob(job.StepJob):
 
 def observation(identifier: str, **more: Any) -> dict[str, Any]:
     return resource("Observation", identifier, **more)
-
-
-def bundle(*resources: dict[str, Any], kind: str = "transaction", **more: Any) -> dict[str, Any]:
-    entries = [
-        {"fullUrl": f"http://old.example/fhir/x{number}", "resource": one, "request": {"method": "POST", "url": "Old"}}
-        for number, one in enumerate(resources)
-    ]
-    return {"resourceType": "Bundle", "type": kind, **more, "entry": entries}
 
 
 def patient_line(number: int, count: int) -> dict[str, Any]:

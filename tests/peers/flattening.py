@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from deployments.sandbox import data as demo
 from tasks.flattening.flattening import FlatteningBounds, flatten
 from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn, views
@@ -17,12 +15,11 @@ from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.report import StepReport
 from tests.peers import job
-from tests.peers.job import resource
+from tests.peers.data import PROFILE, of_patient, provenance, resource
+from tests.peers.data import identified as bundle
 from tests.peers.server import Reply, ScriptedService, SeenRequest
+from tests.peers.services import as_row, select_rows, view_run
 from tests.tasks.flattening import lookups
-
-SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
-PROFILE = "https://example.org/StructureDefinition/"
 
 
 @dataclass(frozen=True)
@@ -44,43 +41,9 @@ class FlatteningRequest(SeenRequest):
 Script = Callable[[int, FlatteningRequest], "Reply | None"]
 
 
-class _FlatteningParameter(msgspec.Struct):
-    name: str
-    resource: msgspec.Raw
-
-
-class _FlatteningParameters(msgspec.Struct):
-    resourceType: str  # noqa: N815
-    parameter: list[_FlatteningParameter]
-
-
-def _at(raw: bytes, path: str) -> bytes | None:
-    for key in path.split("."):
-        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(key)
-        if found is None:
-            return None
-        raw = bytes(found)
-    return raw
-
-
 def rows_of(view: dict[str, Any], resource: bytes) -> list[bytes]:
-    """Rows by simple paths: columns of the first select, once for every element that the second one iterates over."""
-    plain, *nested = view["select"]
-    cells = {column["name"]: _at(resource, column["path"]) for column in plain["column"]}
-    rows = [cells]
-    if nested:
-        each = nested[0].get("forEach") or nested[0]["forEachOrNull"]
-        elements = msgspec.json.decode(_at(resource, each) or b"[]", type=list[msgspec.Raw])
-        if "forEachOrNull" in nested[0]:
-            elements = elements or [msgspec.Raw(b"{}")]
-        rows = [
-            cells | {column["name"]: _at(bytes(element), column["path"]) for column in nested[0]["column"]}
-            for element in elements
-        ]
-    return [
-        b"{" + b",".join(b"%b:%b" % (json.dumps(k).encode(), v) for k, v in row.items() if v is not None) + b"}"
-        for row in rows
-    ]
+    """Return the rows of a resource."""
+    return [as_row(row) for row in select_rows(view["select"], resource)]
 
 
 class FakeFlattening(ScriptedService[FlatteningRequest]):
@@ -95,13 +58,8 @@ class FakeFlattening(ScriptedService[FlatteningRequest]):
 
     def read(self, seen: SeenRequest) -> FlatteningRequest:
         """Check the shape that document 3 §5 requires."""
-        parameters = msgspec.json.decode(seen.body, type=_FlatteningParameters)
-        first, *rest = parameters.parameter
-        assert (parameters.resourceType, first.name) == ("Parameters", "viewDefinition")
-        assert {one.name for one in rest} == {"resources"}
-        view = json.loads(bytes(first.resource))
+        view, resources = view_run(seen.body)
         assert set(view) <= {"resourceType", "name", "status", "resource", "constant", "select", "where"}
-        resources = [bytes(one.resource) for one in rest]
         assert {json.loads(resource)["resourceType"] for resource in resources} == {view["resource"]}
         return FlatteningRequest(**vars(seen), view=view, resources=resources)
 
@@ -193,36 +151,6 @@ class FlatteningJob(job.StepJob):
     def tables(self) -> dict[str, bytes]:
         """Everything in ``csv/``."""
         return {path.name: path.read_bytes() for path in sorted(self.output.iterdir())}
-
-
-def of_patient(kind: str, identifier: str, patient: str, **more: Any) -> dict[str, Any]:
-    return resource(kind, identifier, subject={"reference": f"Patient/{patient}"}, **more)
-
-
-def provenance(group: str, *resources: dict[str, Any] | str, system: str = SYSTEM) -> dict[str, Any]:
-    targets = [one if isinstance(one, str) else f"{one['resourceType']}/{one['id']}" for one in resources]
-    return {
-        "resourceType": "Provenance",
-        "id": f"prov-{group}",
-        "target": [{"reference": target} for target in targets],
-        "recorded": "2026-03-02T09:15:40Z",
-        "agent": [{"who": {"identifier": {"system": SYSTEM.replace("attribute_group", "program"), "value": "x"}}}],
-        "entity": [
-            {"role": "source", "what": {"identifier": {"system": system, "value": group}}},
-            {
-                "role": "source",
-                "what": {"identifier": {"system": SYSTEM.replace("attribute_group", "e"), "value": "1"}},
-            },
-        ],
-    }
-
-
-def bundle(identifier: str, *resources: dict[str, Any], kind: str = "transaction") -> dict[str, Any]:
-    entries = [
-        {"resource": one, "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"}}
-        for one in resources
-    ]
-    return {"resourceType": "Bundle", "id": identifier, "type": kind, "entry": entries}
 
 
 def patient_line(number: int, observations: int = 3, size: int = 0, conditions: int = 1) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from config import PipelineConfig
 from tasks.shared.service import Service
 from tasks.shared.step import GivenInputs, Source, StepContext
+from tests.peers.data import as_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,14 +86,6 @@ class StepJob:
         """Return the answers that were kept because they made the step fail."""
         kept = (self.directory / self.step / "failed").glob("*")
         return sorted(path for path in kept if not path.name.endswith(".request.json"))
-
-
-def as_line(line: bytes | dict[str, Any]) -> bytes:
-    return line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def resource(kind: str, identifier: str, /, **more: Any) -> dict[str, Any]:
-    return {"resourceType": kind, "id": identifier, **more}
 
 
 def in_process(code: str, *arguments: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:

@@ -139,9 +139,13 @@ def flattening(seen: SeenRequest) -> Reply:
     if seen.method == "GET":
         return statement()
     view, resources = view_run(seen.body)
-    rows = [row for resource in resources for row in select_rows(view["select"], resource)]
-    cells = ((b"%b:%b" % (json.dumps(name).encode(), value) for name, value in row.items() if value) for row in rows)
-    return Reply(200, b"".join(b"{%b}\n" % b",".join(row) for row in cells), {"Content-Type": "application/x-ndjson"})
+    rows = (row for resource in resources for row in select_rows(view["select"], resource))
+    return Reply(200, b"".join(as_row(row) + b"\n" for row in rows), {"Content-Type": "application/x-ndjson"})
+
+
+def as_row(cells: Mapping[str, bytes | None]) -> bytes:
+    found = (b"%b:%b" % (json.dumps(name).encode(), value) for name, value in cells.items() if value is not None)
+    return b"{%b}" % b",".join(found)
 
 
 def view_run(body: bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -1,4 +1,4 @@
-"""Fake validation service, and a job that uses it."""
+"""Scripted validation service, and a job that uses it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,10 @@ from typing import Any
 
 from tasks.shared.report import StepReport
 from tasks.validation.validation import ValidationBounds, run
-from tests.peers import job
+from tests.peers import data, job
+from tests.peers.data import CANARY, bundle
 from tests.peers.server import Reply, ScriptedService, SeenRequest
-
-CANARY = "Canary-Erika-Mustermann"
-"""Stands in every resource and in every free text of the service: must never be seen outside private files."""
-
-Script = Callable[[int, bytes], Reply | None]
-
-
-def issue(severity: str = "error", code: str = "structure", entry: int | None = None, **more: Any) -> dict[str, Any]:
-    place = {} if entry is None else {"expression": [f"Bundle.entry[{entry}].resource.ofType(Patient).name"]}
-    return {"severity": severity, "code": code, "diagnostics": f"about {CANARY}", **place, **more}
-
-
-def outcome(*issues: dict[str, Any]) -> bytes:
-    return json.dumps({"resourceType": "OperationOutcome", "issue": list(issues)}).encode()
+from tests.peers.services import issue, outcome
 
 
 def judged(body: bytes) -> bytes:
@@ -43,7 +31,7 @@ def judged(body: bytes) -> bytes:
 class FakeValidation(ScriptedService[bytes]):
     """A service that validates the bodies it receives, also for a scripted bare 200. A probe gets correct findings."""
 
-    def __init__(self, script: Script | None = None, *, limit: int | None = None) -> None:
+    def __init__(self, script: Callable[[int, bytes], Reply | None] | None = None, *, limit: int | None = None) -> None:
         self.accepted: list[bytes] = []
         self.probes = 0
         super().__init__(script, limit=limit)
@@ -129,23 +117,11 @@ class ValidationJob(job.StepJob):
 
 
 def resource(kind: str, identifier: str, **more: Any) -> dict[str, Any]:
-    return job.resource(kind, identifier, **{"text": CANARY} | more)
+    return data.resource(kind, identifier, **{"text": CANARY} | more)
 
 
 def patient(identifier: str, **more: Any) -> dict[str, Any]:
     return resource("Patient", identifier, **more)
-
-
-def bundle(*resources: dict[str, Any], kind: str = "transaction", **more: Any) -> dict[str, Any]:
-    entries = [
-        {
-            "fullUrl": f"http://own.example/fhir/{one.get('resourceType')}/{one.get('id')}",
-            "resource": one,
-            "request": {"method": "PUT", "url": "x"},
-        }
-        for one in resources
-    ]
-    return {"resourceType": "Bundle", "type": kind, **more, "entry": entries}
 
 
 def patient_line(number: int, count: int, **more: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.shared.step import StepContext
-from tests.peers.job import as_line, configuration, context, resource
+from tests.peers.data import as_line, resource
+from tests.peers.job import configuration, context
 
 
 def job(directory: Path, services: dict[str, Any], *, name: str = "send", **top: Any) -> StepContext:

@@ -13,7 +13,9 @@ from tasks.flattening.probe import service as declared_service
 from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.errors import ServiceError
 from tests.peers import job
-from tests.peers.flattening import PROFILE, FlatteningJob, bundle, demo_job, of_patient, provenance, resource
+from tests.peers.data import PROFILE, of_patient, provenance, resource
+from tests.peers.data import identified as bundle
+from tests.peers.flattening import FlatteningJob, demo_job
 from tests.real.conftest import Measure
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

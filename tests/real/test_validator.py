@@ -15,8 +15,8 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from tasks.validation.client import service as declared_service
 from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, attribute, crtdl, group
 from tests.peers import job
-from tests.peers.job import resource
-from tests.peers.validation import ValidationJob, bundle, keys
+from tests.peers.data import bundle, resource
+from tests.peers.validation import ValidationJob, keys
 from tests.real.conftest import Measure
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

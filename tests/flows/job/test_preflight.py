@@ -16,8 +16,8 @@ from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import CheckContext, GivenInputs
-from tests.peers.pseudonymization import pseudonyms
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
+from tests.peers.services import pseudonyms
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"

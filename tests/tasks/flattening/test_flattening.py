@@ -15,19 +15,9 @@ import pytest
 from tasks.flattening.flattening import FlatteningBounds, run
 from tasks.flattening.views import GroupView
 from tasks.shared.errors import DataError, InputError
-from tests.peers.flattening import (
-    CONDITIONS,
-    OBSERVATIONS,
-    PATIENTS,
-    FakeFlattening,
-    FlatteningJob,
-    bundle,
-    of_patient,
-    patient_line,
-    provenance,
-    resource,
-    view,
-)
+from tests.peers.data import identified as bundle
+from tests.peers.data import of_patient, provenance, resource
+from tests.peers.flattening import CONDITIONS, OBSERVATIONS, PATIENTS, FakeFlattening, FlatteningJob, patient_line, view
 from tests.peers.job import context
 
 

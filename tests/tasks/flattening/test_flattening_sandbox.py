@@ -11,7 +11,9 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.views import views
-from tests.peers.flattening import PROFILE, FlatteningJob, bundle, demo_job, provenance, resource
+from tests.peers.data import PROFILE, provenance, resource
+from tests.peers.data import identified as bundle
+from tests.peers.flattening import FlatteningJob, demo_job
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
 
 

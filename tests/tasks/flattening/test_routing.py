@@ -14,20 +14,9 @@ import pytest
 from tasks.flattening.flattening import FlatteningBounds
 from tasks.flattening.routing import grouping, key_of
 from tasks.shared.errors import DataError
-from tests.peers.flattening import (
-    OBSERVATIONS,
-    PATIENTS,
-    PROFILE,
-    FakeFlattening,
-    FlatteningJob,
-    bundle,
-    of_patient,
-    patient_line,
-    provenance,
-    resource,
-    view,
-)
-from tests.peers.job import as_line
+from tests.peers.data import PROFILE, as_line, of_patient, provenance, resource
+from tests.peers.data import identified as bundle
+from tests.peers.flattening import OBSERVATIONS, PATIENTS, FakeFlattening, FlatteningJob, patient_line, view
 
 
 def ids(job: FlatteningJob, group: str) -> list[str]:
@@ -185,7 +174,7 @@ def pseudonyms(line: bytes, *, targets: bool = True) -> bytes:
     def hashed(key: bytes) -> Any:
         return lambda match: match[1] + hashlib.sha256(key + match[2]).hexdigest()[:20].encode() + b'"'
 
-    head, mark, tail = line.partition(b'{"resource":{"resourceType":"Provenance"')
+    head, mark, tail = line.partition(b'"resource":{"resourceType":"Provenance"')
     head = re.sub(rb'("id":")([^"]+)"', hashed(b"k"), head)
     head = re.sub(rb'("reference":"[A-Za-z]+/)([^"]+)"', hashed(b"k"), head)
     tail = re.sub(rb'("reference":"[A-Za-z]+/)([^"]+)"', hashed(b"k" if targets else b"other"), tail)

@@ -15,8 +15,9 @@ from tasks.pseudonymizer.client import BUNDLE, PATIENT
 from tasks.pseudonymizer.client import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
-from tests.peers.pseudonymization import RULES, FakePseudonymizer, PseudonymizationRequest, identity, pseudonyms
+from tests.peers.pseudonymization import RULES, FakePseudonymizer, PseudonymizationRequest, identity
 from tests.peers.server import Reply, loopback
+from tests.peers.services import pseudonyms
 
 Change = Callable[[dict[str, Any]], Any]
 

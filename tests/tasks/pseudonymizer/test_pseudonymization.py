@@ -14,19 +14,11 @@ import pytest
 from tasks.pseudonymizer.pseudonymization import PseudonymizerBounds
 from tasks.shared.errors import DataError, InputError, ReconciliationError
 from tests.conftest import wait_until
-from tests.peers.pseudonymization import (
-    REMOVING,
-    RULES,
-    PseudonymizationRequest,
-    PseudonymizerJob,
-    bundle,
-    observation,
-    patient,
-    patient_bundle,
-    pseudonyms,
-    serving,
-)
+from tests.peers.data import identified as bundle
+from tests.peers.data import observation, patient, patient_bundle
+from tests.peers.pseudonymization import REMOVING, RULES, PseudonymizationRequest, PseudonymizerJob, serving
 from tests.peers.server import Reply
+from tests.peers.services import pseudonyms
 
 
 @pytest.fixture

@@ -13,16 +13,11 @@ from tasks.pseudonymizer import residual_identifiers
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of
 from tasks.shared.errors import DataError
-from tests.peers.pseudonymization import (
-    FakePseudonymizer,
-    PseudonymizationRequest,
-    PseudonymizerJob,
-    bundle,
-    observation,
-    patient,
-    pseudonyms,
-)
+from tests.peers.data import identified as bundle
+from tests.peers.data import observation, patient
+from tests.peers.pseudonymization import FakePseudonymizer, PseudonymizationRequest, PseudonymizerJob
 from tests.peers.server import Reply
+from tests.peers.services import pseudonyms
 
 NAME = [{"family": "Canary", "given": ["Bird", "Yellow"]}]
 NUMBER = {"system": "http://hospital.example/mrn", "value": "4711"}

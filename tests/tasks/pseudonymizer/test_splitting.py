@@ -20,7 +20,8 @@ from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
 from tests.conftest import examples
-from tests.peers.pseudonymization import identity, pseudonyms
+from tests.peers.pseudonymization import identity
+from tests.peers.services import pseudonyms
 
 _SPACE = st.sampled_from(["", " ", "\t", "  "])
 _NUMBERS = st.sampled_from(["1.50", "1E2", "-0.0", "0.10e-5", "12345678901234567890.10", "1e+400"])

@@ -7,7 +7,8 @@ from typing import Any
 
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.surviving_ids import survivors
-from tests.peers.pseudonymization import bundle, observation, patient
+from tests.peers.data import identified as bundle
+from tests.peers.data import observation, patient
 
 
 def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:

@@ -15,16 +15,11 @@ import pytest
 from tasks.pseudonymizer.client import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
-from tests.peers.pseudonymization import (
-    FakePseudonymizer,
-    PseudonymizationRequest,
-    PseudonymizerJob,
-    bundle,
-    observation,
-    patient,
-    pseudonyms,
-)
+from tests.peers.data import identified as bundle
+from tests.peers.data import observation, patient
+from tests.peers.pseudonymization import FakePseudonymizer, PseudonymizationRequest, PseudonymizerJob
 from tests.peers.server import Reply
+from tests.peers.services import pseudonyms
 
 NAME = [{"family": "Canary", "given": ["Bird"]}]
 IDENTIFIER = [{"system": "http://hospital.example/mrn", "value": "4711-CANARY"}]

@@ -19,17 +19,16 @@ from tasks.send.load_account import RefusedResourcesError
 from tasks.send.order import patient_of
 from tasks.shared.errors import TerminalError
 from tasks.shared.fhir.bundle import cut
+from tests.peers.data import bundle, resource
 from tests.peers.fhir import (
     DirectLoadJob,
     FakeFhir,
     FhirReply,
     blaze_missing,
-    bundle,
     hapi_missing,
     observation,
     outcome,
     patient_line,
-    resource,
     response,
     serving,
 )

@@ -19,7 +19,8 @@ import pytest
 
 from tasks.shared.errors import SluiceError
 from tests.peers import fhir
-from tests.peers.fhir import bundle, observation
+from tests.peers.data import bundle
+from tests.peers.fhir import observation
 from tests.peers.lies import HonestAnswer, Lie
 from tests.peers.s3 import S3Job, configuration, scripted
 from tests.peers.server import Reply

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tasks.validation.chunks import HEAD, TAIL, Item, ItemReader, ResourcePlace, ValidationChunk, pack
 from tests.conftest import examples
-from tests.peers.validation import bundle, patient, resource
+from tests.peers.data import bundle
+from tests.peers.validation import patient, resource
 
 
 class SentEntry(msgspec.Struct, rename="camel"):

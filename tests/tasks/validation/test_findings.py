@@ -8,7 +8,8 @@ import pytest
 
 from tasks.validation.chunks import ResourcePlace
 from tasks.validation.findings import NotAnOutcomeError, Tally, ValidationIssue, read_outcome
-from tests.peers.validation import CANARY, issue, outcome
+from tests.peers.data import CANARY
+from tests.peers.services import issue, outcome
 
 
 def one(**fields: Any) -> ValidationIssue:

@@ -11,7 +11,8 @@ import pytest
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.validation.chunks import Item, ItemReader, key_of
-from tests.peers.validation import bundle, patient, resource
+from tests.peers.data import bundle
+from tests.peers.validation import patient, resource
 
 
 def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Item], ItemReader]:
@@ -31,8 +32,8 @@ def sent(item: Item) -> dict[str, Any]:
 def test_bundles_that_are_envelopes_are_taken_apart_and_their_request_is_not_sent(kind: str) -> None:
     items, reader = read(bundle(patient("p1"), resource("Observation", "o1"), kind=kind))
     assert [sent(item) for item in items] == [
-        {"fullUrl": "http://own.example/fhir/Patient/p1", "resource": patient("p1")},
-        {"fullUrl": "http://own.example/fhir/Observation/o1", "resource": resource("Observation", "o1")},
+        {"fullUrl": "http://old.example/fhir/Patient/p1", "resource": patient("p1")},
+        {"fullUrl": "http://old.example/fhir/Observation/o1", "resource": resource("Observation", "o1")},
     ]
     assert [(item.line, item.index) for item in items] == [(7, 0), (7, 1)]
     assert (reader.facts.lines, reader.facts.resources) == (1, 2)

@@ -10,7 +10,8 @@ import pytest
 import deployments.sandbox.data
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.peers.validation import ValidationJob, bundle
+from tests.peers.data import bundle
+from tests.peers.validation import ValidationJob
 
 DATA = Path(deployments.sandbox.data.__file__).parent
 

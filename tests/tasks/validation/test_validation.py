@@ -14,18 +14,10 @@ import zstandard
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, InputError
 from tasks.validation.client import endpoint
+from tests.peers.data import CANARY, bundle
 from tests.peers.server import Reply
-from tests.peers.validation import (
-    CANARY,
-    ValidationJob,
-    bundle,
-    issue,
-    outcome,
-    patient,
-    patient_line,
-    resource,
-    serving,
-)
+from tests.peers.services import issue, outcome
+from tests.peers.validation import ValidationJob, patient, patient_line, resource, serving
 
 
 @pytest.fixture
@@ -45,8 +37,8 @@ def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: Valida
     assert (body["resourceType"], body["type"]) == ("Bundle", "collection")
     assert [entry["fullUrl"] for entry in body["entry"]] == [
         "https://sluice.invalid/fhir/Patient/p1",
-        "http://own.example/fhir/Patient/p2",
-        "http://own.example/fhir/Observation/o1",
+        "http://old.example/fhir/Patient/p2",
+        "http://old.example/fhir/Observation/o1",
     ]
     assert not any("request" in entry for entry in body["entry"])
 
