@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import signal
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -70,18 +67,6 @@ class Raw:
     then: str = "close"
 
 
-@dataclass(frozen=True)
-class Drip:
-    """``first``, and then ``again`` for as long as the client listens, some hundredths of a second apart.
-
-    With ``reads`` the body of the request is taken as slowly, and no answer comes.
-    """
-
-    first: bytes = b""
-    again: bytes = b"x"
-    reads: bool = False
-
-
 Answerer = Callable[[SeenRequest], "Reply | Raw"]
 
 
@@ -102,8 +87,6 @@ class Loopback:
         """Asked between the head of a request and its body: whether to reset the connection there."""
         self.after: Callable[[SeenRequest], object] = lambda _: None
         """Called when the answer to a request is on its way."""
-        self.drips: Callable[[SeenRequest], Drip | None] = lambda _: None
-        """Asked at the same moment: whether the answer, or the reading, is to have no end."""
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -165,9 +148,6 @@ class Loopback:
                         _reset(sock)
                         return
                     length = int(head.headers.get("content-length", "0"))
-                    if (drip := self.drips(head)) is not None:
-                        self._drip(sock, drip, reader, length)
-                        return
                     seen = replace(head, body=reader.read(length))
                     if len(seen.body) < length:
                         return
@@ -179,16 +159,6 @@ class Loopback:
             return
         finally:
             sock.close()
-
-    def _drip(self, sock: socket.socket, drip: Drip, reader: Any, length: int) -> None:
-        if not drip.reads:
-            reader.read(length)
-        sock.sendall(drip.first)
-        while not self.closing.wait(0.03):
-            if drip.reads:
-                reader.read(1)
-            else:
-                sock.sendall(drip.again)
 
     def _send_answer(self, sock: socket.socket, seen: SeenRequest, answer: Reply | Raw) -> bool:
         """Send it; whether the connection can be used again."""
@@ -287,29 +257,6 @@ class ScriptedService(Loopback, Generic[R]):
     def answer(self, number: int, request: R, said: Reply | None) -> Reply:
         """Return the reply: ``said`` by the script, or the service's own."""
         raise NotImplementedError
-
-    def kill_at(self, number: int, start: Callable[[], subprocess.Popen[str]], answer: Reply | None = None) -> None:
-        """Start a process that is killed with -9 at this request, which gets ``answer`` or a reset.
-
-        Returns when all that was under way has come in, and there is no script any more.
-        """
-
-        def script(asked: int, _: R) -> Reply | None:
-            if asked != number:
-                return None
-            started.result(60).kill()
-            return answer or Reply(reset=True)
-
-        started: Future[subprocess.Popen[str]] = Future()
-        self.script = script
-        started.set_result(start())
-        started.result().communicate(timeout=60)
-        assert started.result().returncode == -signal.SIGKILL
-        deadline = time.monotonic() + 60
-        while self.connected:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        self.script = None
 
     def handle(self, seen: SeenRequest) -> Reply:
         request = self.read(seen)

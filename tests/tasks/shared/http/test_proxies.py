@@ -6,7 +6,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
 from tests.peers.client import Sleeps, client
 from tests.peers.proxy import ForwardProxy
-from tests.peers.server import Drip, Loopback, Reply, closed_port, loopback
+from tests.peers.server import Loopback, Reply, closed_port, loopback
 
 
 def host_of(port: int) -> dict[str, tuple[str, int]]:
@@ -120,27 +119,6 @@ def test_https_goes_through_a_proxy_that_is_reached_by_https(tmp_path: Path) -> 
         with http.stream("POST", "https://example.test/", operation="download", content=body) as response:
             assert b"".join(response.iter_raw()) == body
     assert server.connections == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "drip",
-    [
-        Drip(b"HTTP/1.1 200 OK\r\nX-Long: "),
-        Drip(again=b"HTTP/1.1 100 Continue\r\n\r\n"),
-        Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"),
-        Drip(reads=True),
-    ],
-    ids=["a header", "100 Continue", "the body", "the body of the request"],
-)
-def test_the_limit_of_a_request_holds_there_too(tmp_path: Path, drip: Drip) -> None:
-    with inside(tmp_path, timeout=0.5) as (server, http):
-        server.drips = lambda _: drip
-        began = time.monotonic()
-        with pytest.raises(NetworkError) as caught:
-            http.send("POST", "https://example.test/", operation="send", content=bytes(16 << 20))
-        assert time.monotonic() - began < 3
-    assert caught.value.reference == "timeout"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tasks.shared.errors import InputError, NetworkError, Stopped
 from tasks.shared.http.sockets import Patience, SocketStream
 from tasks.shared.stop import Stop
 from tests.peers.client import client
-from tests.peers.server import Drip, Raw, Reply, SeenRequest, loopback
+from tests.peers.server import Raw, Reply, SeenRequest, loopback
 
 READ = (httpcore.ReadTimeout, httpcore.ReadError)
 
@@ -128,18 +128,6 @@ def test_a_head_that_comes_bit_by_bit_has_the_time_of_one_that_does_not_come(
         assert time.monotonic() - began < 3
         http.close()
         thread.join()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("again", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["in silence", "with a word in between"])
-def test_a_large_body_read_byte_by_byte_reaches_the_time_limit_while_sent(again: bytes) -> None:
-    with loopback([Reply()]) as server, client(timeout=0.3, attempts=1) as http:
-        server.drips = lambda _: Drip(again, reads=True)
-        began = time.monotonic()
-        with pytest.raises(NetworkError) as caught:
-            http.send("PUT", server.url, operation="upload", content=bytes(32 << 20))
-        assert time.monotonic() - began < 2
-    assert caught.value.reference == "timeout"
 
 
 @pytest.fixture
