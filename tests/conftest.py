@@ -120,7 +120,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     allowed = CPU_SECONDS if item.path in begun else 5 * CPU_SECONDS
     begun.add(item.path)
     # With more examples than the default profile draws, a property takes what it takes.
-    if spent > allowed and settings().max_examples <= 25 and not marks & {"slow", "e2e", "campaign", "real"}:
+    if spent > allowed and settings().max_examples <= 25 and not marks & {"slow", "e2e", "real"}:
         pytest.fail(f"{spent:.1f} s of CPU: make it quicker, or mark it slow", pytrace=False)
 
 
@@ -349,9 +349,9 @@ def no_secrets_of_another_test() -> Iterator[None]:
 
 
 def is_apart(request: pytest.FixtureRequest) -> bool:
-    """Return whether a test's commands are processes: marked ``e2e`` or ``campaign``, or with ``--processes``."""
+    """Return whether a test's commands are processes: marked ``e2e``, or with ``--processes``."""
     marks = {mark.name for mark in request.node.iter_markers()}
-    return bool(request.config.getoption("--processes") or marks & {"e2e", "campaign"})
+    return bool(request.config.getoption("--processes") or "e2e" in marks)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Machines for tests: workers that die with everything they started, and the pool that two of them share.
+"""Machines for tests: workers that die with everything they started.
 
 One machine is this one. Processes of the other one know that they are elsewhere, and see the locks on files of each
 other only: what both machines see are the files themselves and Prefect's API.
@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.engine.api import PrefectApi
 from flows.job.running.proof import LeaseTimes
-from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
+from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.test_prefect_yaml import PrefectCommand
 
 _TIMES = """
@@ -125,20 +125,9 @@ class WorkerProcess:
         """Return whether the worker has a run now."""
         return bool(descendants(self.process.pid))
 
-    @property
-    def submitted_runs(self) -> int:
-        """Number of runs that the worker submitted. Of two that try one run, the server accepts the first."""
-        return self.log.read_bytes().count(b"submitted")
-
     def freeze(self) -> list[int]:
         """Stop the worker and everything it started where they are; the process ids, the worker's first."""
         return freeze(self.process.pid)
-
-    def thaw(self) -> None:
-        """Let everything of it go on, as when the lid of a laptop is opened."""
-        for pid in (self.process.pid, *descendants(self.process.pid)):
-            with contextlib.suppress(ProcessLookupError):  # a run may come to its end meanwhile
-                os.kill(pid, signal.SIGCONT)
 
     def die(self, *, idle: bool = False) -> None:
         """``kill -9`` for the worker and everything it started, as when the machine loses its power.
@@ -154,7 +143,6 @@ class WorkerProcess:
 
     def stop(self) -> None:
         if self.process.poll() is None:
-            self.thaw()
             self.process.send_signal(signal.SIGINT)
             self.process.wait(timeout=60)
 
@@ -177,23 +165,3 @@ def deployment(api: str, pool: str, working_dir: Path) -> str:
             "entrypoint": "flows.pipeline.pipeline", "job_variables": {"working_dir": str(working_dir)},
         }  # fmt: skip
         return str(prefect.request("POST", "/deployments/", body)["id"])
-
-
-@contextlib.contextmanager
-def two_workers(
-    sluice: Commands, api: str, first: dict[str, str], second: dict[str, str]
-) -> Iterator[tuple[WorkerProcess, WorkerProcess, str]]:
-    """Two workers and a deployment on their pool; their environments make them machines of their own, or not."""
-    pool = f"pool-{own_name(sluice.cwd)}"
-    deployed = deployment(api, pool, sluice.cwd)
-    workers = [
-        WorkerProcess.start(sluice, api, pool, name, environment)
-        for name, environment in (("one", first), ("two", second))
-    ]
-    try:
-        for worker in workers:
-            worker.ready()
-        yield workers[0], workers[1], deployed
-    finally:
-        for worker in workers:
-            worker.stop()

@@ -125,34 +125,3 @@ def test_a_nightly_stopped_with_its_worker_continues_unless_unfinished_is_tell(
         complete(api, job, fhir)
     listed = json.loads(sluice.here("job", "list", "config.yaml", "--json").out)
     assert [row["state"] for row in listed if row["id"] == job] == ["completed"]
-
-
-@pytest.mark.campaign
-def test_overlapping_nights_start_in_the_order_of_their_times_with_their_own_names(
-    sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp_path: Path
-) -> None:
-    many_transactions(tmp_path, fhir.url)
-    pool = f"pool-{own_name(tmp_path)}"
-    deployed = deployment(prefect_api, pool, tmp_path)
-    limited = {"concurrency_limit": 1, "concurrency_options": {"collision_strategy": "ENQUEUE"}}
-    parameters = {"config": str(tmp_path / "config.yaml")}
-    api.request("PATCH", f"/deployments/{deployed}", {"parameters": parameters} | limited)
-    now = datetime.now(UTC)
-
-    def night(hours: int) -> str:
-        state = {"type": "SCHEDULED", "state_details": {"scheduled_time": (now - timedelta(hours=hours)).isoformat()}}
-        return str(api.request("POST", f"/deployments/{deployed}/create_flow_run", {"state": state})["id"])
-
-    first, second, third = night(3), night(2), night(1)
-    # The first one has asked Prefect for the slot already, and asks again after the others: they would overtake it.
-    waits = {"type": "SCHEDULED", "name": "AwaitingConcurrencySlot"}
-    later = {"scheduled_time": (now + timedelta(seconds=60)).isoformat()}
-    api.request("POST", f"/flow_runs/{first}/set_state", {"state": waits | {"state_details": later}})
-    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.5})
-    with working(sluice, prefect_api, pool, "one"):
-        wait_until(lambda: (api.read_run(third) or {})["name"].startswith("config "), 150)
-        assert (api.read_run(third) or {})["state_name"] == "AwaitingConcurrencySlot"
-        fhir.faults()
-        wait_until(lambda: (api.read_run(third) or {})["state_type"] == "COMPLETED", 300)
-    begun = sorted((str((api.read_run(run) or {})["start_time"]), run) for run in (first, second, third))
-    assert [run for _, run in begun] == [first, second, third]

@@ -29,8 +29,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TRANSACTIONS = 10 + 10 + 10 + 1
 """30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
-OUTAGE = int(os.environ.get("OUTAGE_SECONDS", "70"))
-"""Seconds that the campaign lets the server be away."""
 TIMES = LeaseTimes(lease=6.0, renew=1.5, retry=0.5, beat=0.5, give_up=4.0, sure=2.0, call=1.0, look=0.5, gap=3.0)
 """A tenth of the real ones."""
 PATIENCE = 2.0
@@ -259,30 +257,3 @@ def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     went_on = commands("pipeline", "continue", "config.yaml", trial.job, env=here)
     assert went_on.code == 0, went_on.err
     assert len(fhir.posts()) == TRANSACTIONS
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300 + 4 * OUTAGE)
-@pytest.mark.parametrize("how", ["killed", "stands still"])
-def test_an_outage_with_the_real_times(
-    commands: Commands, fhir: Fhir, server: RestartableServer, between: SlowBridge, tmp_path: Path, how: str
-) -> None:
-    between.pause = OUTAGE / 20
-    trial = OutageTrial(commands, fhir, {})
-    if how == "killed":
-        server.kill()
-    else:
-        server.signalled(signal.SIGSTOP)
-    before = len(fhir.posts())
-    time.sleep(OUTAGE)
-    assert len(fhir.posts()) - before > OUTAGE / between.pause / 2, "the work stood still"
-    if how == "killed":
-        server.start()
-    else:
-        server.signalled(signal.SIGCONT)
-    server.ready()
-    back = time.monotonic()
-    refused = commands("pipeline", "continue", "config.yaml", trial.job, env=other_machine(tmp_path / "other"))
-    print(f"refused {time.monotonic() - back:.1f} s after the server was back")
-    assert refused.code == 4, refused.err
-    print(trial.completes(60 + 2 * OUTAGE))

@@ -6,10 +6,8 @@ the answer is on its way. There the process is killed.
 
 from __future__ import annotations
 
-import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +18,9 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.job.record import JobRecord
-from tests.conftest import Commands, address_of, kill, wait_until
+from tests.conftest import Commands, address_of, kill
 from tests.peers.bridge import Bridge
 from tests.peers.project import Fhir
-
-SEED = 20261122
 
 PARKING = ("input", "input", "labels", "artifacts", "set_state")
 """What a run asks the API from the first request of its parking on: form and description, record, page, state."""
@@ -120,54 +116,3 @@ def test_a_job_killed_in_the_moment_before_it_is_parked_waits_and_is_approved(
         assert (project / "jobs" / scene.job / "import_wait").is_dir()
         assert scene.run()["state_type"] == "RUNNING"
         goes_on(scene, fhir, "--approve")
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("decision", ["--approve", "--reject"])
-@pytest.mark.parametrize(
-    ("stop", "taken"),
-    [("labels", True), (3, False), (3, True), ("set_state", False), ("set_state", True)],
-)
-def test_a_job_killed_after_its_wait_is_recorded_can_be_decided(
-    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool, decision: str
-) -> None:
-    with killed_at(stop, sluice, prefect_api, taken=taken) as scene:
-        assert scene.run()["state_type"] == ("PAUSED" if (stop, taken) == ("set_state", True) else "RUNNING")
-        assert "nothing is decided" in scene.go_on()
-        goes_on(scene, fhir, decision)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("stop", "taken"), [(0, False), (0, True), (1, False), (1, True), ("labels", False)])
-def test_a_job_killed_before_its_wait_is_recorded_reaches_the_wait_again(
-    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool
-) -> None:
-    with killed_at(stop, sluice, prefect_api, taken=taken) as scene:
-        assert not (project / "jobs" / scene.job / "import_wait").exists(), "nobody sees a wait that is none yet"
-        assert scene.record().state.value == "interrupted"
-        assert "2 wait: waiting for approval" in scene.go_on()
-        assert scene.run()["state_type"] == "PAUSED"
-        goes_on(scene, fhir, "--approve")
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1800)
-def test_a_job_killed_at_random_moments_after_its_wait_directory_appeared_waits(
-    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
-) -> None:
-    draw = random.Random(SEED)
-    with PrefectApi(address_of(prefect_api)) as api:
-        for number in range(20):
-            child = sluice.start("pipeline", "start", "config.yaml")
-            assert child.stdout
-            scene = KilledJob(sluice, api, child.stdout.readline().split()[1], [])
-            wait_until((project / "jobs" / scene.job / "import_wait").is_dir, 120)
-            moment = draw.uniform(0.0, 0.15)
-            time.sleep(moment)
-            kill(child.pid)
-            child.wait()
-            print(f"{number:2}. {moment * 1000:3.0f} ms: {scene.run()['state_name']}", flush=True)
-            assert scene.record().state.value == "waiting"
-            scene.go_on("--reject")
-            assert scene.record().state.value == "cancelled"
-    assert fhir.total() == 0

@@ -153,7 +153,7 @@ def test_a_resumed_send_asks_for_nothing_that_is_on_the_server(hapi: Hapi, tmp_p
     assert send(hapi, tmp_path).details["requests"] == 0
 
 
-@pytest.mark.parametrize("moments", [3, pytest.param(30, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("moments", [3])
 def test_killed_at_random_moments_and_continued_everything_is_there_once(
     hapi: Hapi, tmp_path: Path, moments: int
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_project_identifier_with_separators_is_found_by_the_search(hapi: Hapi,
     assert len(documents) == 1
 
 
-@pytest.mark.parametrize("moments", [3, pytest.param(30, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("moments", [3])
 def test_killed_at_random_moments_and_continued_one_document_and_one_zip_are_there(
     hapi: Hapi, tmp_path: Path, project: str, moments: int
 ) -> None:

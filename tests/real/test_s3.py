@@ -231,7 +231,7 @@ def test_multipart_uploads_of_a_killed_run_are_aborted_even_if_their_files_chang
     assert stored(store, job) == expected(job)
 
 
-@pytest.mark.parametrize("moments", [3, pytest.param(30, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("moments", [3])
 def test_killed_at_random_moments_and_continued_every_object_equals_its_source(
     store: S3Store, job: S3Job, moments: int
 ) -> None:

@@ -415,22 +415,6 @@ def test_a_url_that_gives_something_else_leaves_no_file(sluice, place, answer, r
     assert list((place / "jobs" / ran.job).glob("import/*")) == []
 
 
-@pytest.mark.campaign
-def test_a_url_that_stalls_ends_after_the_stall_timeout_and_leaves_no_file(sluice, place, fhir):
-    """Document 1: a stall "(no bytes for download_stall_timeout)" is not retried. A minute of real time."""
-    config(place, steps="[http_import]")
-    # The preflight's look gets through, the download gets half of its bytes.
-    fhir.faults({"action": "stall", "path": "/fhir/metadata", "skip": 1, "times": None})
-    ran = sluice("pipeline", "start", "config.yaml", f"{fhir.url}/fhir/metadata", timeout=150)
-    assert ran.code == 1, ran.err
-    assert "error[" in ran.err
-    assert "stall" in ran.err
-    assert "\nhint: " in ran.err
-    assert len([request for request in fhir.requests() if request["path"] == "/fhir/metadata"]) == 2
-    whole(place, ran.job)
-    assert list((place / "jobs" / ran.job).glob("import/*")) == []
-
-
 # Found in the data
 
 

@@ -163,22 +163,6 @@ def test_a_silent_socket_is_given_up_within_15_seconds_after_a_line_about_the_wa
                 given_up.result()
 
 
-@pytest.mark.campaign
-def test_the_start_of_the_local_server_is_reported_within_a_second_with_its_limit(
-    sluice_lost: Commands,
-) -> None:
-    """On a database that is made for the first time, which takes several seconds; on a quiet machine."""
-    began = time.monotonic()
-    child = sluice_lost.start(*COMMANDS["start"])
-    assert child.stderr is not None
-    first = child.stderr.readline()
-    said = time.monotonic() - began
-    child.communicate(timeout=120)
-    assert first == "waiting for the local Prefect server, 120 s at most\n"
-    assert said < allowed(1)
-    assert child.returncode == 0
-
-
 def test_a_proxy_of_the_environment_is_not_asked_for_the_local_server(sluice_alone: Commands, project: Path) -> None:
     """Neither by our own clients nor by Prefect's (document 3 §1)."""
     with loopback([Reply(502)]) as proxy:

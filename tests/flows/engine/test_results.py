@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from flows.engine.api import PrefectApi
-from flows.engine.flow_runs import run_deployment
 from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
-from tests.conftest import Commands, address_of, own_name, wait_until
-from tests.e2e.machines import WorkerProcess, deployment
+from tests.conftest import Commands
 from tests.peers.project import Fhir
 
 JOB = "0d6a1c35-2a83-4a36-9f0b-3c6a2d1f6b11"
@@ -220,26 +217,3 @@ def test_a_pickle_never_runs_and_the_step_is_done_again(sluice: Commands, projec
     log = (directory / "job.log").read_text()
     assert log.count("the stored result of step 1 local_import is damaged") == 2
     assert not any(b'"pickle"' in file.read_bytes() for file in results.glob("*.json"))
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(240)
-def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str, project: Path, fhir: Fhir) -> None:
-    failing(project, fhir)
-    fhir.faults()
-    pool = f"pool-{own_name(sluice.cwd)}"
-    deployed = deployment(prefect_api, pool, sluice.cwd)
-    with PrefectApi(address_of(prefect_api)) as prefect:
-        job = run_deployment(prefect, deployed, {"config": str(project / "config.yaml")})
-    marker = project / "marker"
-    results = project / "jobs" / job / ".results"
-    results.mkdir(parents=True, mode=0o700)
-    put(results / "1-local_import.json", wrapped(marker))
-    worker = WorkerProcess.start(sluice, prefect_api, pool, "one", {})
-    try:
-        worker.ready()
-        wait_until(lambda: fhir.total() == 19, 90)
-    finally:
-        worker.stop()
-    assert not marker.exists()
-    assert b'"pickle"' not in (results / "1-local_import.json").read_bytes()

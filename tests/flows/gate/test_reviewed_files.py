@@ -24,7 +24,7 @@ from tasks.shared.files.inventory import kept_at, take_inventory
 from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
-from tests.conftest import ask_prefect, wait_until
+from tests.conftest import ask_prefect
 from tests.flows.job.test_running_job import STEPS, Labels, job  # noqa: F401 - a fixture
 
 LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
@@ -358,48 +358,6 @@ def test_a_wait_of_an_earlier_version_is_shown_again_before_approval_not_rejecti
 @pytest.mark.slow
 def test_a_correction_that_comes_after_send_has_begun_is_not_passed_over(sluice: Any, project: Path, fhir: Any) -> None:
     corrected_too_late(sluice, project, fhir)
-
-
-@pytest.mark.campaign
-def test_what_the_error_about_a_late_correction_says_to_do_sends_the_correction(
-    sluice: Any, project: Path, fhir: Any
-) -> None:
-    correction = corrected_too_late(sluice, project, fhir)
-    name = correction.parent.parent.name
-    correction.rename(project / "fixed.ndjson")
-    assert sluice("job", "run", "config.yaml", name, "--step", "2", "--force").code == 0
-    assert sluice.status(name)["state"] == "waiting"
-    (project / "fixed.ndjson").rename(correction)
-    done = sluice("pipeline", "continue", "config.yaml", name, "--approve")
-    assert done.code == 0, done.err
-    assert fhir.total() == 1
-
-
-@pytest.mark.campaign
-def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
-    sluice: Any, project: Path, fhir: Any
-) -> None:
-    name = sluice("pipeline", "start", "config.yaml", "--set", "services.send.batch_size=3").job
-    directory = project / "jobs" / name
-    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "skip": 2, "times": 9})
-    child = sluice.start("pipeline", "continue", "config.yaml", name, "--approve")
-    wait_until(lambda: posts(fhir) > 2, 90)
-    child.kill()
-    child.communicate()
-    fhir.faults()
-    (removed,) = (directory / "import").glob("batch-1*")
-    content = removed.read_bytes()
-    removed.unlink()
-    asked = posts(fhir)
-    found = sluice("pipeline", "continue", "config.yaml", name)
-    assert found.code == 1
-    assert "error[approved-files-changed]" in found.err
-    assert f"removed: import/{removed.name}" in found.err
-    assert posts(fhir) == asked
-    removed.write_bytes(content)
-    done = sluice("pipeline", "continue", "config.yaml", name)
-    assert done.code == 0, done.err
-    assert fhir.total() == 19
 
 
 def posts(fhir: Any) -> int:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import re
 import shutil
-import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from unittest import mock
 from uuid import uuid4
 
@@ -31,14 +26,14 @@ from flows.job.directory import JobDirectory
 from flows.job.prune import _remove_batch, delete, held, prune
 from flows.job.record import JobRecord
 from flows.job.running.lease import Lease
-from flows.job.running.lock import Holder, JobBusyError, JobLock, this_machine
+from flows.job.running.lock import Holder, JobBusyError, JobLock
 from flows.job.running.proof import LeaseTimes
 from flows.job.running.state import JobState
 from flows.run import run
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Problem
-from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, wait_until, without_waiting
+from tests.conftest import ROOT, Commands, address_of, ask_prefect, without_waiting
 
 
 def jobs(sluice: Commands) -> dict[str, str]:
@@ -408,129 +403,12 @@ def test_of_two_prunes_at_once_each_job_is_counted_by_one(
     assert records.prune(capsys) == set()
 
 
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-def test_a_prune_that_is_killed_leaves_the_record_until_the_data_is_gone(
-    sluice: Commands, records: Records, capsys: pytest.CaptureFixture[str]
-) -> None:
-    moments = 0
-    for _ in range(12):
-        job = records.make("COMPLETED")
-        data = records.directory(job) / "import"
-        for number in range(8000):
-            (data / f"batch-{number}.ndjson").touch()
-        child = sluice.start("job", "prune", "config.yaml", "--older-than", "1ms")
-        wait_until(lambda job=job: not (records.directory(job) / "import/batch-4000.ndjson").exists())  # type: ignore[misc]
-        kill(child.pid)
-        child.communicate()
-        there = records.directory(job).exists() and any(data.iterdir() if data.exists() else ())
-        moments += there
-        assert records.is_known(job) or not there
-        records.prune(capsys)
-        assert not records.is_known(job)
-        assert not records.directory(job).exists()
-    print(f"killed in the middle {moments} times of 12")
-    assert moments >= 3
-
-
-def rows_with(database: Path, text: str) -> dict[str, int]:
-    """Count the rows with a text by table of Prefect's database."""
-    found: dict[str, int] = {}
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        for (table,) in connection.execute("select name from sqlite_master where type = 'table'").fetchall():
-            rows: list[Any] = connection.execute(f'select * from "{table}"').fetchall()
-            if count := sum(text in repr(row) for row in rows):
-                found[table] = count
-    return found
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-def test_the_database_keeps_only_the_events_of_a_deleted_job_until_they_expire(
-    sluice_alone: Commands, tmp_path: Path
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
-    (tmp_path / "config.yaml").write_text(
-        "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import, wait]}\njobs_dir: jobs\n"
-    )
-    comment = "canary-of-a-comment"
-    job = sluice_alone("pipeline", "start", "config.yaml").job
-    assert sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", "--comment", comment).code == 0
-    database = tmp_path / "jobs/.prefect/prefect.db"
-    assert {"flow_run", "log", "artifact", "flow_run_input"} <= set(rows_with(database, job))
-    assert rows_with(database, comment)
-    assert sluice_alone("job", "prune", "config.yaml", "--older-than", "1ms").code == 0
-    assert set(rows_with(database, job)) == {"events", "event_resources"}
-    assert rows_with(database, comment) == {}
-    # A server removes what has expired when it starts, and every hour.
-    expire = {"PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "PT0.001S"}
-    wait_until(lambda: not (sluice_alone("job", "list", "config.yaml", env=expire), rows_with(database, job))[1], 60)
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-def test_the_commands_for_every_morning_continue_name_and_prune(
-    sluice: Commands, records: Records, deployment: str
-) -> None:
-    page = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```bash\n(sluice job unfinished.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    look, prune_old = block.replace("/etc/sluice/nightly.yaml", "config.yaml").splitlines()
-    (records.place / "data").mkdir()
-    (records.place / "data/a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
-    completed, failed, waiting = records.make("COMPLETED"), records.make("FAILED"), records.make("PAUSED")
-    interrupted = records.make("RUNNING", deployment=deployment)
-    dead = msgspec.json.encode(Holder(1, "here", this_machine()))
-    (records.directory(interrupted) / ".lock").write_bytes(dead)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-    def morning() -> tuple[int, str]:
-        ran = subprocess.run(
-            ["sh", "-c", f"{look}; code=$?; {prune_old}; exit $code"], cwd=records.place,
-            env=sluice.environment | {"PATH": path}, capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
-        assert without_waiting(ran.stderr) == ""
-        return ran.returncode, ran.stdout
-
-    code, out = morning()
-    assert code == 1
-    assert f"job {failed} is failed at local_import" in out
-    assert f"job {waiting} is waiting at local_import\ncontinue with: " in out
-    assert f"job {interrupted}: a worker of its deployment continues it" in out
-    assert "0 jobs, 0 B are deleted" in out  # none is a month old
-    assert jobs(sluice)[interrupted] == "pending"
-    for job in (failed, waiting, interrupted):
-        assert delete(records.config, job, ()) == 0
-    assert morning() == (0, "0 jobs, 0 B are deleted\n")
-    assert jobs(sluice) == {completed: "completed"}
-
-
 def documented() -> list[str]:
     """Return the paths in the table of personal data in docs/job-directory.md."""
     page = (ROOT / "docs/job-directory.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## Files$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     rows = re.findall(r"^\| (`.*?`) \|.*\| (?:no|\*\*yes\*\*|depends on .*|same as .*) \|$", section, re.MULTILINE)
     return [path for row in rows for path in re.findall(r"`(.*?)`", row)]
-
-
-def without_a_row(directory: Path) -> list[str]:
-    """Return the files of a job without a row in that table; the row of a directory covers all below it."""
-    files = [str(path.relative_to(directory)) for path in sorted(directory.rglob("*")) if path.is_file()]
-    assert files
-    rows = documented()
-    return [name for name in files if not any(name == row or (row[-1] == "/" and name.startswith(row)) for row in rows)]
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["direct", "transfer", "s3"])
-def test_every_file_of_a_whole_run_is_in_the_table_of_personal_data(
-    sluice_alone: Commands, tmp_path: Path, mode: str
-) -> None:
-    ran = sluice_alone("demo", "--keep", "--send", mode, env={"TMPDIR": str(tmp_path)}, timeout=280)
-    assert ran.code == 0, ran.err
-    (demo,) = tmp_path.glob("sluice-demo-*/demo-*/jobs/*-*")
-    assert without_a_row(demo) == []
 
 
 def test_every_directory_that_a_step_writes_is_in_that_table() -> None:

@@ -117,34 +117,6 @@ def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
         assert got == wanted
 
 
-@pytest.mark.campaign
-def test_more_members_than_the_old_format_counts_make_a_zip64(tmp_path: Path) -> None:
-    contents = survey(put(tmp_path / "in", {"a.csv": b"x\n"}))
-    member = contents.members[0]
-    many = tuple(type(member)(f"{n:05}.csv", member.size, member.sha256, 1) for n in range(65_600))
-    big = ArchiveContents(many, contents.paths * len(many))
-    write_archive(big, tmp_path / "t.zip")
-    with zipfile.ZipFile(tmp_path / "t.zip") as zipped:
-        assert len(zipped.infolist()) == 65_601
-    assert b"PK\x06\x06" in (tmp_path / "t.zip").read_bytes()[-200:]
-
-
-@pytest.mark.campaign
-def test_a_member_above_4_gib_makes_a_zip64_that_unzip_reads(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    line = b"," * 1023 + b"\n"
-    compressor = zstandard.ZstdCompressor()
-    with (tmp_path / "in/big.csv.zst").open("wb") as file, compressor.stream_writer(file, closefd=False) as big:
-        for _ in range(4200):
-            big.write(line * 1024)
-    contents, archive, path = packed(tmp_path)
-    assert contents.size == 4200 << 20
-    assert contents.members[0].lines == 4200 * 1024
-    ran = subprocess.run(["unzip", "-t", str(path)], capture_output=True, text=True, check=False)
-    print(f"{contents.size / 1e9:.1f} GB in a zip of {archive.size / 1e6:.1f} MB")
-    assert ran.returncode == 0, ran.stdout
-
-
 @pytest.mark.parametrize("change", [b'{"id":"other___________________"}\n', b"", LINE * 3])
 def test_input_that_changes_after_the_survey_is_an_error_and_leaves_no_zip(tmp_path: Path, change: bytes) -> None:
     contents = survey(put(tmp_path / "in", {"a.ndjson": LINE % 1, "b.ndjson": LINE % 2}))

@@ -2,11 +2,8 @@
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -141,33 +138,6 @@ def test_it_asks_nobody_outside_for_its_lists(jobs_dir: Path, monkeypatch: pytes
 def test_it_offers_one_ui_whose_pages_call_nobody_else(prefect_api: str) -> None:
     settings = httpx.get(f"{prefect_api.removesuffix('/api')}/ui-settings", trust_env=False, timeout=60).json()
     assert settings["available_uis"] == ["v1"]
-
-
-READ_ONLY = """
-mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && mount -t tmpfs -o ro none "$1/server/ui_build" || exit 99
-shift
-"$@"
-"""
-"""The package as it is installed for everybody, before anybody's server has copied the UI in it."""
-
-
-@pytest.mark.campaign
-def test_its_ui_is_there_although_nothing_may_be_written_beside_prefect(jobs_dir: Path) -> None:
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("a read-only mount needs root and unshare")
-    package = Path(next(iter(find_spec("prefect").submodule_search_locations)))
-    process = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", package, sys.executable, "-c", USER, str(jobs_dir)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert process.stdout
-    api = process.stdout.readline().strip()
-    try:
-        page = httpx.get(api.removesuffix("api"), trust_env=False, timeout=60)
-        assert (page.status_code, "<!DOCTYPE html>" in page.text) == (200, True)
-    finally:
-        process.communicate()
-    assert (jobs_dir / ".prefect/ui").stat().st_mode & 0o777 == 0o700
 
 
 CUT_OFF = """

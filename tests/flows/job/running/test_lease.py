@@ -22,13 +22,11 @@ import pytest
 
 from flows.engine.api import Json
 from flows.engine.api_address import ApiAddress
-from flows.engine.server.proof import NAME
-from flows.engine.server.start import spawn, wait_until_up
 from flows.job.running.lease import Lease, Limits, lease_api, limit_name
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.proof import LeaseTakenError, LeaseTimes
 from tasks.shared.errors import NetworkError, SluiceError
-from tests.conftest import ROOT, Commands, address_of, seed, wait_until
+from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.machines import other_machine, this_machine
 from tests.peers.bridge import Bridge
 from tests.peers.server import Reply, SeenRequest, loopback
@@ -508,49 +506,3 @@ class TestWhenThereIsALease:
         assert address is not None
         assert address.url == "https://prefect.hospital.example/api"
         assert "Authorization" in address.headers
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(240)
-def test_a_job_of_a_dead_machine_is_continued_on_another_within_the_lease(
-    sluice: Commands, project: Path, elsewhere: dict[str, str]
-) -> None:
-    started = sluice("pipeline", "start", "config.yaml")
-    LockHolder(project / "jobs" / started.job, elsewhere).kill()
-    died = time.monotonic()
-    done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
-    assert done.code == 0, done.err
-    assert "waiting for a sign of life of process" in done.err
-    assert time.monotonic() - died > LeaseTimes().lease
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(240)
-def test_a_lease_outlives_a_restart_of_the_server(tmp_path: Path, migrated_database: Path) -> None:
-    seed(tmp_path, migrated_database)
-    child, address = spawn(tmp_path / ".prefect", stay=True)
-    lost: list[SluiceError] = []
-    try:
-        wait_until_up(address, child)
-        lease = Lease(address, "x", lost=lost.append, times=LeaseTimes(renew=0.5, retry=0.5)).acquire()
-        lease.hold()
-        child.terminate()
-        child.wait(timeout=30)
-        (tmp_path / ".prefect" / NAME).unlink(missing_ok=True)  # as ``server stop`` leaves it, with the secret
-        child, address = spawn(tmp_path / ".prefect", stay=True, port=int(address.url.split(":")[2].split("/")[0]))
-        wait_until_up(address, child)
-        with Limits(address) as limits:
-            before = limits.find("job-x")
-            assert before
-            assert before["id"] == lease.limit
-
-            def renewed() -> bool:
-                found = limits.find("job-x")
-                return found is not None and found["updated"] > before["updated"]
-
-            wait_until(renewed, 20)
-        assert not lost
-        lease.release()
-    finally:
-        child.terminate()
-        child.wait(timeout=30)

@@ -360,10 +360,3 @@ def test_a_bundle_of_60_mb_needs_a_few_mb_of_memory(tmp_path: Path) -> None:
     written, read, memory = measured(tmp_path, 60)
     assert read == written
     assert memory < 30_000_000
-
-
-@pytest.mark.campaign
-def test_a_bundle_of_400_mb_needs_no_more(tmp_path: Path) -> None:
-    written, read, memory = measured(tmp_path, 400)
-    assert read == written
-    assert memory < 60_000_000
