@@ -155,15 +155,10 @@ class S3Request:
 
 
 class ScriptedStore(Loopback):
-    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored. With ``whole_keys``
-    it lists an upload only for its whole key, as MinIO does.
-    """
+    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored."""
 
-    def __init__(
-        self, script: Script | None = None, *, tls: ssl.SSLContext | None = None, whole_keys: bool = False
-    ) -> None:
+    def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
-        self.whole_keys = whole_keys
         self.asked: list[S3Request] = []
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.etags: dict[str, str] = {}
@@ -222,9 +217,7 @@ class ScriptedStore(Loopback):
 
     def _list_multipart_uploads(self, asked: S3Request) -> Reply:
         uploads = "".join(
-            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>"
-            for upload, (key, _) in self.begun.items()
-            if not self.whole_keys or key == asked.prefix
+            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>" for upload, (key, _) in self.begun.items()
         )
         return Reply(200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>".encode())
 
