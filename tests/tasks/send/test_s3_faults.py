@@ -251,12 +251,6 @@ def test_a_proxy_that_wants_other_credentials_is_a_terminal_error(job: S3Job, tl
     assert "canary" not in caught.value.render()
 
 
-# Stop
-
-
-# What shows
-
-
 # Preflight
 
 

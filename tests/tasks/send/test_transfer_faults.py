@@ -27,7 +27,7 @@ def store(place: StepPlace) -> Iterator[ScriptedServer]:
         yield store
 
 
-def says(store: ScriptedServer, reply: Reply, method: str, kind: str, times: int = 1_000) -> None:
+def script(store: ScriptedServer, reply: Reply, method: str, kind: str, times: int = 1_000) -> None:
     left = iter([reply] * times)
     store.script = lambda seen: next(left, None) if seen.method == method and f"/{kind}" in seen.target else None
 
@@ -51,7 +51,7 @@ def writes(store: ScriptedServer) -> list[str]:
 @pytest.mark.parametrize("reply", [Reply(503), Reply(409), Reply(reset=True)], ids=["503", "409", "reset"])
 @pytest.mark.parametrize("kind", ["Binary", "DocumentReference"])
 def test_a_transient_fault_is_repeated(place: StepPlace, store: ScriptedServer, reply: Reply, kind: str) -> None:
-    says(store, reply, "PUT", kind, times=1)
+    script(store, reply, "PUT", kind, times=1)
     place.run(store.url)
     assert received(place, store)
 
@@ -62,7 +62,7 @@ def test_a_transient_fault_is_repeated(place: StepPlace, store: ScriptedServer, 
 def test_too_large_and_full_say_what_to_do_on_the_server(
     place: StepPlace, store: ScriptedServer, status: int, reference: str, hint: str
 ) -> None:
-    says(store, Reply(status), "PUT", "Binary")
+    script(store, Reply(status), "PUT", "Binary")
     with pytest.raises(ServiceError) as caught:
         place.run(store.url)
     assert (caught.value.reference, caught.value.status, caught.value.exit_code) == (reference, status, 1)
@@ -78,7 +78,7 @@ def test_too_large_and_full_say_what_to_do_on_the_server(
 def test_a_search_without_a_result_ends_the_step_before_anything_is_sent(
     place: StepPlace, store: ScriptedServer, reply: Reply
 ) -> None:
-    says(store, reply, "GET", "DocumentReference")
+    script(store, reply, "GET", "DocumentReference")
     with pytest.raises(ServiceError) as caught:
         place.run(store.url)
     assert CANARY not in caught.value.render()
@@ -89,7 +89,7 @@ def test_a_search_without_a_result_ends_the_step_before_anything_is_sent(
 def test_a_server_that_cannot_say_whether_it_has_the_binary_gets_it(
     place: StepPlace, store: ScriptedServer, status: int
 ) -> None:
-    says(store, Reply(status), "HEAD", "Binary")
+    script(store, Reply(status), "HEAD", "Binary")
     for _ in range(2):
         place.run(store.url)
     assert received(place, store)
@@ -111,14 +111,14 @@ def test_a_binary_that_is_not_whole_is_sent_again(place: StepPlace, store: Scrip
 def test_an_upload_that_the_server_sends_back_is_not_read(place: StepPlace, store: ScriptedServer) -> None:
     """Some servers ignore ``Prefer: return=minimal``."""
 
-    def script(seen: SeenRequest) -> Reply | None:
+    def sent_back(seen: SeenRequest) -> Reply | None:
         if seen.method != "PUT":
             return None
         honest = store.answer(seen)
         assert isinstance(honest, Reply)
         return replace(honest, body=b"x" * 1000, length=1 << 40)
 
-    store.script = script
+    store.script = sent_back
     place.run(store.url)
     assert writes(store) == ["Binary", "DocumentReference"]
 
