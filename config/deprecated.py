@@ -1,4 +1,4 @@
-"""Keys of earlier versions: still accepted, with a warning, and translated to today's (document 1, "Versioning")."""
+"""Older keys: still accepted, with a warning, and translated to today's (document 1, "Versioning")."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ DEPRECATED: dict[str, DeprecatedKey] = {
             None,
             why="lines may have any length; limits.max_resource_mb limits one resource",
         ),
-        DeprecatedKey("services.pseudonymizer.processes", None, why="the step works in one process"),
     )
 }
 

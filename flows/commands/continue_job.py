@@ -38,7 +38,7 @@ from flows.jobs_dir import load
 from flows.output import on_terminal, one_line, print_findings, print_json, print_line, print_unless_quiet
 from flows.reports.status import status_of
 from flows.shell import about
-from tasks.shared.errors import GateError, InputError, SluiceError
+from tasks.shared.errors import InputError, SluiceError
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,8 @@ def go_on(
     """Continue a job: decide a wait, then run the remaining steps.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
-    job keeps waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too. An
-    ``approve`` that decides nothing, because the wait began under an earlier version, ends with the exit code of a
-    gate.
+    job keeps waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too.
     """
-    undone = 0
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             print_unless_quiet(f"job {record.id}", aside=asked.as_json)  # before anything is decided
@@ -104,12 +101,11 @@ def go_on(
                 released = release(session, record, inputs, undecided, given, ask_first=asks, err=asked.as_json)
                 if released == "open":
                     return report(session, record.id, as_json=asked.as_json)
-                undone = GateError.exit_code if released == "upgraded" and decision else 0
         set_parameters(session.api, record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
-            return leave_to_worker(session, record, as_json=asked.as_json) or undone
-        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json) or undone
+            return leave_to_worker(session, record, as_json=asked.as_json)
+        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
 
 
 def report_again(asked: ContinueRequest) -> None:

@@ -132,9 +132,9 @@ def _text(words: str) -> str:
     return words.encode(errors="replace").decode()
 
 
-Released = Literal["decided", "again", "upgraded", "open"]
-"""What became of a release: it is kept; the files or the report changed, or the wait began under an earlier version, so
-that the job waits once more; or nobody decided.
+Released = Literal["decided", "again", "open"]
+"""What became of a release: it is kept; the files or the report changed, so that the job waits once more; or nobody
+decided.
 """
 
 
@@ -149,19 +149,13 @@ def release(
     err: bool,
 ) -> Released:
     """Record a release of the waiting data, after showing the release report, and return its result."""
-    if waiting.position not in record.seen:
-        print_line(
-            f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
-            "record the reviewed files; it waits again, and shows them", err=err,
-        )  # fmt: skip
-        return "upgraded"
     place = JobDirectory.of(session.jobs_dir, record.id).path
     files = digest_at_decision(place, record, waiting)
     config = inputs.load().config
     why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
     if why is not None and not (why == rules.NOT_MADE and visible_text(given.despite)):
         make_again(session, record, place, why, err=err)
-        return "upgraded" if why == rules.WITHOUT_REPORT else "again"
+        return "again"
     if not ask_first:
         show_report(waiting, visible_text(given.despite), err=err)
     elif (answer := ask_decision(waiting, config, given, err=err)) is not None:

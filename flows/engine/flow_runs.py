@@ -70,12 +70,9 @@ class Page:
     def _find_artifact(self) -> str | None:
         found = None
         for one in artifacts_of(self._api, self._run_id):
-            if one.get("key") is None:
-                is_report = str(one.get("description") or "").startswith(REPORT)
-                if is_report == (self.heading == REPORT):
-                    found = str(one["id"])
-            else:  # of an earlier version: one for the job, and one or two for each step
-                delete_artifact(self._api, str(one["id"]))
+            is_report = str(one.get("description") or "").startswith(REPORT)
+            if is_report == (self.heading == REPORT):
+                found = str(one["id"])
         return found
 
 
@@ -218,7 +215,7 @@ class FormAnswer(BaseModel):
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
     """Return the answer in the form saved under ``key``; ``None`` if it is not a person's decision.
 
-    A run may be resumed without one: its state was set by hand, or the form is of an earlier version.
+    A run may be resumed without one: its state was set by hand.
     """
     try:
         return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None

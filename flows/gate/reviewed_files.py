@@ -40,7 +40,6 @@ CHANGED = "files changed after the job began to wait"
 CORRECTED = "corrected files are there and will be read"
 """Why a job without release reports waits once more."""
 
-OF_AN_EARLIER_VERSION = "the decision does not name its files"
 OTHER_FILES = "the decision was for other files"
 
 
@@ -141,8 +140,6 @@ def changes_since_approval(approval: Approval, reviewed: ReviewedFiles, now: Inv
     """Return why an approval does not cover the current files, one line per reason; empty if it does."""
     if approval.files == now.digest:
         return ()
-    if not approval.files:
-        return (OF_AN_EARLIER_VERSION,)
     before = reviewed.seen_files(approval.files)
     return tuple(differences(before, now)) if before is not None else (OTHER_FILES,)
 
@@ -191,11 +188,11 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand
             return ON_DEMAND if shown is not None and on_demand else None
         return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
     position = waiting.position
-    if position not in record.seen or waiting.refused:
-        return None  # of an earlier version, or the run says why the answer in the form is not taken
+    if waiting.refused:
+        return None  # the run says why the answer in the form is not taken
     files, corrected = digest_now(job, record, waiting)
     why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
-    if why is not None or files == record.seen[position]:
+    if why is not None or files == record.seen.get(position):
         return why
     return CORRECTED if corrected else CHANGED
 

@@ -20,7 +20,7 @@ from tasks.shared.errors import InputError
 from tasks.shared.errors import shown as quoted
 from tasks.shared.report import LONGEST_TEXT, Approval, Shown, visible_text
 
-WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
+WITHOUT_REPORT = "no release report was made"
 ANOTHER_REPORT = "the decision was for another release report"
 OTHER_SETTINGS = "the destination or the settings of the release report changed after it was made"
 TWO_PEOPLE = "report.reviewers requires two different people to release"

@@ -127,7 +127,7 @@ class CurrentWait:
         position, record, config = self.position, self.job.record(), self.job.config
         answer, refusal = answered_at(self.job.api, record, position, config)
         if answer is None:
-            if known is None and position in record.forms and position in record.seen:
+            if known is None and position in record.forms:
                 logger.warning("step %d wait: resumed without a decision and a name: the job waits again", position)
             return
         if known is not None and answer.approved:
@@ -256,7 +256,7 @@ class CurrentWait:
         job, position = self.job, self.position
         waiting = self.waiting(parked.directory, looked_at)
         record = job.record()
-        again = "resumed without a decision; " if position in record.forms and position in record.seen else ""
+        again = "resumed without a decision; " if position in record.forms else ""
         if self.asked:
             again = "resumed with a question to the project; "
         if self.refused:

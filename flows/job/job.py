@@ -202,7 +202,6 @@ class RunningJob:
         return Source(
             path=self.directory.path / str(step.output),
             lines=step.lines_out,
-            files=step.files,
             tables=tables,
             recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
         )

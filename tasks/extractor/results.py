@@ -182,7 +182,7 @@ class ResultFiles:
             done = target.finished(output.base)
             # A name may have become another file's: the outputs can come in another order than before.
             if done is not None and done.source in ("", place(output.url)):
-                progress.add(files=1, resources=done.counted, earlier=True)
+                progress.add(files=1, resources=done.resources, earlier=True)
                 self._note_core(output, done)
                 return
             if done is not None:

@@ -118,7 +118,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
         def one(download: NamedUrl, stop: Stop) -> None:
             done = target.finished(download.base)
             if done is not None:
-                context.meter.add(files=1, bytes=done.bytes_in, resources=done.counted, earlier=True)
+                context.meter.add(files=1, bytes=done.bytes_in, resources=done.resources, earlier=True)
                 return
             target.add(
                 downloader.fetch(

@@ -68,7 +68,7 @@ def run(context: StepContext) -> StepReport:
         if done is not None:
             if _changed(file, done.source_state):
                 changed.append(file.name)
-            context.meter.add(files=1, resources=done.counted)
+            context.meter.add(files=1, resources=done.resources)
             context.meter.advance(file.size, done.content_bytes, earlier=True)
             return
         try:
@@ -143,7 +143,7 @@ def _import_file(file: SourceFile, target: ImportDirectory, context: StepContext
             source.count()
     finally:
         os.close(handle)
-    context.meter.add(files=1, resources=facts.counted)
+    context.meter.add(files=1, resources=facts.resources)
     return described(facts)
 
 

@@ -9,29 +9,23 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
 from tasks.shared.files.inventory import Inventory, InventoryEntry, differences, state_of, take_inventory
 from tasks.shared.step import StepContext
 
-WITHOUT_RECORD: Final = (
-    "the step before left no hashes of its files (it ran under an earlier version), so only their number was compared"
-)
-
 
 @dataclass(frozen=True)
 class InputComparison:
     """The input in ``directory`` as it was when it was compared.
 
-    ``base`` is the job's directory. ``recorded`` is False when the step before left no hashes to compare with.
+    ``base`` is the job's directory.
     """
 
     base: Path
     directory: Path
     inventory: Inventory
-    recorded: bool = True
 
     def files(self) -> list[Path]:
         """Return the files that were compared, ``core`` first, then by their paths. Every mode sends from this list.
@@ -97,15 +91,11 @@ def compare(context: StepContext) -> InputComparison:
     Raises:
         DataError: ``send-input-differs``, with the files that are not as the step left them. Nothing was requested.
     """
-    directory, recorded, files = context.input_dir, context.input.recorded, context.input.files
+    directory, recorded = context.input_dir, context.input.recorded
     progress = context.meter
     progress.begin("checking what is to be sent")
     progress.expect(bytes=stored_bytes(finished_files(directory)))
     now = take_inventory(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
-    count = len(now.entries)
-    if recorded is None and files is not None and count != files:
-        what = f"it holds {count:,} files, the step before wrote {files:,}"
-        raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)])
     if recorded is not None and now.digest != recorded.digest:
         step = f"step {recorded.position}, {recorded.step}"
         before = recorded.load()
@@ -114,7 +104,7 @@ def compare(context: StepContext) -> InputComparison:
         again = f": {context.again(recorded.position)}{removes}"
         raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
     progress.begin("sending")
-    return InputComparison(context.job_dir, directory, now, recorded=recorded is not None)
+    return InputComparison(context.job_dir, directory, now)
 
 
 def _differs(message: str, listed: Iterable[str], again: str = "") -> DataError:

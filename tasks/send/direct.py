@@ -33,7 +33,6 @@ from tasks.send.comparison import InputComparison, required
 from tasks.send.load_account import Failures, LoadAccount, LoadSource
 from tasks.send.order import DeferredResources, dependency_order, patient_of, stages
 from tasks.send.transaction_sender import TransactionSender
-from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.files.data_directory import is_ndjson_name, stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
@@ -45,8 +44,6 @@ from tasks.shared.stop import SharedStop
 from tasks.shared.work import Workers
 
 LEDGER: Final = "ledger.ndjson"
-_WAITING: Final = "waiting.tmp"
-"""What a killed run of an earlier version left."""
 _LANE: Final = frozenset({"waiting"})
 
 log = logging.getLogger("sluice.send")
@@ -120,8 +117,6 @@ class _Load:
 
     def run(self) -> StepReport:
         directory = self._context.state(STATE)
-        with storage_errors(directory):
-            (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
         failed = FailedAnswers(directory).begin().saving_answers()
         with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from config import PipelineConfig, SendMode
 from tasks.send import STATE, checks, direct
-from tasks.send.comparison import WITHOUT_RECORD, InputComparison, compare
+from tasks.send.comparison import InputComparison, compare
 from tasks.send.transfer import transfer
 from tasks.shared.errors import InputError
 from tasks.shared.files.data_directory import left_alone, left_alone_warning
@@ -32,8 +32,7 @@ def run(context: StepContext) -> StepReport:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
     compared = compare(context)
     result = _mode(mode)(context, compared)
-    notes = (*_left_alone(context), *(() if compared.recorded else (WITHOUT_RECORD,)))
-    return result.model_copy(update={"warnings": (*notes, *result.warnings)})
+    return result.model_copy(update={"warnings": (*_left_alone(context), *result.warnings)})
 
 
 def _mode(mode: SendMode) -> Callable[[StepContext, InputComparison], StepReport]:

@@ -102,7 +102,7 @@ class ImportDirectory:
         if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
         warnings = [*warnings, *self._notes(files).warnings()]
-        lines, resources = sum(facts.lines for facts in files), sum(facts.counted for facts in files)
+        lines, resources = sum(facts.lines for facts in files), sum(facts.resources for facts in files)
         return StepReport(
             files=len(files),
             resources_in=resources,

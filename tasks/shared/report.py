@@ -11,16 +11,13 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from tasks.shared.errors import SluiceError
 from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
-
-IN_THE_UI = "Prefect UI or API"
-"""Who decided, in records of versions whose form did not ask for a name."""
 
 REPORT_MISSING = "report-missing"
 """The one open stop where there is no release report."""
@@ -38,7 +35,7 @@ MOST_SAID = 10
 
 
 class StoredModel(BaseModel):
-    """Base of what is kept as JSON and read by other versions, too: a key that is not known is passed over."""
+    """Base of what is kept as JSON. A key that is not known is passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
 
@@ -92,17 +89,6 @@ class StepReport(StoredModel):
     started: str | None = None
     warnings: tuple[str, ...] = ()
     details: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_kept(cls, kept: Any) -> Any:
-        if isinstance(kept, dict) and isinstance(kept.get("statistics"), dict):
-            kept = kept | kept["statistics"]  # an earlier version kept them apart
-        if isinstance(kept, dict) and isinstance(kept.get("warnings"), list):
-            kept = kept | {"warnings": tuple(kept["warnings"])}
-        if isinstance(kept, dict) and isinstance(details := kept.get("details"), dict) and "findings" in details:
-            kept = {"findings": details["findings"]} | kept  # an earlier version kept it there alone
-        return kept
 
     def label(self) -> str:
         """Return the brief form for the record: without warnings and details, and without what is not known."""
@@ -180,8 +166,7 @@ class Approval(StoredModel):
     ``files`` is the digest of what it was made on, ``report`` the SHA-256 of the release report. ``overridden`` are
     the stops that were open, by their keys, and ``despite`` the reason for which she released nevertheless. ``login``
     is the user of the machine, where known. ``accepted`` and ``refused`` are a reviewer's answers to findings: the
-    reason for each by the key of the finding; ``questions`` were asked before. Records of earlier versions have
-    ``who`` for ``by``, and do not say where, nor on what.
+    reason for each by the key of the finding; ``questions`` were asked before.
     """
 
     approved: bool
@@ -197,13 +182,6 @@ class Approval(StoredModel):
     accepted: dict[str, str] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)
     questions: tuple[str, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_version(cls, kept: Any) -> Any:
-        if isinstance(kept, dict) and "who" in kept:
-            kept = kept | {"by": kept["who"], "where": "ui" if kept["who"] == IN_THE_UI else "cli"}
-        return kept
 
     def describe_decision(self, shown: Callable[[str], str]) -> str:
         """Return the decision in words; text of a person is escaped by ``shown``."""
@@ -319,13 +297,6 @@ class Waiting(StoredModel):
     questions: tuple[str, ...] = ()
     first: SkipJsonSchema[Approval | None] = Field(None, exclude=True)
     report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_version(cls, kept: Any) -> Any:
-        if isinstance(kept, dict) and kept.get("leaves") and "reader" not in kept:
-            kept = kept | {"reader": "send"}
-        return kept
 
 
 class Problem(StoredModel):

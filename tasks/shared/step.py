@@ -70,13 +70,12 @@ class GivenInputs:
 class Source:
     """Data a step reads (``4-product.md`` §4), and what the step that wrote it says of it.
 
-    ``lines`` and ``files`` are how many it says it wrote, ``recorded`` is the inventory that it left; ``None`` from a
-    version that left none. ``tables`` says that the data are no NDJSON.
+    ``lines`` are how many it says it wrote, ``recorded`` is the inventory that it left. ``tables`` says that the data
+    are no NDJSON.
     """
 
     path: Path
     lines: int | None = None
-    files: int | None = None
     tables: bool = False
     recorded: Recorded | None = None
 

@@ -676,27 +676,6 @@ def test_data_released_for_one_destination_are_not_sent_to_another_on_retry(gate
     assert gate.fhir.total() == 19
 
 
-def test_a_wait_of_an_earlier_version_gets_a_report_before_it_is_released(gate: ReleaseGate) -> None:
-    gate.start()
-    set_label(gate, "job.shown.2", lambda _: None)
-    shown = gate.go_on("--approve", code=5)  # a script does not take it for an approval
-    assert "nothing is decided: the wait began under an earlier version" in shown.out
-    gate.waits()
-    gate.go_on("--approve")
-    assert gate.fhir.total() == 19
-
-
-def test_what_an_earlier_version_released_goes_on(gate: ReleaseGate) -> None:
-    gate.start()
-    gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
-    gate.go_on("--approve", code=3)
-    set_label(gate, "job.shown.2", lambda _: None)
-    set_label(gate, "job.approval.2", lambda given: given | {"report": ""})
-    gate.fhir.faults()
-    gate.go_on()
-    assert gate.fhir.total() == 19
-
-
 def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: ReleaseGate) -> None:
     gate.maker.findings = [STOP]
     gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")

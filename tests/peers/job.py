@@ -27,7 +27,7 @@ def context(
     """Return the context of step ``name`` in a job directory: the one place in the tests that makes one.
 
     ``config`` as it is loaded or as it is written; ``more`` as the fields are called, those of what was given and of
-    the source too (which is called ``source`` by its path, with its ``lines`` and ``files``).
+    the source too (which is called ``source`` by its path, with its ``lines``).
     """
     if not isinstance(config, PipelineConfig):
         config = PipelineConfig.model_validate(config or {})
@@ -35,7 +35,7 @@ def context(
     fields["given"] = GivenInputs(
         **{name: fields.pop(name) for name in ("crtdl", "patients", "input") if name in fields}
     )
-    source = {name: fields.pop(name) for name in ("lines", "files", "recorded") if name in fields}
+    source = {name: fields.pop(name) for name in ("lines", "recorded") if name in fields}
     fields["source"] = Source(fields["source"], **source) if fields.get("source") else None
     return StepContext(config=config, job_dir=directory, name=name, **fields)
 

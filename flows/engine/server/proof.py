@@ -44,7 +44,7 @@ STARTED = b"started"
 """The content of ``HOME/server.lock`` from the moment on when the server that holds it answers."""
 
 _FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
-_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})(?:&wait)?")  # earlier versions send "wait"
+_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})")
 _LARGEST = 4096
 
 
@@ -124,14 +124,11 @@ def proof_of(secret: str, port: int, nonce: str) -> str:
 
 
 def answer(secret: str, port: int, query: str) -> bytes | None:
-    """Return the server's answer to ``GET /sluice/proof?<query>``; ``None`` if the query is not a challenge.
-
-    ``state`` is included for commands of an earlier version, which expect it.
-    """
+    """Return the server's answer to ``GET /sluice/proof?<query>``; ``None`` if the query is not a challenge."""
     challenge = _CHALLENGE.fullmatch(query)
     if challenge is None:
         return None
-    return json.dumps({"state": "ready", "proof": proof_of(secret, port, challenge[1])}).encode()
+    return json.dumps({"proof": proof_of(secret, port, challenge[1])}).encode()
 
 
 def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> None:

@@ -77,8 +77,8 @@ FindingKind = tuple[str, str, str]
 class Validated:
     """Findings of one validation: their patients by kind, and by the profiles that the resource claims.
 
-    Profiles stand without versions, a space between them: blank for none, ``UNRECORDED`` where the validation was an
-    earlier version's, and ``OTHERS`` together where there are many. A kind is empty where the line of a finding is not
+    Profiles stand without versions, a space between them: blank for none, and ``OTHERS`` together where there
+    are many. A kind is empty where the line of a finding is not
     one patient's. ``position`` is that of the step.
     """
 
@@ -88,8 +88,6 @@ class Validated:
 
 OTHERS: Final = "…"
 """Profiles that are not told apart."""
-UNRECORDED: Final = " "
-"""In place of profiles that were not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.report.facts import (
     OTHERS,
-    UNRECORDED,
     FindingKind,
     RulesSummary,
     Validated,
@@ -133,8 +132,7 @@ def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> di
             if not 0 <= at < len(of_file):
                 anybodys.add(what)
                 continue
-            profile = row.get("profile")  # an earlier version's rows end before it
-            profile = UNRECORDED if profile is None else profile
+            profile = str(row.get("profile") or "")
             if profile not in by_profile and (len(by_profile) >= _MOST_PROFILES or bounds.crowded):
                 profile = OTHERS
             cell = by_profile.get(profile)

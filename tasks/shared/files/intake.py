@@ -31,7 +31,7 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finished data file: its name, lines that are resources or Bundles, and sizes in bytes.
 
     ``content_bytes`` is the size uncompressed, ``stored_bytes`` and ``sha256`` (hex) are those of the file on disk.
-    ``resources`` are those in the lines, those of a Bundle one by one; ``None`` in the record of an earlier version.
+    ``resources`` are those in the lines, those of a Bundle one by one.
     ``notes`` are signs that its source is incomplete.
     ``bytes_in`` are the bytes read (from a disk or a network). ``source`` names the origin for a person, and
     ``source_state`` lets an importer detect that the source changed since.
@@ -42,16 +42,11 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     content_bytes: int
     stored_bytes: int
     sha256: str
+    resources: int
     bytes_in: int = 0
-    resources: int | None = None
     source: str = ""
     source_state: str = ""
     notes: SourceNotes | None = None
-
-    @property
-    def counted(self) -> int:
-        """Return the resources, if known: an earlier version counted lines alone."""
-        return self.lines if self.resources is None else self.resources
 
 
 def facts_of(path: Path, stop: Stop, *, largest: int = LARGEST_RESOURCE) -> FileFacts:

@@ -133,7 +133,7 @@ class Downloader:
             facts = transfer.commit(allow_empty, record)
         finally:
             transfer.intake.abort()
-        self._meter.add(files=1, resources=facts.counted)
+        self._meter.add(files=1, resources=facts.resources)
         return facts
 
     def _wait(self, stop: Stop, error: TransientError, failures: int) -> None:

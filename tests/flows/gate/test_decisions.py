@@ -226,7 +226,7 @@ def test_a_resume_without_the_form_leaves_a_local_job_waiting_for_continue(
         assert refused["status"] == "REJECT", answer
     assert ask_prefect("GET", url)["state_name"] == "Paused"
 
-    # As somebody does who sets the state by hand, or the form of an earlier version did, where all was preset.
+    # As somebody does who sets the state by hand.
     schema = ask_prefect("GET", url)["state"]["state_details"]["run_input_keyset"]["schema"]
     ask_prefect("DELETE", f"{url}/input/{schema}")
     ask_prefect("POST", f"{url}/input", {"key": schema, "value": json.dumps({"type": "object", "properties": {}})})
@@ -241,14 +241,6 @@ def test_a_resume_without_the_form_leaves_a_local_job_waiting_for_continue(
     status = sluice.status(job)
     assert status["state"] == "cancelled"
     assert [(one["approved"], one["by"], one["comment"]) for one in status["approvals"]] == [(False, "Bo", "not yet")]
-
-
-def test_a_decision_of_an_earlier_version_is_still_read() -> None:
-    old = '{"approved":true,"comment":"fine","who":"amy@host","when":"2026-11-20T10:00:00+00:00"}'
-    assert Approval.model_validate_json(old) == Approval(
-        approved=True, by="amy@host", when="2026-11-20T10:00:00+00:00", comment="fine", where="cli"
-    )
-    assert Approval.model_validate_json(old.replace("amy@host", "Prefect UI or API")).where == "ui"
 
 
 def test_a_comment_that_is_no_text_can_be_kept() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from flows.gate.reviewed_files import OF_AN_EARLIER_VERSION, digest_at_decision, wait_lines
+from flows.gate.reviewed_files import digest_at_decision, wait_lines
 from flows.gate.wait import CurrentWait
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended
@@ -126,12 +125,6 @@ def test_what_is_no_data_may_come_and_go(waits: Waits) -> None:
     waits.approve()
     (waits.corrections / "NOTES.txt").write_text("x")
     assert waits.again()
-
-
-def test_an_approval_of_a_version_without_hashes_covers_nothing(waits: Waits) -> None:
-    waits.job.writer.approve(3, Approval(approved=True))
-    assert not waits.again()
-    assert waits.park().again == (OF_AN_EARLIER_VERSION,)
 
 
 def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:
@@ -325,34 +318,6 @@ def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
     assert "added: import_wait/fixed.ndjson" in refused.err
     assert fhir.total() == 0
     return correction
-
-
-@pytest.mark.slow
-def test_a_wait_of_an_earlier_version_is_shown_again_before_approval_not_rejection(
-    sluice: Any, project: Path, fhir: Any, prefect_api: str
-) -> None:
-    name = sluice("pipeline", "start", "config.yaml").job
-    url = f"{prefect_api}/flow_runs/{name}"
-
-    def of_an_earlier_version() -> None:
-        waiting = json.loads(ask_prefect("GET", url)["labels"]["job.waiting"])
-        for key in ("reads", "files", "leaves", "corrections", "again"):
-            del waiting[key]
-        ask_prefect("PATCH", f"{url}/labels", {"job.waiting": json.dumps(waiting), "job.seen.2": ""})
-
-    of_an_earlier_version()
-    shown = sluice("pipeline", "continue", "config.yaml", name, "--approve")
-    assert shown.code == 5, shown.err  # a script does not take it for an approval
-    assert "nothing is decided: step 2 began to wait under an earlier version" in shown.out
-    assert "  send will read these files in" in shown.out
-    assert "without a decision" not in (project / "jobs" / name / "job.log").read_text()
-    assert (sluice.status(name)["state"], sluice.status(name)["approvals"]) == ("waiting", [])
-    assert ask_prefect("GET", url)["labels"]["job.seen.2"]
-
-    of_an_earlier_version()
-    assert sluice("pipeline", "continue", "config.yaml", name, "--reject").code == 0
-    assert sluice.status(name)["state"] == "cancelled"
-    assert fhir.total() == 0
 
 
 @pytest.mark.slow

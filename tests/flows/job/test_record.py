@@ -194,14 +194,6 @@ def test_labels_that_are_no_record_of_ours_do_no_harm():
     assert record.error is None
 
 
-def test_a_wait_that_an_earlier_version_recorded_says_that_data_leave() -> None:
-    kept = (
-        '{"position": 2, "step": "wait", "directory": "d", "looked_at": "l", "since": "s", "leaves": "/jobs/j/import"}'
-    )
-    assert Waiting.model_validate_json(kept).reader == "send"
-    assert Waiting.model_validate_json(kept.replace(', "leaves": "/jobs/j/import"', "")).reader == "the next step"
-
-
 def test_the_age_of_a_run_counts_from_its_schedule_or_from_its_request():
     times = {"created": "2026-11-20T00:00:00Z", "expected_start_time": "2026-11-23T01:30:00Z"}
     assert JobRecord.of(run(**times, auto_scheduled=True)).created == times["expected_start_time"]

@@ -134,12 +134,6 @@ def test_the_tables_of_the_steps_are_on_the_page_in_their_order(prefect: FakePre
     assert re.findall("^## Step (.*)$", page(prefect), re.MULTILINE) == ["1, local_import", "3, send"]
 
 
-def test_pages_of_an_earlier_version_which_had_keys_give_way(prefect: FakePrefect) -> None:
-    body = {"key": f"job-{JOB}", "type": "markdown", "data": "old", "description": "The page of the job: failed"}
-    prefect.api.created("/artifacts/", body)
-    page(prefect)
-
-
 def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next() -> None:
     text = wait_description(WAITING, RECORD.step_names)
     assert "waits at step 2 of 3" in text

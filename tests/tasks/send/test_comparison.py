@@ -49,8 +49,7 @@ class ImportedJob:
         self.input.mkdir(parents=True)
         (self.input / "a.ndjson").write_bytes(LINE)
         (self.input / "b.ndjson").write_bytes(LINE * 2)
-        self.recorded: Recorded | None = self.record("local_import")
-        self.files: int | None = 2
+        self.recorded = self.record("local_import")
 
     def record(self, step: str) -> Recorded:
         inventory = take_inventory(self.directory, [self.input], stop=Stop())
@@ -62,7 +61,7 @@ class ImportedJob:
         if mode == "s3_upload":
             send["s3"] = {**send["s3"], "endpoint": url, "use_path_style": True}
         retry = {"max_attempts": 1, "initial_backoff_ms": 1, "max_backoff_ms": 1}
-        more = {"source": self.input, "recorded": self.recorded, "files": self.files, "stop": stop or Stop()}
+        more = {"source": self.input, "recorded": self.recorded, "stop": stop or Stop()}
         return context(self.directory, "send", {"services": {"send": send}, "retry": retry}, position=2, **more)
 
 
@@ -161,21 +160,6 @@ def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(
         direct.run(context, compared=compared)
     assert (caught.value.reference, caught.value.context) == ("send-input-changed", str(job.input / "b.ndjson"))
     assert server.seen == []
-
-
-def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: ImportedJob) -> None:
-    job.recorded = None
-    with serving() as server:
-        result = run(job.context("direct_resource_load", server.url))
-        assert [text for text in result.warnings if "left no hashes" in text] == list(result.warnings)
-        assert len(result.warnings) == 1
-        sent = len(server.bundles)
-        (job.input / "b.ndjson").unlink()
-        with pytest.raises(DataError) as caught:
-            run(job.context("direct_resource_load", server.url))
-        assert len(server.bundles) == sent
-    assert caught.value.reference == "send-input-differs"
-    assert "it holds 1 files, the step before wrote 2" in caught.value.message
 
 
 def test_what_a_wait_has_named_is_not_named_again(job: ImportedJob) -> None:

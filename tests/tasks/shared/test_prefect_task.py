@@ -48,7 +48,7 @@ def test_a_step_without_data_of_its_own_leaves_none(context: StepContext) -> Non
 
 
 def test_the_inventory_of_an_import_has_the_hash_of_the_bytes_written(context: StepContext) -> None:
-    facts = FileFacts("a.ndjson", lines=1, content_bytes=3, stored_bytes=3, sha256="of what was written")
+    facts = FileFacts("a.ndjson", lines=1, content_bytes=3, stored_bytes=3, sha256="of what was written", resources=1)
     FileLedger(context.job_dir / ".results" / "1-files.ndjson").add(facts)
     digest = leave_inventory(context, DONE)
     kept = load(kept_at(context.job_dir, 1), str(digest))

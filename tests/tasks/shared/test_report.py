@@ -25,15 +25,6 @@ def test_the_label_is_brief_and_leaves_out_what_is_not_known() -> None:
     assert StepReport.model_validate_json(FULL.label()) == FULL.model_copy(update={"warnings": (), "details": {}})
 
 
-def test_a_result_of_the_version_before_with_its_statistics_apart_is_read() -> None:
-    old = {
-        "files": 2, "lines_out": 7, "output": "send", "warnings": ["odd"], "details": {}, "inventory": "ab",
-        "statistics": {"seconds": 2.0, "requests": 4, "retries": 1, "p50": 0.1, "p95": 0.5},
-    }  # fmt: skip
-    report = StepReport.model_validate_json(json.dumps(old), strict=True)
-    assert (report.seconds, report.requests, report.p95, report.inventory) == (2.0, 4, 0.5, "ab")
-
-
 def test_a_person_sees_a_cell_for_every_column_in_her_units() -> None:
     assert tuple(FULL.cells()) == COLUMNS == (
         "#", "step", "state", "files", "resources in", "resources out", "in", "out", "time", "rate", "requests",

@@ -11,7 +11,7 @@ from tasks.release_report.publication import HIDDEN, ROUNDED_TO, Count, count, r
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import ReportFinding, ReportSection, Value
-from tasks.release_report.report.facts import OTHERS, UNRECORDED, ReportFacts
+from tasks.release_report.report.facts import OTHERS, ReportFacts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.sections.query import consent_not_checked
 
@@ -75,8 +75,6 @@ def _by_profile(
 
 def _profile(profiles: str, patients: int, facts: ReportFacts, show: Disclosure) -> str | None:
     """R7: the profiles of a resource; those that the query names are free."""
-    if profiles == UNRECORDED:
-        return "@not-recorded"
     if not profiles:
         return "@no-profile"
     asked = {group.profile.partition("|")[0] for group in facts.query.groups} if facts.query is not None else set()

@@ -302,8 +302,3 @@ def test_a_byte_now_and_then_is_a_silence() -> None:
 @pytest.mark.parametrize("query", ["", "nonce=", "nonce=xyz", "other=" + "0" * 64, "nonce=" + "0" * 64 + "&more"])
 def test_what_is_no_challenge_is_not_answered(query: str) -> None:
     assert answer(SECRET, 1, query) is None
-
-
-def test_the_challenge_of_an_earlier_version_is_answered() -> None:
-    nonce = "nonce=" + "0" * 64
-    assert answer(SECRET, 1, f"{nonce}&wait") == answer(SECRET, 1, nonce)

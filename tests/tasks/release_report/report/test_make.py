@@ -269,15 +269,12 @@ def test_of_the_rules_no_key_is_kept(tmp_path: Path) -> None:
 HEAD = "file,line,entry,resource,severity,code,message_id,location,message,profile"
 
 
-def validated(
-    tmp_path: Path, *rows: tuple[str, str, str | None], lines: int = 1, query: Path | None = None
-) -> Reported:
-    """A report of a job of which a validation found this: line, resource, profile (``None``: an earlier version's)."""
+def validated(tmp_path: Path, *rows: tuple[str, str, str], lines: int = 1, query: Path | None = None) -> Reported:
+    """A report of a job of which a validation found this: line, resource, profile."""
     (tmp_path / "validation").mkdir(exist_ok=True)
-    ends = ["" if profile is None else f",{profile}" for _, _, profile in rows]
     found = [
-        f"batch.ndjson,{line},1,{resource},error,structure,Odd_Code,Condition.code,quotes canary{end}"
-        for (line, resource, _), end in zip(rows, ends, strict=True)
+        f"batch.ndjson,{line},1,{resource},error,structure,Odd_Code,Condition.code,quotes canary,{profile}"
+        for line, resource, profile in rows
     ]
     (tmp_path / "validation" / "summary.csv").write_text("\n".join([HEAD, *found]) + "\n")
     step = StepReport(position=3, name="validation", state="completed", details={"reports": "validation"}, findings=9)
@@ -334,13 +331,6 @@ def test_a_profile_that_the_query_names_is_shown_however_long_it_is(tmp_path: Pa
     assert [row[1] for row in rows_of(validated(tmp_path, *rows).in_house)[:-1]] == ["@other-profiles"]
     found = validated(tmp_path, *rows, query=tmp_path / "query.json")
     assert [row[1] for row in rows_of(found.in_house)[:-1]] == [long]
-
-
-def test_a_validation_of_an_earlier_version_recorded_no_profile(tmp_path: Path) -> None:
-    found = validated(tmp_path, *((str(n), f"Condition/{n}", None) for n in range(1, 11)))
-    assert rows_of(found.in_house) == [("Condition", "@not-recorded", "Odd_Code", "about", 10), False]
-    both = [(str(n), f"Condition/{n}", None if n < 8 else ONE) for n in range(1, 22)]
-    assert [row[1] for row in rows_of(validated(tmp_path, *both).in_house)[:-1]] == [ONE, "@not-recorded"]
 
 
 def test_findings_whose_line_is_no_patients_own_are_withheld(tmp_path: Path) -> None:

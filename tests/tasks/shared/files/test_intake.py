@@ -321,7 +321,9 @@ def test_a_long_line_is_held_once(tmp_path: Path) -> None:
 # Ledger of finished files
 
 
-FACTS = FileFacts(name="x.ndjson", lines=2, content_bytes=16, stored_bytes=16, sha256="0" * 64, bytes_in=16)
+FACTS = FileFacts(
+    name="x.ndjson", lines=2, content_bytes=16, stored_bytes=16, sha256="0" * 64, resources=2, bytes_in=16
+)
 
 
 def test_a_ledger_remembers_finished_files_over_a_restart(tmp_path: Path) -> None:
