@@ -36,7 +36,6 @@ from flows.job.outcome import (
     record_if_possible,
     refuse_scratch,
     show,
-    stopped_alone,
     watch_process,
 )
 from flows.job.running.lock import JobBusyError
@@ -141,11 +140,9 @@ def run(job: RunningJob) -> Outcome:
         if report.output:
             tables = step.tables or (step.is_wait and sources.newest is not None and sources.newest.tables)
             sources.wrote(job.written(position, tables=tables))
-        if job.until == position and position < len(job.step_names):
-            return stopped_alone(job, name)
     with ends_at(job, len(job.step_names)):
         release.at_the_end(job, sent or sources.newest)
-    job.writer.set(until=None, progress=None)
+    job.writer.set(progress=None)
     show(job, "completed")
     announce_end(job, "completed")
     return Completed(message="all steps are complete")

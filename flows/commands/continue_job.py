@@ -1,4 +1,4 @@
-"""``pipeline continue``, ``job run`` and ``job unfinished``: continue existing jobs."""
+"""``pipeline continue`` and ``job unfinished``: continue existing jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
 from pydantic import ValidationError
 
 from config import ConfigError
@@ -32,7 +33,7 @@ from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.state import JobState
 from flows.job.running.sweep import notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
-from flows.job.which import exact, step_to_run
+from flows.job.which import exact, step_to_repeat
 from flows.job.writer import RecordWriter
 from flows.jobs_dir import load
 from flows.output import on_terminal, one_line, print_findings, print_json, print_line, print_unless_quiet
@@ -101,11 +102,7 @@ def go_on(
                 released = release(session, record, inputs, undecided, given, ask_first=asks, err=asked.as_json)
                 if released == "open":
                     return report(session, record.id, as_json=asked.as_json)
-        set_parameters(session.api, record.id, inputs.parameters())
-        RecordWriter(session.api, record.id).set(until=None)
-        if record.has_deployment:
-            return leave_to_worker(session, record, as_json=asked.as_json)
-        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+        return run_on(session, record, inputs, asked)
 
 
 def report_again(asked: ContinueRequest) -> None:
@@ -125,7 +122,6 @@ def report_again(asked: ContinueRequest) -> None:
                 hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         make_again(session, record, place, why, err=True)
-        RecordWriter(session.api, record.id).set(until=None)
         execute(session, record.id, progress=False, aside=True)
 
 
@@ -138,17 +134,27 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
     return 0
 
 
-def run_one(asked: ContinueRequest, *, step: str, force: bool) -> int:
-    """Run one step again and stop after it; ``force`` resets it and the steps after it."""
+def go_on_from(asked: ContinueRequest, step: str, *, ask: bool) -> int:
+    """Discard the results of a step and of all later ones, and continue the job; ``ask`` a person before."""
     with adopted(asked) as (session, record, inputs):
-        position = step_to_run(record, step, force=force)
-        again = record.step(position).state == "completed"
-        code = check_open_steps(record, inputs, only=position, reset=position if again else record.reset)
+        refuse_ended(record, None)
+        position = step_to_repeat(record, step)
+        code = check_open_steps(record, inputs, reset=position)
         if code:
             return code
-        set_parameters(session.api, record.id, inputs.parameters())
-        RecordWriter(session.api, record.id).run_alone(record, position, again=again)
-        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+        results = f"the results of step {position}, {record.step(position).name}, and of all later steps"
+        if ask and not click.confirm(f"Discard {results}?", default=False, err=asked.as_json):
+            return report(session, record.id, as_json=asked.as_json)
+        RecordWriter(session.api, record.id).reset_from(record, position)
+        return run_on(session, record, inputs, asked)
+
+
+def run_on(session: Session, record: JobRecord, inputs: JobInputs, asked: ContinueRequest) -> int:
+    """Run the rest of a job here, or leave it to the workers of its deployment; return the exit code."""
+    set_parameters(session.api, record.id, inputs.parameters())
+    if record.has_deployment:
+        return leave_to_worker(session, record, as_json=asked.as_json)
+    return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
 
 
 @contextmanager
@@ -188,18 +194,18 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
             yield session, settle(session, record.id), inputs
 
 
-def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None = None, reset: int | None) -> int:
-    """Run the preflight of the remaining steps (or of one), print the findings and return the exit code.
+def check_open_steps(record: JobRecord, inputs: JobInputs, *, reset: int | None) -> int:
+    """Run the preflight of the remaining steps, print the findings and return the exit code.
 
     Steps from position ``reset`` on will be run again.
     """
     from flows.job.preflight import exit_code, preflight
 
-    others = [step for step in record.steps if step.position != only]
-    done = [step.position for step in others if only is not None or step.state == "completed"]
+    kept = record.steps if reset is None else record.steps[: reset - 1]
+    done = [step.position for step in kept if step.state == "completed"]
     loaded = inputs.load()
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
-    attached = record.extraction.job_id is not None
+    attached = record.extraction.job_id is not None and reset != 1
     findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset, tell=doubt)
     print_findings(findings)
     return exit_code(findings)

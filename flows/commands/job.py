@@ -1,4 +1,4 @@
-"""``job list | run | report | unfinished | delete | prune``."""
+"""``job list | report | unfinished | delete | prune``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from flows.commands import complete
-from flows.commands.options import config_argument, job_argument, no_progress_option, set_option, status_option
+from flows.commands.options import config_argument, job_argument, set_option
 from flows.output import print_json, print_line
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled")
@@ -49,7 +49,7 @@ class Since(click.ParamType[datetime]):
 
 @click.group("job")
 def group() -> None:
-    """List jobs, show release reports, run one step again, delete."""
+    """List jobs, show release reports, delete."""
 
 
 @group.command("list")
@@ -89,38 +89,6 @@ def list_(
     else:
         print_line("no such jobs" if states or since else "no jobs")
     return 0
-
-
-@group.command()
-@config_argument
-@job_argument
-@click.option(
-    "--step",
-    required=True,
-    metavar="STEP",
-    shell_complete=complete.steps,
-    help="Name of the step, or its position when the name occurs twice.",
-)
-@click.option(
-    "--force", is_flag=True, help="Run a completed step again; resets the steps after it, removes their outputs."
-)
-@set_option
-@no_progress_option
-@status_option
-def run(
-    config: str,
-    job: str,
-    step: str,
-    force: bool,
-    overrides: tuple[str, ...],
-    no_progress: bool,
-    as_json: bool,
-) -> int:
-    """Run one step of a job again, and stop after it."""
-    from flows.commands import continue_job
-
-    asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
-    return continue_job.run_one(asked, step=step, force=force)
 
 
 @group.command()

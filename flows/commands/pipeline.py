@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flows.commands import complete
 from flows.commands.options import (
     AnswerText,
     config_argument,
@@ -82,6 +83,14 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
     help="With --reject: a finding that is not acceptable, with the reason.",
 )
 @click.option("--question", type=AnswerText(), metavar="TEXT", help="Question to the project. The job keeps waiting.")
+@click.option(
+    "--from",
+    "step",
+    metavar="STEP",
+    shell_complete=complete.steps,
+    help="Name or position of a step: discard its results and those of all later steps first. Also of a complete job.",
+)
+@click.option("--yes", is_flag=True, help="With --from: do not ask.")
 @set_option
 @no_progress_option
 @status_option
@@ -96,6 +105,8 @@ def continue_(
     accept: tuple[str, ...],
     refuse: tuple[str, ...],
     question: str | None,
+    step: str | None,
+    yes: bool,
     overrides: tuple[str, ...],
     no_progress: bool,
     as_json: bool,
@@ -129,6 +140,12 @@ def continue_(
         )
 
     asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
+    if step is not None:
+        if approve or reject or question is not None or given.needs_decision:
+            raise click.UsageError("--from cannot be combined with a decision: the job asks again at its next wait")
+        if not (yes or on_terminal()):
+            raise click.UsageError("--from discards results: add --yes")
+        return continue_job.go_on_from(asked, step, ask=not yes)
     decision = "approve" if approve else "reject" if reject else None
     return continue_job.go_on(asked, decision, given, question=question)
 

@@ -195,9 +195,6 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
         case JobState.WAITING:
             print_line(continue_hint(record), err=as_json)
             return 0
-        case JobState.STOPPED if record.stopped_by is None:
-            print_unless_quiet(f"the step was run alone\n{continue_hint(record)}", aside=as_json)
-            return 0
         case JobState.STOPPED:
             print_line(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
             return exit_code_of(record.stopped_by)

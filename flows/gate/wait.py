@@ -214,8 +214,8 @@ class CurrentWait:
                 f"{begun[0].name}, has begun with what was approved",
                 context="\n  ".join(why),
                 hint=f"restore them, remove added files from {place}/, and continue the job; or "
-                f"to decide again, copy corrected files out of the job's directory, {job.run_again(position)} "
-                f"(it removes {place}/ and what later steps wrote), and put them into {place}/ when the job waits",
+                f"to decide again, {job.run_again(position)} (it renames {place}/ to {place}.old/ and removes what "
+                f"later steps wrote), and copy corrected files back into {place}/ when the job waits",
             )
         self._reopen(why)
         return True

@@ -105,7 +105,8 @@ class JobDirectory:
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
 
-        Directories named by a kept step, such as an earlier wait's corrected files, stay.
+        Directories named by a kept step, such as an earlier wait's corrected files, stay. Those of a forgotten wait get
+        another name.
         """
         from tasks.release_report.page import files  # a status needs no page
 
@@ -116,8 +117,19 @@ class JobDirectory:
                 (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
                 for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
                     list_of_files.unlink(missing_ok=True)
+                if step.directory is not None and step.directory not in kept:
+                    self._set_aside(step.directory)
                 for folder in _folders(step, steps) - kept:
                     self._remove(folder)
+
+    def _set_aside(self, folder: str) -> None:
+        """Rename a wait's directory that holds files to ``<folder>.old``, or with a number if that exists."""
+        target = self.path / folder
+        if target.is_dir() and any(target.iterdir()):
+            number, free = 1, self.path / f"{folder}.old"
+            while free.exists():
+                number, free = number + 1, self.path / f"{folder}.old-{number + 1}"
+            target.rename(free)
 
     def _remove(self, folder: str) -> None:
         target = self.path / folder

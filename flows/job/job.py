@@ -54,7 +54,6 @@ class RunningJob:
     deployed: bool = False
     """True if a worker runs it."""
     steps: dict[int, StepReport] = field(default_factory=dict)
-    until: int | None = None
     ended: bool = False
     """True once the end of this run was announced."""
     beside: BesideProcess | None = None
@@ -130,7 +129,6 @@ class RunningJob:
                 presenter=presenter,
                 deployed=deployed,
                 steps={step.position: directory.check_result(step) for step in record.steps},
-                until=record.until,
             )
             job.stop.fence = lock.fence
             try:
@@ -187,8 +185,8 @@ class RunningJob:
         return job_command(self.inputs, self.config, self.directory.path, verb, *rest)
 
     def run_again(self, position: int) -> str:
-        """Return the command that runs a step of this job again, from any directory."""
-        return self.command("job run", "--step", str(position), "--force")
+        """Return the command that runs a step of this job and all later ones again, from any directory."""
+        return self.command("pipeline continue", "--from", str(position))
 
     def record(self) -> JobRecord:
         """Return the record as last read, with this process's current state of the steps."""

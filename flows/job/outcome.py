@@ -127,14 +127,6 @@ def held_back(job: RunningJob, position: int, error: GateError) -> Outcome:
     return Failed(message=error.render())
 
 
-def stopped_alone(job: RunningJob, name: str) -> Outcome:
-    """Record that ``job run`` has completed the one step it was called for."""
-    job.writer.set(until=None, stopped_by=None)
-    announce_end(job, "stopped", reason="alone")
-    show(job, "stopped")
-    return Crashed(name="Stopped", message=f"{name} was run alone; pipeline continue runs the next steps")
-
-
 def cancelled(job: RunningJob, error: Problem) -> Ended:
     """Announce that a person's decision ends the job."""
     announce_end(job, "cancelled", error=error)

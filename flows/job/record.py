@@ -71,7 +71,6 @@ class JobRecord(StoredModel):
     progress: ProgressRecord | None = None
     extraction: Extraction = Extraction()
     stopped_by: str | None = None
-    until: int | None = None
     reset: int | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
@@ -136,7 +135,6 @@ class JobRecord(StoredModel):
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
             extraction=Extraction(status_url=label("extraction.status_url"), job_id=label("extraction.job_id")),
             stopped_by=label("stopped_by"),
-            until=label("until"),
             reset=label("reset"),
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),

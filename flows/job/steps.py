@@ -116,7 +116,7 @@ def hold_back(job: RunningJob, position: int, error: GateError) -> None:
     logger.error("%s", error.render())
     record = Problem.of(error, step=job.step_names[position - 1])
     announce_end(job, "failed", error=record)
-    job.writer.set(error=record, progress=None, until=None)
+    job.writer.set(error=record, progress=None)
 
 
 def announce_end(

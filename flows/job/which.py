@@ -140,36 +140,18 @@ def in_record(
     return found
 
 
-def step_to_run(record: JobRecord, step: str, *, force: bool) -> int:
-    """Return the position of the step to run alone; ``force`` allows one that is complete.
+def step_to_repeat(record: JobRecord, step: str) -> int:
+    """Return the position of the step from which a job is to go on again.
 
     Raises:
-        InputError: the job or the step cannot be run now, or ``find_step``.
+        InputError: a step before it is not complete, or ``find_step``.
     """
-    from flows.job.running.state import JobState  # ``extraction`` uses this module, and needs no locks
-
-    if record.state in {JobState.CANCELLED, JobState.WAITING}:
-        cancelled = record.state is JobState.CANCELLED
-        raise InputError(
-            "job-state", f"the job is {record.state.value}", context=record.id,
-            hint="start a new job" if cancelled else f"decide its wait: {about('pipeline continue', record.id)}",
-        )  # fmt: skip
-    if record.has_deployment:
-        raise InputError(
-            "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
-            hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
-        )  # fmt: skip
     position = find_step(record, step)
     before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]
     if before:
         raise InputError(
             "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
             hint=f"this runs them in order: {about('pipeline continue', record.id)}",
-        )  # fmt: skip
-    if record.step(position).state == "completed" and not force:
-        raise InputError(
-            "step-complete", f"step {position}, {record.step(position).name}, is complete", context=record.id,
-            hint="--force runs it again, resets the steps after it and removes their outputs",
         )  # fmt: skip
     return position
 

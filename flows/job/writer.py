@@ -68,15 +68,17 @@ class RecordWriter:
         """Record the questions of reviewers. A form that asked one is used up."""
         self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
 
-    def run_alone(self, record: JobRecord, position: int, *, again: bool) -> None:
-        """Record that the step at ``position`` is run alone; ``again`` resets it and the steps after it.
+    def reset_from(self, record: JobRecord, position: int) -> None:
+        """Record that the step at ``position`` and all later ones are to be done anew.
 
-        All at once, and before anything on the disk is removed, which happens when the flow begins.
+        In one write, before anything on the disk is removed: that happens when the flow begins.
         """
         later = range(position, len(record.steps) + 1)
         gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown", "questions")]
-        cleared = dict.fromkeys((*gone, f"shown__{AT_THE_END}")) if again else {}
-        self.set(**cleared, waiting=None, until=position, reset=position if again else None)
+        gone += [f"shown__{AT_THE_END}", "waiting", "error", "stopped_by"]
+        if position == 1:
+            gone += ["extraction__status_url", "extraction__job_id"]
+        self.set(**dict.fromkeys(gone), reset=position)
 
 
 class RecordedHandle(HandleStore):

@@ -100,7 +100,7 @@ def compare(context: StepContext) -> InputComparison:
         step = f"step {recorded.position}, {recorded.step}"
         before = recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
-        removes = ", which removes the corrected files" if recorded.step == "wait" else ""
+        removes = ", which moves the corrected files aside" if recorded.step == "wait" else ""
         again = f": {context.again(recorded.position)}{removes}"
         raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
     progress.begin("sending")

@@ -86,8 +86,8 @@ def about_the_configuration(verb: str, *rest: str) -> str:
 
 
 def of_a_job(position: int) -> str:
-    """Return the command that runs a step again, of a job whose id is not known."""
-    return about_the_configuration("job run", "JOB", "--step", str(position), "--force")
+    """Return the command that runs a step and all later ones again, of a job whose id is not known."""
+    return about_the_configuration("pipeline continue", "JOB", "--from", str(position))
 
 
 @dataclass(frozen=True)

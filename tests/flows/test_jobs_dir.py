@@ -22,7 +22,6 @@ COMMANDS = [
     ("pipeline", "status", "config.yaml", "latest"),
     ("job", "list", "config.yaml"),
     ("job", "report", "config.yaml", "latest"),
-    ("job", "run", "config.yaml", "latest", "--step", "1"),
     ("job", "delete", "config.yaml", "latest"),
     ("job", "prune", "config.yaml", "--older-than", "1d"),
     ("job", "unfinished", "config.yaml"),

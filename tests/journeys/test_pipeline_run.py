@@ -162,25 +162,37 @@ def test_delete_removes_directory_and_record(sluice, project):
 
 
 @pytest.mark.slow
-def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follows(sluice, project, fhir):
+def test_from_a_step_discards_it_and_all_later_ones_and_goes_on(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
+    corrected = project / "jobs" / job / "import_wait" / "fixed.ndjson"
+    corrected.write_text(json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n")
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
-    refused = sluice("job", "run", "config.yaml", job, "--step", "local_import")
-    assert refused.code == 2
-    assert "error[step-complete]" in refused.err
+    refused = sluice("pipeline", "continue", "config.yaml", job, "--from", "local_import")
+    assert (refused.code, "add --yes" in refused.err) == (2, True)
     write_input(project / "more", patients=8)
     (project / "data" / "batch-0.ndjson").write_bytes((project / "more" / "batch-0.ndjson").read_bytes())
-    ran = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
+    ran = sluice("pipeline", "continue", "config.yaml", job, "--from", "local_import", "--yes")
     assert ran.code == 0, ran.err
+    # The wait asks again, and what was put into its directory is kept beside it.
     status = sluice.status(job)
-    assert status["state"] == "stopped"
-    assert [step["state"] for step in status["steps"]] == ["completed", "pending", "pending"]
+    assert [step["state"] for step in status["steps"]] == ["completed", "waiting", "pending"]
     assert not (project / "jobs" / job / "send").exists()
-    assert not (project / "jobs" / job / "import_wait").exists()
-    # The wait asks again, because it was reset; then the send loads what the new import brought.
-    assert "waiting for approval" in sluice("pipeline", "continue", "config.yaml", job).out
+    assert list(corrected.parent.iterdir()) == []
+    assert (project / "jobs" / job / "import_wait.old" / "fixed.ndjson").exists()
+    # A waiting job, too; then the send loads what the new import brought.
+    assert sluice("pipeline", "continue", "config.yaml", job, "--from", "wait", "--yes").code == 0
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
-    assert fhir.count("Patient") == 7
+    assert fhir.count("Patient") == 8
+
+
+@pytest.mark.slow
+def test_from_a_step_is_refused_for_a_cancelled_job_and_behind_open_steps(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    early = sluice("pipeline", "continue", "config.yaml", job, "--from", "send", "--yes")
+    assert (early.code, "error[step-order]" in early.err) == (2, True)
+    assert sluice("pipeline", "continue", "config.yaml", job, "--reject").code == 0
+    cancelled = sluice("pipeline", "continue", "config.yaml", job, "--from", "1", "--yes")
+    assert (cancelled.code, "error[job-cancelled]" in cancelled.err) == (1, True)
 
 
 @pytest.mark.slow
@@ -218,27 +230,16 @@ def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice
 
 
 @pytest.mark.slow
-def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
+def test_from_a_step_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     text = (project / "config.yaml").read_text()
     (project / "config.yaml").write_text(text.replace(fhir.url, "http://127.0.0.1:9"))
-    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 3
+    assert sluice("pipeline", "continue", "config.yaml", job, "--from", "send", "--yes").code == 3
     assert (project / "jobs" / job / "send").is_dir()
     assert [step["state"] for step in sluice.status(job)["steps"]] == ["completed"] * 3
     (project / "config.yaml").write_text(text)
     assert "is complete" in sluice("pipeline", "continue", "config.yaml", job).out
-
-
-@pytest.mark.slow
-def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir):
-    job = sluice("pipeline", "start", "config.yaml").job
-    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
-    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 1})
-    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 1
-    done = sluice("pipeline", "continue", "config.yaml", job)
-    assert done.code == 0, done.err
-    assert sluice.status(job)["state"] == "completed"
 
 
 @pytest.mark.slow
@@ -253,7 +254,7 @@ def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, projec
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0  # on to the second wait
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert (project / "jobs" / job / "import_wait_wait").is_dir()
-    assert sluice("job", "run", "config.yaml", job, "--step", "4", "--force").code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--from", "4", "--yes").code == 0
     assert corrected.exists()
     assert sluice.status(job)["waiting"]["directory"].endswith("import_wait_wait")
 

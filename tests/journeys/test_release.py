@@ -459,14 +459,6 @@ def test_a_report_that_somebody_touched_is_not_believed_and_made_again(
     assert gate.fhir.total() == 19
 
 
-def test_a_step_that_is_done_again_takes_the_reports_with_it(gate: ReleaseGate) -> None:
-    gate.start(*STRAIGHT)
-    assert len(list((gate.directory / "report").rglob("*.html"))) == 4
-    assert gate.sluice("job", "run", "config.yaml", gate.job, "--step", "1", "--force", *STRAIGHT).code == 0
-    assert list((gate.directory / "report").rglob("*.html")) == []
-    assert "error[no-report]" in gate.sluice("job", "report", "config.yaml", gate.job).err
-
-
 def test_the_copy_of_a_report_is_not_there_any_more_when_the_next_one_fails(gate: ReleaseGate) -> None:
     (gate.project / "site").mkdir()
     gate.configure(copy_to="site")

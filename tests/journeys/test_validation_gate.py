@@ -112,18 +112,9 @@ def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fh
     data = checked / "data" / "Patient.ndjson"
     job = sluice("pipeline", "start", "config.yaml").job
     data.write_text(data.read_text().replace(CANARY, "Richtig"))
-    alone = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
-    assert alone.code == 0, alone.err
-    opened = sluice("pipeline", "continue", "config.yaml", job)
+    opened = sluice("pipeline", "continue", "config.yaml", job, "--from", "local_import", "--yes")
     assert opened.code == 0, opened.err
     assert fhir.total() == 3
-
-
-@pytest.mark.slow
-def test_a_step_run_alone_meets_the_gate_too(sluice: Commands, checked: Path) -> None:
-    job = sluice("pipeline", "start", "config.yaml").job
-    alone = sluice("job", "run", "config.yaml", job, "--step", "validation", "--force")
-    assert alone.code == 5, alone.err
 
 
 @pytest.mark.slow

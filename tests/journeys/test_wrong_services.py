@@ -176,11 +176,11 @@ def take_requests(url: str) -> list[tuple[str, str]]:
         (("local_import", "wait", "pseudonymizer", "send"), ("pipeline", "continue", "--approve")),
         pytest.param(
             ("local_import", "pseudonymizer"),
-            ("job", "run", "--step", "pseudonymizer", "--force"),
+            ("pipeline", "continue", "--from", "pseudonymizer", "--yes"),
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["continue", "job run"],
+    ids=["continue", "from"],
 )
 def test_a_step_finds_them_itself_where_no_preflight_ran(
     steps: tuple[str, ...],

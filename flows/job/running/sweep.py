@@ -154,7 +154,7 @@ class Sweep:
             return False  # another machine's, or another user's, which this one does not see
 
         def go_on() -> None:
-            RecordWriter(self._api, record.id).set(continued=times, until=None)
+            RecordWriter(self._api, record.id).set(continued=times)
             self._api.set_state(record.id, "SCHEDULED", name="Continuing")
 
         return self._alone(run, record, go_on)

@@ -578,7 +578,7 @@ def test_prune_makes_room_on_a_disk_that_is_full_to_the_last_byte(sluice, place,
     [
         ["pipeline", "status", "config.yaml", "JOB"],
         ["pipeline", "continue", "config.yaml", "JOB"],
-        ["job", "run", "config.yaml", "JOB", "--step", "local_import"],
+        ["pipeline", "continue", "config.yaml", "JOB", "--from", "local_import", "--yes"],
         ["job", "delete", "config.yaml", "JOB"],
     ],
     ids=lambda words: " ".join(words[:2]),

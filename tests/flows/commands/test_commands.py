@@ -63,7 +63,13 @@ def test_a_look_at_the_jobs_does_not_import_prefect(tmp_path):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["pipeline", "start"], ["pipeline", "start", "--nope", "c"], ["job", "run", "c", "j"]]
+    "arguments",
+    [
+        ["nonsense"],
+        ["pipeline", "start"],
+        ["pipeline", "start", "--nope", "c"],
+        ["pipeline", "continue", "c", "j", "--from", "1"],
+    ],
 )
 def test_usage_errors_are_exit_code_2_in_the_one_form(tmp_path, arguments):
     ran = run(*arguments, cwd=tmp_path)

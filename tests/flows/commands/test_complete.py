@@ -54,7 +54,7 @@ def offered(line: str) -> list[str]:
         ("sluice pipeline status c.yaml ", ["latest", NEW, OLD]),
         ("sluice pipeline continue c.yaml 0b", [OLD]),
         ("sluice job delete c.yaml --set jobs_dir=none ", ["latest"]),
-        ("sluice job run c.yaml latest --step pse", ["pseudonymizer"]),
+        ("sluice pipeline continue c.yaml latest --from pse", ["pseudonymizer"]),
         ("sluice job list c.yaml --state c", ["completed", "cancelled"]),
         ("sluice config init --steps extractor,se", ["extractor,send"]),
         ("sluice config check c.yaml --set retry.max_a", ["retry.max_attempts="]),

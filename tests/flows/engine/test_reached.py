@@ -26,7 +26,6 @@ COMMANDS = {
     "status": ("pipeline", "status", "config.yaml", JOB),
     "start": ("pipeline", "start", "config.yaml"),
     "continue": ("pipeline", "continue", "config.yaml", JOB),
-    "run": ("job", "run", "config.yaml", JOB, "--step", "1"),
     "delete": ("job", "delete", "config.yaml", JOB),
     "prune": ("job", "prune", "config.yaml", "--older-than", "30d"),
 }

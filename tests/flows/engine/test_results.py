@@ -211,7 +211,7 @@ def test_a_pickle_never_runs_and_the_step_is_done_again(sluice: Commands, projec
 
     put(results / "1-local_import.json", compressed(markers[2]))
     put(results / "2-send.json", calling(markers[3]))
-    ran = sluice("job", "run", "config.yaml", job, "--step", "send", "--force")
+    ran = sluice("pipeline", "continue", "config.yaml", job, "--from", "send", "--yes")
     assert ran.code == 0, ran.err
     assert [marker.name for marker in markers if marker.exists()] == []
     log = (directory / "job.log").read_text()

@@ -227,8 +227,8 @@ def test_a_change_after_a_wait_is_an_error_once_a_step_has_read_the_data(release
     assert ended.state.is_failed()
     error = released.labels["error"]
     assert (error.reference, error.step, error.context) == ("approved-files-changed", "send", what)
-    assert "--step 3 --force" in error.hint
-    assert "removes import_wait/" in error.hint
+    assert "--from 3" in error.hint
+    assert "renames import_wait/" in error.hint
     assert 3 in released.job.record().approvals
     assert released.job.steps[3].state == "completed"
     assert released.result.exists()

@@ -95,7 +95,7 @@ def test_a_file_that_is_not_as_its_step_left_it_is_found_before_any_request(
     error = caught.value
     assert (error.reference, error.context) == ("send-input-differs", what)
     assert "import/ is not as step 1, local_import, left it" in error.message
-    assert "--step 1 --force" in (error.hint or "")
+    assert "--from 1" in (error.hint or "")
     assert "Canaryperson" not in error.render()
     assert server.seen == []
 
@@ -188,5 +188,5 @@ def test_corrected_files_changed_after_their_check_are_found_with_a_reset_hint(
     with pytest.raises(DataError) as caught:
         run(job.context(mode, server.url))
     assert caught.value.context == "changed: import/a.ndjson"
-    assert "which removes the corrected files" in (caught.value.hint or "")
+    assert "which moves the corrected files aside" in (caught.value.hint or "")
     assert server.seen == []
