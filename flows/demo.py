@@ -1,8 +1,4 @@
-"""``demo``: run the whole pipeline with sandbox services and made-up data, and print where its files are.
-
-The settings of each mode of ``send`` are ``APP_*`` variables of the demo's own process: a secret must not be a
-parameter of the run.
-"""
+"""``demo``: run the whole pipeline with sandbox services and made-up data, and print where its files are."""
 
 from __future__ import annotations
 
@@ -12,13 +8,10 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
-from deployments.sandbox import objectstore
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
@@ -32,32 +25,20 @@ from flows.job.running.state import JobState
 from flows.job.session import opened
 from flows.jobs_dir import load
 from flows.output import on_terminal, patience, print_line
-from flows.shell import install
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
 from tasks.shared.files.private_file import open_private
 from tasks.shared.report import COLUMNS
 from tasks.shared.units import human_bytes
 
-PROJECT = "Demo-Project"
-PROJECT_SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
-
-Arrived = Callable[[], list[str]]
-"""Lines that say what is at the destination now."""
-
 SHOWN_LINES = 2
 """Lines of each table that are printed: made-up patients, pseudonymized."""
 
 
-def run(*, keep: bool, review: bool, send: str) -> int:
+def run(*, keep: bool, review: bool) -> int:
     """Run the demo; return the exit code of the pipeline."""
     if review and not on_terminal():
         raise InputError("review-needs-terminal", "demo --review needs a terminal")
-    if send == "s3" and not objectstore.available():
-        raise InputError(
-            "objectstore-missing", "demo --send s3 needs the extra objectstore, which is not installed",
-            hint=f"this installs it: {install('objectstore')}",
-        )  # fmt: skip
     # The demo is complete in itself: made-up data must not reach a service that the user's environment names.
     for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
         del os.environ[name]
@@ -68,7 +49,6 @@ def run(*, keep: bool, review: bool, send: str) -> int:
         with (
             EmbeddedServer(jobs_dir) as server,
             sandbox_in(directory / "sandbox") as sandbox,
-            destination(send, sandbox.urls["fhir"]) as arrived,
         ):
             use(server.announced(), jobs_dir)
             server.address()
@@ -83,8 +63,6 @@ def run(*, keep: bool, review: bool, send: str) -> int:
                 code = continue_job.go_on(continue_job.ContinueRequest(config, record.id))
                 record = only_job(config)
             show(record)
-            for line in arrived():
-                print_line(line)
             if record.page is not None:
                 print_line(
                     f"\nThe release report lists what was sent and what still identifies patients:\n  {record.page}"
@@ -162,67 +140,3 @@ def place(*, keep: bool) -> Iterator[Path]:
             shutil.rmtree(directory)
         directory.mkdir(mode=0o700)
         yield directory
-
-
-@contextmanager
-def destination(mode: str, fhir: str) -> Iterator[Arrived]:
-    """Set up where to send to: the sandbox FHIR server at ``fhir``, or an object store that ends with the block.
-
-    Raises:
-        TerminalError: the object store did not start.
-    """
-    if mode == "s3":
-        with _store() as store:
-            yield lambda: _objects(store)
-        return
-    if mode == "transfer":
-        _set(
-            SEND_AS="transfer_load",
-            TRANSFER_PROJECT_IDENTIFIER=PROJECT,
-            TRANSFER_ORGANIZATION_IDENTIFIER="demo-hospital.example",
-        )
-        yield lambda: _documents(fhir)
-        return
-    yield list
-
-
-@contextmanager
-def _store() -> Iterator[objectstore.ObjectStoreChild]:
-    try:
-        started = objectstore.start_object_store()
-    except SandboxStartError as error:
-        raise TerminalError("sandbox", f"the object store did not start: {error}") from None
-    with started as store:
-        _set(
-            SEND_AS="s3_upload",
-            S3_ENDPOINT=store.url,
-            S3_BUCKET=objectstore.BUCKET,
-            S3_REGION=objectstore.REGION,
-            S3_ACCESS_KEY_ID=objectstore.ACCESS_KEY_ID,
-            S3_SECRET_ACCESS_KEY=objectstore.SECRET_ACCESS_KEY,
-            S3_USE_PATH_STYLE="true",
-        )
-        yield store
-
-
-def _objects(store: objectstore.ObjectStoreChild) -> list[str]:
-    found = store.objects()
-    return [
-        f"objects in the bucket {objectstore.BUCKET}:",
-        *(f"  {key}  {human_bytes(found[key].size)}  {found[key].content_type}" for key in sorted(found)),
-    ]
-
-
-def _documents(fhir: str) -> list[str]:
-    """Return the documents that the receiving process of a transfer finds by its search."""
-    query = {"identifier": f"{PROJECT_SYSTEM}|{PROJECT}"}
-    answer = httpx.get(f"{fhir}/fhir/DocumentReference", params=query, trust_env=False).raise_for_status()
-    attachments = [entry["resource"]["content"][0]["attachment"] for entry in answer.json().get("entry", ())]
-    return [
-        f"DocumentReference of project {PROJECT}:",
-        *(f"  {one['url']}  {human_bytes(one['size'])}  {one['contentType']}" for one in attachments),
-    ]
-
-
-def _set(**settings: str) -> None:
-    os.environ.update({f"APP_SERVICES_SEND_{name}": value for name, value in settings.items()})

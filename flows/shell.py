@@ -41,15 +41,6 @@ def about(verb: str, *rest: str) -> str:
     return command(*verb.split(), config, *rest, *sets)
 
 
-def install(extra: str) -> str:
-    """Return the command that installs an extra for this program, with matching versions."""
-    clone = Path(__file__).parents[1]
-    pip, pins = [sys.executable, "-m", "pip", "install", "--quiet"], clone / "constraints.txt"
-    if not pins.is_file():  # installed from a wheel
-        return shlex.join([*pip, f"{SCRIPT}[{extra}]"])
-    return shlex.join([*pip, "-c", str(pins), "-e", f"{clone}[{extra}]"])
-
-
 def _parameter(name: str) -> Any:
     """Return the value of an argument or option of the current command; ``None`` if it has none of that name."""
     context = click.get_current_context(silent=True)

@@ -12,14 +12,7 @@ from flows.commands import complete
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
 @click.option("--review", is_flag=True, help="Include a wait, at which you review the files and decide.")
-@click.option(
-    "--send",
-    type=click.Choice(("direct", "transfer", "s3")),
-    default="direct",
-    show_default=True,
-    help="What to send to: the sandbox FHIR server, one zip for a transfer, or an object store (extra objectstore).",
-)
-def demo(keep: bool, review: bool, send: str) -> int:
+def demo(keep: bool, review: bool) -> int:
     """Run a whole pipeline on this machine, on made-up data.
 
     It starts sandbox services on loopback and queries their extraction server. Each step prints a summary line; the
@@ -27,7 +20,7 @@ def demo(keep: bool, review: bool, send: str) -> int:
     """
     from flows import demo as whole
 
-    return whole.run(keep=keep, review=review, send=send)
+    return whole.run(keep=keep, review=review)
 
 
 @click.command("sandbox")

@@ -14,13 +14,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 
 from config import PipelineConfig
-from deployments.sandbox.objectstore import BUCKET, REGION, ObjectStoreChild
 from tasks.send.comparison import compare
 from tasks.send.s3.upload import MIB, Sizes, run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.job import in_process
+from tests.peers.objectstore import BUCKET, REGION, ObjectStoreChild
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest
 
 KEY_ID = "AKIDCANARY"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -125,19 +124,6 @@ def test_since_is_an_age_or_a_date(capsys):
     assert abs(ago - timedelta(minutes=90)) < timedelta(seconds=10)
     assert main(["job", "list", "c.yaml", "--since", "5"]) == 2
     assert "without a unit" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_demo_that_needs_an_extra_names_the_install_command_before_it_runs(capsys, monkeypatch):
-    monkeypatch.setattr("flows.demo.objectstore.available", lambda: False)
-    assert main(["demo", "--send", "s3"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "error[objectstore-missing]" in told.err
-    (line,) = [line for line in told.err.splitlines() if line.startswith("hint: this installs it: ")]
-    words = shlex.split(line.removeprefix("hint: this installs it: "))
-    assert words[1:4] == ["-m", "pip", "install"]
-    assert words[-4:] == ["-c", f"{ROOT}/constraints.txt", "-e", f"{ROOT}[objectstore]"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_object_store
 from tasks.send.s3.upload import MIB, findings
 from tasks.send.step import run
 from tasks.shared.errors import InputError, SluiceError
+from tests.peers.objectstore import BUCKET, ObjectStoreChild, start_object_store
 from tests.peers.s3 import SMALL, S3Job, configuration, make_bucket, sha256, unfinished_uploads
 
 NO_DATA = ("NOTES.txt", "README.md", "Thumbs.db", ".DS_Store", "desktop.ini", "a.ndjson~", "#a.ndjson#", "csv/~$b.xlsx")

@@ -1,10 +1,6 @@
-"""The object store of the sandbox: moto's S3 server, on loopback, in its own process.
+"""An object store for tests: moto's S3 server, on loopback, in its own process.
 
-Needs moto from the extra ``objectstore``. It keeps all data in memory and accepts any key: it tests a client's
-requests, but not the permissions of a real store. Not for production.
-
-As a child, for ``demo`` and tests: ``with start_object_store() as store: store.url``. Alone:
-``python -m deployments.sandbox.objectstore --port 9000``.
+It keeps all data in memory and accepts any key: it tests a client's requests, but not the permissions of a real store.
 """
 
 from __future__ import annotations
@@ -12,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import importlib.util
 import json
 import logging
 import signal
@@ -30,7 +25,7 @@ BUCKET = "sluice-demo"
 """Name of the bucket that exists from the start."""
 REGION = "eu-central-1"
 ACCESS_KEY_ID = "sandbox"
-SECRET_ACCESS_KEY = "sandbox-secret"  # noqa: S105 - the store accepts any key, and is for trials only
+SECRET_ACCESS_KEY = "sandbox-secret"
 
 
 @dataclass(frozen=True)
@@ -102,26 +97,13 @@ class ObjectStoreChild(Child):
         super().stop(timeout)
 
 
-def available() -> bool:
-    """Return True if moto is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("moto", "flask", "flask_cors"))
-
-
 def start_object_store(port: int = 0) -> ObjectStoreChild:
     """Start the store in a child process and return when it answers. The store ends with this process.
 
-    Raises ``SandboxStartError`` if moto is not installed or the child does not start.
+    Raises ``SandboxStartError`` if the child does not start.
     """
-    _need_moto()
-    process, startup = start_process("deployments.sandbox.objectstore", ["--port", str(port)])
+    process, startup = start_process("tests.peers.objectstore", ["--port", str(port)])
     return ObjectStoreChild(process, startup["url"])
-
-
-def _need_moto() -> None:
-    if not available():
-        raise SandboxStartError(
-            "the object store needs moto, which is not installed: pip install -c constraints.txt -e '.[objectstore]'"
-        )
 
 
 def _serve(port: int, parent: int | None, ready: Path | None) -> None:
@@ -172,13 +154,12 @@ def _serve(port: int, parent: int | None, ready: Path | None) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Run the store alone and return the exit code."""
-    parser = argparse.ArgumentParser(description="Run the object store of the sandbox. Not for production.")
+    parser = argparse.ArgumentParser(description="Run the object store.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parent", type=int)
     parser.add_argument("--ready-file", type=Path)
     options = parser.parse_args(words)
     try:
-        _need_moto()
         _serve(options.port, options.parent, options.ready_file)
     except SandboxStartError as error:
         sys.stderr.write(f"{ERROR_PREFIX}{error}\n")
