@@ -1,19 +1,16 @@
 """Shell completion of the word at the cursor (``4-product.md`` §2), and the command ``completion``.
 
 Completion must be fast: no Prefect, no server, no complete configuration. So ids come from the directory names in the
-jobs directory, keys and steps from the JSON Schema. If something cannot be found, nothing is offered; there are no
-errors.
+jobs directory. If something cannot be found, nothing is offered; there are no errors.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -23,7 +20,6 @@ from flows.job.which import LATEST, directories
 Items = list[CompletionItem[str]]
 
 VARIABLE: Final = "_SLUICE_COMPLETE"
-SCHEMA: Final = Path(__file__).parents[2] / "config" / "pipeline.schema.json"
 MOST: Final = 200
 """Ids that are offered: more is nothing to choose from."""
 LARGEST: Final = 256 * 1024
@@ -33,7 +29,7 @@ LARGEST: Final = 256 * 1024
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    """Print the completion script for a shell. Commands, options, job ids, steps, keys behind --set, files.
+    """Print the completion script for a shell. Commands, options, job ids, steps, files.
 
     For example: eval "$(sluice completion bash)"
     """
@@ -53,9 +49,8 @@ def script(shell: str) -> str:
     if found is None:
         raise click.UsageError(f"no completion for {shell}")
     text = found(cli, {}, SCRIPT, VARIABLE).source()
-    if shell == "bash":  # it calls $1, the program as it was typed; behind a key comes its value, no blank
-        no_blank = "[[ $value == *= ]] && compopt -o nospace"
-        return text.replace("COMPREPLY+=($value)", f"COMPREPLY+=($value)\n            {no_blank}")
+    if shell == "bash":  # it calls $1, the program as it was typed
+        return text
     text = text.replace(f"    (( ! $+commands[{SCRIPT}] )) && return 1\n", "")
     return re.sub(rf"(zsh_complete|\(commandline -t\)) {SCRIPT}(?=[);])", rf"\1 {called(anywhere=True)}", text)
 
@@ -81,17 +76,10 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
 
 def steps(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
     """Return the names of steps; in a list with commas, for the last one."""
+    from config import STEPS
+
     before, comma, last = incomplete.rpartition(",")
-    names = _choices(keys()["pipeline.enabled_steps"])
-    return _beginning((f"{before}{comma}{name}" for name in names), f"{before}{comma}{last}")
-
-
-def overrides(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Return keys with the equals sign; after it the values, if a key has only a few."""
-    key, equals, _rest = incomplete.partition("=")
-    if equals:
-        return _beginning((f"{key}={value}" for value in _choices(keys().get(key, {}))), incomplete)
-    return _beginning((f"{name}=" for name in keys()), incomplete)
+    return _beginning((f"{before}{comma}{name}" for name in STEPS), f"{before}{comma}{last}")
 
 
 def jobs_dir(context: click.Context) -> Path:
@@ -103,30 +91,6 @@ def jobs_dir(context: click.Context) -> Path:
         found = re.search(r"(?m)^jobs_dir:[ \t]*(\"[^\"\n]*\"|'[^'\n]*'|[^\s#][^\n]*?)[ \t]*(?:[ \t]#[^\n]*)?$", text)
         name = found[1].strip("\"'") if found else "jobs"
     return Path(re.sub(r"\$\{(\w+)\}", lambda variable: os.environ.get(variable[1], ""), name))
-
-
-@cache
-def keys() -> dict[str, Any]:
-    """Return every key by its dotted path, with its schema, without deprecated ones."""
-
-    def walk(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, below in schema["properties"].items():
-            if "properties" in below:
-                yield from walk(below, f"{prefix}{name}.")
-            elif not below.get("deprecated"):
-                yield f"{prefix}{name}", below
-
-    return dict(walk(json.loads(SCHEMA.read_text(encoding="utf-8")), ""))
-
-
-def _choices(schema: dict[str, Any]) -> list[str]:
-    """Return the values that a schema allows at any depth; both of a boolean."""
-    if "enum" in schema:
-        return [str(value) for value in schema["enum"]]
-    if schema.get("type") == "boolean":
-        return ["true", "false"]
-    below = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
-    return [value for one in below for value in _choices(one)]
 
 
 def _beginning(values: Iterable[str], incomplete: str) -> Items:

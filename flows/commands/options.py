@@ -20,7 +20,6 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=complete.overrides,
     help="Override a configuration key; repeatable.",
 )
 no_progress_option = click.option("--no-progress", is_flag=True, help="No progress, only results.")

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete
 
-from config import STEPS, describe_keys
+from config import STEPS
 from flows.commands import complete
 from flows.commands.complete import VARIABLE, script
 from flows.run import cli
@@ -57,16 +57,13 @@ def offered(line: str) -> list[str]:
         ("sluice pipeline continue c.yaml latest --from pse", ["pseudonymizer"]),
         ("sluice job list c.yaml --state c", ["completed", "cancelled"]),
         ("sluice config init --steps extractor,se", ["extractor,send"]),
-        ("sluice config check c.yaml --set retry.max_a", ["retry.max_attempts="]),
-        ("sluice config check c.yaml --set compression.enabled=t", ["compression.enabled=true"]),
     ],
 )
 def test_the_word_at_the_cursor(line: str, values: list[str]) -> None:
     assert offered(line) == values
 
 
-def test_every_key_and_step_is_offered() -> None:
-    assert sorted(complete.keys()) == sorted(key.key for key in describe_keys())
+def test_every_step_is_offered() -> None:
     assert [item.value for item in complete.steps(CONTEXT, OPTION, "")] == list(STEPS)
 
 
@@ -86,9 +83,7 @@ def test_where_the_jobs_are_is_looked_for_as_the_program_does(monkeypatch: pytes
 def test_a_look_loads_nothing_that_is_slow() -> None:
     code = (
         "import sys; from click.shell_completion import BashComplete; from flows.run import cli\n"
-        "lines = ['pipeline', 'status', 'c.yaml'], ['config', 'init', '--steps']\n"
-        "for words in lines:\n"
-        "    BashComplete(cli, {}, 'sluice', '_X').get_completions(words, '')\n"
+        "BashComplete(cli, {}, 'sluice', '_X').get_completions(['pipeline', 'status', 'c.yaml'], '')\n"
         "print(sorted({'prefect', 'pydantic', 'httpx', 'yaml', 'asyncio', 'sqlite3'} & sys.modules.keys()))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
