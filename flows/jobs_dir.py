@@ -1,4 +1,4 @@
-"""The jobs directory: check who can write to it (``4-product.md`` §4), and reserve disk space in it.
+"""The jobs directory: check who can write to it (``4-product.md`` §4).
 
 It must belong to this user or root, and nobody else may write to it. A link to a directory is allowed, since a person
 may have made one on purpose: the link and its target are checked.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
     from config import LoadedConfig
 
 _REFERENCE = "jobs-dir-unsafe"
-
-RESERVE = "reserve"
-"""``HOME/reserve``: disk space kept for ``job prune`` and ``job delete``, which free space.
-
-On a full disk no server starts, so these two could not begin. A job that begins creates the file. They remove it and
-create it again when they end. No other command does: a running job would use the space at once.
-"""
-
-RESERVED = 4_000_000
-"""Bytes: ten times what a server writes until the first job is gone."""
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -79,33 +68,3 @@ def check_jobs_dir(jobs_dir: Path) -> bool:
 
 def _unsafe(path: Path, message: str, hint: str) -> InputError:
     return InputError(_REFERENCE, message, context=f"jobs_dir: {path}", hint=hint)
-
-
-def keep_reserve(home: Path) -> None:
-    """Reserve disk space in ``home``, unless the disk is full or the platform cannot reserve space for a file."""
-    if not hasattr(os, "posix_fallocate"):
-        return
-    path = home / RESERVE
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.posix_fallocate(handle, 0, RESERVED)
-        finally:
-            os.close(handle)
-    except OSError:  # a job checks the disk and reports failed writes itself
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def reserve_given_up(home: Path) -> Iterator[None]:
-    """Free the reserved space in ``home`` for the duration of the block."""
-    path = home / RESERVE
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        keep_reserve(home)

@@ -21,7 +21,6 @@ from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.record import JobRecord, refuse_changed_steps
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.writer import RecordedHandle, RecordWriter
-from flows.jobs_dir import keep_reserve
 from flows.reports.job_log import job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at
@@ -103,11 +102,8 @@ class RunningJob:
         config = loaded.config
         directory = JobDirectory.of(config.jobs_dir, job_id)
         directory.create()
-        home = own_server(config.jobs_dir, api.address.url)
-        if shared := home is None:
+        if shared := own_server(config.jobs_dir, api.address.url) is None:
             api.bridge()
-        else:
-            keep_reserve(home)
         with ExitStack() as stack:
             lock = JobLock(directory.path, bridges=shared)
             if deployed:

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from config import LoadedConfig
 from flows.engine.flow_runs import delete_runs
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord
@@ -24,7 +23,7 @@ from flows.job.running.proof import HEARTBEAT, LeaseTakenError
 from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
-from flows.jobs_dir import load, reserve_given_up
+from flows.jobs_dir import load
 from flows.output import print_json, print_line, print_unless_quiet
 from flows.shell import about
 from tasks.shared.errors import StorageError
@@ -53,7 +52,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
-    with _opened(load(config, overrides), job_id) as session:
+    with opened(load(config, overrides), job_id) as session:
         job_id = session.find(job_id)
         directory = JobDirectory.of(session.jobs_dir, job_id)
         recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
@@ -82,7 +81,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     problems: list[StorageError] = []
     if has_any_job(loaded):
         before = datetime.now(UTC) - older_than
-        with _opened(loaded) as session:
+        with opened(loaded) as session:
             records = session.jobs()
             old = [record for record in records if _old(record, before)]
             _refuse_empty(session, old)
@@ -110,13 +109,6 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     else:
         tell(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if problems else 0
-
-
-@contextmanager
-def _opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
-    """Open a session like ``opened``, also on a full disk, because these commands free space."""
-    with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded, job) as session:
-        yield session
 
 
 def _report_problem(problem: StorageError, problems: list[StorageError]) -> None:
