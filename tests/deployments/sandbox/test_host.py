@@ -16,13 +16,12 @@ import httpx
 import pytest
 import yaml
 
-from deployments.sandbox.child import arguments, start_child
-from deployments.sandbox.common.serve import GRACE, SandboxStartError
+from deployments.sandbox.child import start_child
+from deployments.sandbox.common.serve import GRACE
 from deployments.sandbox.data import DATA
 from deployments.sandbox.fhir.app import FhirOptions
-from deployments.sandbox.host import SERVICES
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
-from tests.conftest import free_ports, wait_until
+from tests.conftest import wait_until
 from tests.deployments.sandbox.conftest import SandboxClient
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -195,13 +194,6 @@ def test_what_cannot_be_started_is_exit_code_1(run: list[subprocess.Popen[str]],
 
 
 @pytest.mark.slow
-def test_half_a_pair_of_credentials_is_an_error(run: list[subprocess.Popen[str]]) -> None:
-    _, err = begin(run, **{USERNAME: "user"}).communicate(timeout=60)
-    assert run[0].returncode == 2
-    assert PASSWORD in err
-
-
-@pytest.mark.slow
 def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path: Path) -> None:
     with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
         assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation", "flattening"}
@@ -209,26 +201,6 @@ def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path
         assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False, timeout=60).status_code == 200
     assert gone(child.pid)
     child.stop()
-
-
-@pytest.mark.slow
-def test_a_child_listens_on_the_port_it_is_given() -> None:
-    port = free_ports(len(SERVICES))
-    with start_child(SandboxOptions(port=port)) as second:
-        assert second.urls["fhir"] == f"http://127.0.0.1:{port}"
-        assert second.urls["extraction"] == f"http://127.0.0.1:{port + 1}"
-        with pytest.raises(SandboxStartError, match=str(port)):
-            start_child(SandboxOptions(port=port))
-
-
-@pytest.mark.slow
-def test_a_child_started_in_a_thread_that_has_ended_lives_on() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        child = pool.submit(start_child, SandboxOptions()).result()
-    with child:
-        assert httpx.get(child.urls["fhir"] + "/", trust_env=False, timeout=60).status_code == 200
 
 
 @pytest.mark.slow
@@ -249,24 +221,6 @@ def test_the_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
     parent.communicate()
     wait_until(lambda: gone(int(pid)))
     assert not Path(path).exists()
-
-
-@pytest.mark.slow
-def test_a_parent_that_is_gone_already_ends_the_sandbox(run: list[subprocess.Popen[str]]) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    process = begin(run, "--parent", str(dead.pid))
-    assert process.wait(60) == 0
-
-
-def test_the_command_line_of_a_child_stands_for_its_options(tmp_path: Path) -> None:
-    options = SandboxOptions(
-        data=tmp_path, port=7, state=tmp_path, settings={"manners": "hapi"}, ready_file=tmp_path / "r", parent=9
-    )
-    assert arguments(options) == [
-        *("--data", str(tmp_path), "--port", "7", "--state", str(tmp_path), "--set", "manners=hapi"),
-        *("--ready-file", str(tmp_path / "r"), "--parent", "9"),
-    ]
 
 
 def test_settings_are_read_or_named() -> None:

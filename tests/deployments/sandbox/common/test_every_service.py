@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +12,9 @@ import httpx
 import pytest
 
 from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.conftest import wait_until
 from tests.deployments.sandbox.conftest import JSON, SandboxClient, Start, starting
 from tests.deployments.sandbox.flattening.support import columns, parameters, view
 
@@ -91,17 +87,6 @@ def test_another_content_type_is_415(client: SandboxClient, kind: ServiceKind, o
     assert_refused(kind.post(client, kind=other), 415)
 
 
-@of_json
-@pytest.mark.parametrize("name", ["application/json", "application/fhir+json; charset=utf-8", "Application/FHIR+JSON"])
-def test_json_by_any_of_its_names_is_taken(client: SandboxClient, kind: ServiceKind, name: str) -> None:
-    assert kind.post(client, kind=name).status_code == 200
-
-
-@of_json
-def test_a_compressed_body_is_415(client: SandboxClient, kind: ServiceKind) -> None:
-    assert_refused(kind.post(client, **{"content-encoding": "gzip"}), 415)
-
-
 @every
 def test_a_body_above_the_limit_is_413_announced_or_not(begin: Start, kind: ServiceKind) -> None:
     assert kind.post(begin(max_body=len(kind.body))).status_code == 200
@@ -159,17 +144,3 @@ def test_faults_can_be_ordered(client: SandboxClient, kind: ServiceKind) -> None
     with pytest.raises(httpx.RemoteProtocolError):
         kind.post(client)
     assert kind.post(client).status_code == 200
-
-
-@pytest.mark.parametrize("kind", [KINDS["pseudonymization"], KINDS["flattening"]], ids=lambda kind: kind.path)
-def test_metadata_answers_while_a_request_is_worked_on(kind: ServiceKind) -> None:
-    frame = kind.make()
-    goes_on = threading.Event()
-    with serve_in_thread(frame) as served, SandboxClient(served.url) as client, ThreadPoolExecutor(1) as pool:
-        frame._inner._workers.submit(goes_on.wait, 60)  # as a long request does
-        answer = pool.submit(kind.post, client)
-        wait_until(lambda: client.request_log()["in_flight"] == 1)
-        assert client.get("/fhir/metadata").status_code == 200
-        assert not answer.done()
-        goes_on.set()
-        assert answer.result().status_code == 200

@@ -13,7 +13,7 @@ from deployments.sandbox.child import start_child
 from deployments.sandbox.common.gate import RequiredCredentials
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.host import run_sandbox
-from deployments.sandbox.options import API_KEY, API_KEY_HEADER, OptionError, SandboxOptions, read_settings
+from deployments.sandbox.options import API_KEY, API_KEY_HEADER, SandboxOptions
 
 SECRET = "k3y-of-the-sandbox"
 
@@ -66,17 +66,3 @@ def test_the_configuration_refers_to_the_variable(tmp_path: Path) -> None:
     )
     assert f'api_key: "${{{API_KEY}}}"' in text
     assert 'api_key_header: "X-$${HOME}"' in text
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("public_url", "h.example"), ("public_url", "ftp://h"), ("public_url", "http://h/?q"), ("bad_lines", "keep")],
-)
-def test_settings_of_the_extraction_server_are_checked(name: str, text: str) -> None:
-    with pytest.raises(OptionError, match=name):
-        read_settings({name: text})
-
-
-def test_settings_reach_the_extraction_server() -> None:
-    options = read_settings({"public_url": "https://h.example/torch/", "bad_lines": "skip"}).extraction
-    assert (options.public_url, str(options.bad_lines)) == ("https://h.example/torch", "skip")

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from deployments.sandbox.common.connection import STATE_KEY
 from deployments.sandbox.common.serve import Certificate, SandboxStartError, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tests.conftest import free_ports
@@ -69,14 +68,3 @@ def test_tls_is_served_with_the_given_certificate(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(httpx.TransportError):
                 client.get(served.url + "/fhir/metadata")
-
-
-def nodelay(request: Request) -> PlainTextResponse:
-    transport = request.scope["state"][STATE_KEY]._transport
-    return PlainTextResponse(str(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
-
-
-def test_small_answers_leave_at_once() -> None:
-    """Prevent a regression: Nagle's algorithm with delayed acknowledgement cost 40 ms per request."""
-    with serve_in_thread(Starlette(routes=[Route("/", nodelay)])) as served:
-        assert httpx.get(served.url, trust_env=False, timeout=60).text != "0"

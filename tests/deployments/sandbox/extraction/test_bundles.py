@@ -15,17 +15,14 @@ from tests.deployments.sandbox.extraction.conftest import (
     ICD,
     Start,
     attribute,
-    ccdl,
     code,
     concept,
-    criterion,
     crtdl,
     group,
     patient,
     resource,
     write,
 )
-from tests.deployments.sandbox.extraction.test_extraction import GONE
 
 Resource = dict[str, Any]
 
@@ -138,73 +135,3 @@ def test_owners_links_and_the_core_file_are_found_and_the_result_names_type_and_
         given = result.resources[f"MedicationAdministration/m-{name}"]
         assert given["medicationReference"] == {"reference": f"Medication/drug-{name}"}
     assert "urn:uuid" not in "".join(result.texts.values())
-
-
-def test_cohorts_follow_them(start: Start, tmp_path: Path) -> None:
-    client = start(write(tmp_path / "data", case("a"), case("b")))
-    diabetes = code(ICD, "E11.90")
-    stationary = criterion("Fall", code("class", "IMP"))
-    where = {"type": "reference", "attributeCode": code("x", "encounter"), "criteria": [stationary]}
-    for wanted in (
-        criterion("Diagnose", diabetes),
-        criterion("Medikamentenverabreichung", code("atc", "A")),
-        criterion("Diagnose", diabetes, attributeFilters=[where]),
-    ):
-        assert client.cohort(ccdl([wanted])) == ["p-a", "p-b"]
-
-
-def test_one_url_means_in_each_bundle_the_entry_of_that_bundle(start: Start, tmp_path: Path) -> None:
-    lines = [
-        bundle(
-            entry("urn:uuid:1", patient(key, gender="female")),
-            entry(None, {"resourceType": "Condition", "id": f"c-{key}", "subject": {"reference": "urn:uuid:1"}}),
-        )
-        for key in ("a", "b")
-    ]
-    data = write(tmp_path / "data", lines[0], name="1.ndjson")
-    write(data, lines[1], name="2.ndjson")  # at the same place of another file
-    query = crtdl(group("g", "Condition", attribute("Condition.subject")))
-    found = start(data).extract(query).resources
-    assert {found[f"Condition/c-{key}"]["subject"]["reference"] for key in ("a", "b")} == {"Patient/a", "Patient/b"}
-
-
-def test_an_entry_without_an_id_has_that_of_its_urn(start: Start, tmp_path: Path) -> None:
-    nameless = {"resourceType": "Condition", "subject": refers("p"), "code": concept(ICD, "E11.90")}
-    person = {"resourceType": "Patient", "gender": "female"}
-    data = write(tmp_path / "data", bundle(entry(urn("c"), nameless), entry(urn("p"), person)))
-    found = start(data).extract(crtdl(group("g", "Condition", attribute("Condition.code")))).resources
-    key = urn("p").removeprefix("urn:uuid:")
-    assert found[f"Condition/{urn('c').removeprefix('urn:uuid:')}"]["subject"] == {"reference": f"Patient/{key}"}
-
-
-def test_absolute_urls_of_entries_are_followed_too(start: Start, tmp_path: Path) -> None:
-    base = "https://hospital.example/fhir/"
-    condition = {"resourceType": "Condition", "id": "c", "subject": {"reference": f"{base}Patient/p"}}
-    data = write(
-        tmp_path / "data",
-        bundle(entry(f"{base}Patient/p", patient("p", gender="female")), entry(f"{base}Condition/c", condition)),
-    )
-    found = start(data).extract(crtdl(group("g", "Condition", attribute("Condition.code")))).resources
-    assert found["Condition/c"]["subject"] == {"reference": "Patient/p"}
-
-
-def test_a_url_that_no_entry_has_is_masked_and_so_is_one_outside_bundles(start: Start, tmp_path: Path) -> None:
-    def condition(key: str) -> Resource:
-        return resource("Condition", key, "p", encounter=refers("nowhere"))
-
-    first = bundle(entry(urn("p"), patient("p", gender="female")), entry(urn("c"), condition("inside")))
-    data = write(tmp_path / "data", first, condition("alone"))
-    found = start(data).extract(crtdl(group("g", "Condition", attribute("Condition.encounter")))).resources
-    assert found["Condition/inside"]["encounter"] == found["Condition/alone"]["encounter"] == GONE
-
-
-def test_text_that_looks_like_a_url_of_an_entry_stays(start: Start, tmp_path: Path) -> None:
-    note = {"resourceType": "Condition", "id": "c", "subject": refers("p"), "note": [{"text": f'"{urn("p")}"'}]}
-    number = '"onsetAge":{"value":1.50}'
-    text = json.dumps(bundle(entry(urn("p"), patient("p", gender="female")), entry(urn("c"), note)))
-    data = write(tmp_path / "data", text.replace('"id": "c"', f'"id": "c", {number}'))
-    result = start(data).extract(
-        crtdl(group("g", "Condition", attribute("Condition.note"), attribute("Condition.onset[x]")))
-    )
-    assert result.resources["Condition/c"]["note"] == note["note"]
-    assert number in "".join(result.texts.values())

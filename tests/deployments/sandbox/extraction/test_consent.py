@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.consent import decide
 from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
@@ -119,32 +118,6 @@ def test_a_permit_during_an_encounter_counts_from_the_start_of_the_encounter(
     assert [date.fromordinal(days.first) for days in permission.days] == [date.fromisoformat(first)]
 
 
-def test_the_move_of_a_permit_leaves_what_a_deny_takes_out(start: Start, tmp_path: Path) -> None:
-    data = write(
-        tmp_path / "data",
-        patient("p", gender="male"),
-        consent("p", USE, COLLECT, provision(6, "2023-12-24", "2023-12-26", "deny")),
-        resource("Encounter", "e", "p", period={"start": "2023-12-20", "end": "2024-01-03"}),
-        *(observation("p", day) for day in ("2023-12-19", "2023-12-20", "2023-12-25", "2023-12-31")),
-    )
-    assert set(start(data).extract(QUERY).resources) == {
-        "Patient/p", "Observation/o-p-2023-12-20", "Observation/o-p-2023-12-31",
-    }  # fmt: skip
-
-
-def test_a_period_must_lie_inside_as_a_whole(start: Start, tmp_path: Path) -> None:
-    encounters = [
-        resource("Encounter", "in", "p", period={"start": "2024-01-01", "end": "2024-02-01"}),
-        resource("Encounter", "across", "p", period={"start": "2025-12-31", "end": "2026-01-01"}),
-        resource("Encounter", "open", "p", period={"start": "2024-01-01"}),
-    ]
-    data = write(tmp_path / "data", patient("p", gender="male"), consent("p", USE, COLLECT), *encounters)
-    result = start(data).extract(crtdl(group("e", "Encounter", attribute("Encounter.period")), cohort=COHORT))
-    assert set(result.resources) == {"Patient/p", "Encounter/in"}
-    assert result.excluded() == {("CONSENT", "e", "", "Encounter/across"), ("CONSENT", "e", "", "Encounter/open")}
-    assert result.summary["Resource-Exclusions"]["e"]["Consent"] == 2
-
-
 class TestSkippedBatches:
     @pytest.fixture
     def client(self, start: Start, tmp_path: Path) -> ExtractionServerClient:
@@ -215,12 +188,3 @@ class TestSkippedBatches:
         job = client.submit(QUERY)
         assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
         assert len(client.reach(job, "COMPLETED")["output"]) == 1
-
-
-def test_the_demo_data_has_people_who_do_not_consent_any_more(start: Start) -> None:
-    cohort = ccdl([criterion("Einwilligung", CODE)])
-    client = start(DATA)
-    assert len(client.cohort(cohort)) == 10  # numbers 6 and 12 have no Consent
-    result = client.extract(crtdl(cohort=cohort))
-    assert result.left_out() == {("CONSENT", "demo-05"), ("CONSENT", "demo-11")}  # one withdrew, one expired
-    assert result.summary["Num-Final-Patients"] == 8

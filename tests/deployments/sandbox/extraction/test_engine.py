@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.conftest import wait_until
 from tests.deployments.sandbox.extraction.conftest import (
     TODAY,
     ExtractionServerClient,
-    Result,
     Start,
     crtdl,
     parameters,
@@ -192,12 +190,6 @@ class TestScheduling:
         client.until(job, record_active)  # one Task is one moment
         assert max(seen) == 2
 
-    @pytest.mark.slow
-    def test_many_jobs_at_once_all_complete(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1)
-        jobs = [client.submit(crtdl()) for _ in range(20)]
-        assert all(complete(client, job) == EVERYBODY for job in jobs)
-
 
 class TestDelete:
     def test_204_then_404_for_task_and_status_and_the_files_are_gone(
@@ -229,45 +221,6 @@ class TestDelete:
         assert client.delete(f"/fhir/Task/{job}").status_code == 204
         assert client.poll(job).status_code == 404
         assert not (tmp_path / "state" / "results" / job).exists()
-
-    def test_two_at_once_one_removes_the_other_finds_nothing(self, slow: ExtractionServerClient) -> None:
-        job = slow.submit(crtdl())
-        slow.reach(job, "RUNNING_PROCESS_BATCH")
-        statuses: list[int] = []
-
-        def delete() -> None:
-            with ExtractionServerClient(str(slow.base_url)) as own:
-                statuses.append(own.delete(f"/fhir/Task/{job}").status_code)
-
-        threads = [threading.Thread(target=delete) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(statuses) == [204, 404, 404, 404]
-
-    def test_500_when_the_results_cannot_be_removed_and_the_job_stays(
-        self, start: Start, hospital: Path, tmp_path: Path
-    ) -> None:
-        client = start(hospital, state=tmp_path / "state")
-        result: Result = client.extract(crtdl())
-        directory = tmp_path / "state" / "results" / result.job
-        directory.rename(tmp_path / "elsewhere")
-        directory.symlink_to(tmp_path / "elsewhere")  # never follow a symbolic link
-        answer = client.delete(f"/fhir/Task/{result.job}")
-        assert answer.status_code == 500
-        assert answer.json()["resourceType"] == "OperationOutcome"
-        assert client.poll(result.job).status_code == 200
-        directory.unlink()
-        assert client.delete(f"/fhir/Task/{result.job}").status_code == 204
-
-    def test_cancelling_leaves_no_unfinished_file(self, start: Start, hospital: Path, tmp_path: Path) -> None:
-        client = start(hospital, state=tmp_path / "state", batchsize=1, held=True)
-        job = client.submit(crtdl())
-        client.until(job, lambda task: "extension" in task and progress(task)["active"])
-        client.operate(job, "cancel")
-        assert client.delete(f"/fhir/Task/{job}").status_code == 204  # waits for what ran
-        assert list((tmp_path / "state" / "results").glob("**/*")) == []
 
 
 class TestTemporaryFailure:

@@ -16,12 +16,11 @@ import httpx
 import pytest
 
 from deployments.sandbox.child import SandboxChild, start_child
-from deployments.sandbox.common.serve import SandboxStartError, serve_in_thread
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from deployments.sandbox.extraction.board import JobStore
 from deployments.sandbox.options import SandboxOptions
-from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Start, crtdl, progress
+from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Start, progress
 from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.deployments.sandbox.extraction.test_task import version
 
@@ -114,28 +113,6 @@ def test_paused_jobs_stay_paused_and_resume_to_where_they_were(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("state", "delay"), [("TEMP_FAILED", "60"), ("FAILED", "0")])
-def test_killed_after_a_failure_for_now_it_goes_on_and_after_a_final_one_it_stays(
-    hospital: Path, tmp_path: Path, state: str, delay: str
-) -> None:
-    away = tmp_path / "away"
-    options = SandboxOptions(data=hospital, state=tmp_path / "state", settings={"retry_delay": delay})
-    with start_child(options) as child, ExtractionServerClient(child.urls["extraction"]) as client:
-        (hospital / "data.ndjson").rename(away)
-        job = client.submit(crtdl())
-        before = client.reach(job, state)
-        kill(child)
-    away.rename(hospital / "data.ndjson")
-    with start_child(options) as child, ExtractionServerClient(child.urls["extraction"]) as client:
-        if state == "FAILED":
-            assert client.task(job) == before
-            assert client.poll(job).status_code == 500
-        else:
-            assert set(client.result(job).resources) == {"Patient/a", "Patient/b", "Patient/c"}
-            assert version(client.task(job)) > version(before)
-
-
-@pytest.mark.slow
 def test_finished_jobs_load_unchanged_and_their_results_survive(
     sandbox: Callable[..., SandboxChild], tmp_path: Path
 ) -> None:
@@ -205,30 +182,3 @@ def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
         assert client.get("/fhir/Task").json()["total"] in range(1, unanswered + 2)
         rows = [json.loads(line)["id"] for text in result.texts.values() for line in text.splitlines()]
         assert len(rows) == len(set(rows))
-
-
-def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
-    start: Start, hospital: Path, tmp_path: Path
-) -> None:
-    state = tmp_path / "state"
-    options = ExtractionOptions(data=hospital, state=state)
-    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
-        gone, kept = client.submit(crtdl()), client.submit(crtdl())
-        client.result(gone)
-        client.result(kept)
-    # As after kill -9 during a removal: the removal is recorded, and some files are gone.
-    store = JobStore(state)
-    store.mark_removal(gone)
-    store.close()
-    next((state / "results" / gone).glob("*.ndjson")).unlink()
-    client = start(hospital, state=state)
-    assert client.poll(gone).status_code == 404
-    assert [path.name for path in (state / "results").iterdir()] == [kept]
-    assert client.poll(kept).status_code == 200
-
-
-@pytest.mark.slow
-def test_a_second_server_on_the_same_state_is_refused(start: Start, hospital: Path, tmp_path: Path) -> None:
-    start(hospital, state=tmp_path / "state")
-    with pytest.raises(SandboxStartError, match="in use"):
-        JobStore(tmp_path / "state")

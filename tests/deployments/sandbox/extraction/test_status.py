@@ -182,18 +182,3 @@ class TestManifest:
         assert [set(issue) for issue in self.value(result.manifest, "extractor-job-issues")] == [
             {"severity", "msg", "diagnostics"}
         ]
-
-    @pytest.mark.parametrize(
-        ("style", "start_of_url"), [("absolute", "http://127.0.0.1:"), ("path", "/output/"), ("host", "127.0.0.1:")]
-    )
-    def test_urls_are_absolute_or_a_path_or_without_a_scheme(
-        self, start: Start, hospital: Path, style: str, start_of_url: str
-    ) -> None:
-        from deployments.sandbox.extraction.files import UrlStyle
-
-        client = start(hospital, result_urls=UrlStyle(style))
-        job = client.submit(crtdl())
-        client.reach(job, "COMPLETED")
-        url = client.poll(job).json()["output"][0]["url"]
-        assert url.startswith(start_of_url)
-        assert client.get(url[url.index("/output/") :]).status_code == 200

@@ -33,17 +33,6 @@ def ids(body: dict[str, Any]) -> list[str]:
     return [entry["resource"]["id"] for entry in body.get("entry", [])]
 
 
-def test_a_backslash_takes_the_meaning_from_the_sign_behind_it(fhir: SandboxClient) -> None:
-    value = r"A, B|C$ \D"
-    for name, text in (("d1", value), ("d2", "A")):
-        document = {"resourceType": "DocumentReference", "id": name, "masterIdentifier": {"system": SID, "value": text}}
-        assert fhir.store(f"DocumentReference/{name}", json.dumps(document)).status_code == 201
-    escaped = r"A\, B\|C\$ \\D"
-    found = fhir.get("/fhir/DocumentReference", params={"identifier": f"{SID}|{escaped}"}).json()
-    assert ids(found) == ["d1"]
-    assert ids(fhir.get("/fhir/DocumentReference", params={"identifier": f"{SID}|A, B|C"}).json()) == ["d2"]
-
-
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
@@ -73,44 +62,6 @@ def test_a_document_reference_is_found_by_its_master_identifier(filled: SandboxC
     found = filled.get("/fhir/DocumentReference", params={"identifier": f"{SID}|A & B"}).json()
     assert ids(found) == ["d1"]
     assert found["entry"][0]["fullUrl"].endswith("/fhir/DocumentReference/d1")
-
-
-def test_pages_lead_through_all_hits_once(filled: SandboxClient) -> None:
-    url, seen, pages = "/fhir/Patient?identifier=%7Cshared&_count=3", [], 0
-    while url:
-        body = filled.get(url).json()
-        assert body["total"] == 7
-        assert len(body["entry"]) <= 3
-        seen += ids(body)
-        pages += 1
-        url = next((link["url"] for link in body["link"] if link["relation"] == "next"), "")
-    assert seen == [f"p{number}" for number in range(7)]
-    assert pages == 3
-
-
-@pytest.mark.parametrize("query", ["_summary=count", "_count=0"])
-def test_only_the_total_is_given_when_only_that_is_asked_for(filled: SandboxClient, query: str) -> None:
-    body = filled.get(f"/fhir/Patient?{query}").json()
-    assert body["total"] == 7
-    assert "entry" not in body
-
-
-def test_deleted_and_changed_resources_are_not_found_by_what_they_were(filled: SandboxClient) -> None:
-    filled.delete("/fhir/Patient/p1")
-    filled.store("Patient/p2", '{"resourceType":"Patient","id":"p2","identifier":[{"value":"new"}]}')
-    assert ids(filled.get("/fhir/Patient?identifier=v1,v2,new").json()) == ["p2"]
-    assert filled.get("/fhir/Patient?identifier=v2").json()["total"] == 0
-
-
-def test_post_search_takes_a_form(filled: SandboxClient) -> None:
-    assert ids(filled.post("/fhir/Patient/_search", data={"identifier": "urn:s1|v3"}).json()) == ["p3"]
-
-
-@pytest.mark.parametrize("query", ["_count=many", "identifier=", "identifier=%7C", "_id=%ff"])
-def test_values_that_mean_nothing_are_400(filled: SandboxClient, query: str) -> None:
-    response = filled.get(f"/fhir/Patient?{query}")
-    assert response.status_code == 400
-    assert response.json()["resourceType"] == "OperationOutcome"
 
 
 def test_hapi_refuses_unknown_parameters_and_blaze_only_with_strict_handling(start: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
 
 import httpx
@@ -12,7 +11,6 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.options import OptionError, read_settings
 from tests.deployments.sandbox.conftest import SandboxClient, Start, starting
 from tests.deployments.sandbox.flattening.support import Json, columns, one, parameters, view
 
@@ -74,21 +72,6 @@ def test_a_view_and_resources_are_answered_with_rows_as_ndjson(quirky: SandboxCl
     )
 
 
-def test_no_row_is_an_empty_answer(quirky: SandboxClient) -> None:
-    for resources in ([], [{"resourceType": "Patient", "id": "1"}]):
-        response = post(quirky, parameters(NAMES, resources))
-        assert (response.status_code, response.content) == (200, b"")
-
-
-@pytest.mark.slow
-def test_a_large_answer_comes_in_parts_without_an_announced_length(quirky: SandboxClient) -> None:
-    patients = [{**PATIENT, "id": str(number)} for number in range(5_000)]
-    response = post(quirky, parameters(NAMES, patients))
-    assert response.status_code == 200
-    assert "content-length" not in response.headers
-    assert len(response.text.splitlines()) == 10_000
-
-
 def test_null_columns_are_written_when_the_service_is_told_so(begin: Start) -> None:
     response = post(begin(null_columns=True), parameters(NAMES, [PATIENT]))
     assert json.loads(response.text.splitlines()[0]) == {"id": "kanarienvogel", "family": "Gelb", "use": None}
@@ -101,14 +84,6 @@ def test_accept_has_to_be_exactly_ndjson(quirky: SandboxClient, accept: str) -> 
     response = post(quirky, parameters(NAMES, [PATIENT]), accept=accept)
     assert response.status_code == 500
     assert NDJSON in refusal(response)
-
-
-@pytest.mark.parametrize(
-    ("accept", "status"),
-    [("*/*", 200), ("text/csv, application/x-ndjson;q=0.5", 200), ("application/*", 200), ("application/json", 406)],
-)
-def test_without_that_quirk_accept_is_read_as_http_says(plain: SandboxClient, accept: str, status: int) -> None:
-    assert post(plain, parameters(NAMES, [PATIENT]), accept=accept).status_code == status
 
 
 FAILURES: list[tuple[str, bytes, Json, int]] = [
@@ -168,40 +143,3 @@ def test_metadata_is_a_capability_statement(quirky: SandboxClient) -> None:
     statement = response.json()
     assert statement["resourceType"] == "CapabilityStatement"
     assert "not for production" in statement["rest"][0]["documentation"]
-
-
-def test_an_encoded_dollar_is_the_same_operation(quirky: SandboxClient) -> None:
-    path = "/fhir/ViewDefinition/%24run?_format=ndjson"
-    assert post(quirky, parameters(NAMES, [PATIENT]), path=path).status_code == 200
-
-
-def test_requests_at_the_same_time_get_their_own_rows(quirky: SandboxClient) -> None:
-    answers: dict[int, str] = {}
-
-    def request_rows(number: int) -> None:
-        patients = [{**PATIENT, "id": f"{number}-{each}"} for each in range(200)]
-        with SandboxClient(str(quirky.base_url)) as client:
-            answers[number] = post(client, parameters(NAMES, patients)).text
-
-    threads = [threading.Thread(target=request_rows, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(4):
-        ids = [json.loads(line)["id"] for line in answers[number].splitlines()]
-        assert ids == [f"{number}-{each // 2}" for each in range(400)]
-
-
-def test_settings_reach_its_options() -> None:
-    assert read_settings({}).flattening == FlatteningOptions()
-    asked = {
-        "flattening_errors_500": "false",
-        "flattening_exact_accept": "off",
-        "flattening_null_columns": "yes",
-        "flattening_max_body": "1000",
-    }
-    expected = FlatteningOptions(errors_500=False, exact_accept=False, null_columns=True, max_body=1000)
-    assert read_settings(asked).flattening == expected
-    with pytest.raises(OptionError):
-        read_settings({"flattening_max_body": "0"})

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.flattening.problem import RequestError, ResourceError, ViewError
-from deployments.sandbox.flattening.run import cached_view_compiler, read_request, run
-from deployments.sandbox.flattening.view import CompiledView
+from deployments.sandbox.flattening.problem import RequestError, ViewError
+from deployments.sandbox.flattening.run import cached_view_compiler, read_request
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
 
 VIEW = {"name": "viewDefinition", "resource": one("id")}
@@ -29,15 +28,6 @@ def test_resources_come_in_order_wherever_the_view_stands() -> None:
     assert len(request) == 2
     assert [each.data["id"] for each in request.resources()] == ["kanarienvogel", "2"]
     assert json.loads(request.view) == one("id")
-
-
-def test_a_pretty_printed_body_is_as_good() -> None:
-    request = read_request(json.dumps(json.loads(asked_for(VIEW, PATIENT)), indent=2).encode())
-    assert [each.data["id"] for each in request.resources()] == ["kanarienvogel"]
-
-
-def test_no_resource_is_no_error() -> None:
-    assert list(read_request(asked_for(VIEW)).resources()) == []
 
 
 @pytest.mark.parametrize(
@@ -70,13 +60,6 @@ def test_what_is_no_such_body_is_an_error_without_data(text: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         read_request(text)
     assert "kanarienvogel" not in caught.value.diagnostics
-
-
-@pytest.mark.parametrize("resource", [b"[]", b"7", b"null", b'{"value":1E999999999}'])
-def test_a_resource_that_cannot_be_read_is_named_by_its_number(resource: bytes) -> None:
-    text = parameters(one("id"), [PATIENT["resource"], resource])  # type: ignore[list-item]
-    with pytest.raises(RequestError, match=r"resources\[1\]"):
-        list(read_request(text).resources())
 
 
 def demo(kind: str) -> Iterator[Any]:
@@ -153,24 +136,6 @@ def test_the_diagnoses_of_the_demo_are_those_of_a_plain_loop() -> None:
     )
     assert answered(definition, resources) == expected
     assert len(expected) >= 10
-
-
-def test_rows_come_in_the_order_of_the_resources_in_parts_that_end_with_a_line() -> None:
-    patients = [
-        {"resourceType": "Patient", "id": str(number), "name": [{"family": "x" * 500}]} for number in range(500)
-    ]
-    definition = view({"column": [column("id"), column("family", "name.family")]})
-    request = read_request(parameters(definition, patients))
-    parts = list(run(CompiledView.of(request.view), request, null_columns=False))
-    assert len(parts) > 1
-    assert all(part.endswith(b"}\n") for part in parts)
-    assert [json.loads(line)["id"] for line in b"".join(parts).splitlines()] == [str(number) for number in range(500)]
-
-
-def test_a_resource_that_is_nested_too_deep_is_an_error() -> None:
-    nested = '{"resourceType":"Patient","a":' + '{"a":' * 900 + "null" + "}" * 901
-    with pytest.raises(ResourceError, match="too deep"):
-        text(one("a.exists()"), nested)
 
 
 def test_a_view_that_comes_again_is_not_compiled_again() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.options import read_settings
 from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions, pseudonymization_service
 from tests.deployments.sandbox.pseudonymization.conftest import PseudonymizationClient, Start, parameters, rule, rules
 
@@ -53,11 +49,6 @@ def test_a_config_replaces_the_service_s_own_rules_for_that_request(service: Pse
     assert "name" not in service.deidentify(PATIENT).json()
 
 
-def test_parameters_without_a_config_are_under_the_service_s_own_rules(service: PseudonymizationClient) -> None:
-    body = {"resourceType": "Parameters", "parameter": [{"name": "resource", "resource": PATIENT}]}
-    assert service.deidentify(body).json() == service.deidentify(PATIENT).json()
-
-
 def test_numbers_keep_their_spelling(service: PseudonymizationClient) -> None:
     body = b'{"resourceType":"Observation","status":"final","valueQuantity":{"value":1.50,"extension":[]}}'
     assert b'"value":1.50' in service.deidentify(body).content
@@ -68,26 +59,6 @@ def test_numbers_keep_their_spelling(service: PseudonymizationClient) -> None:
 )
 def test_a_config_that_cannot_be_used_is_400(service: PseudonymizationClient, config: bytes) -> None:
     assert refused(service.deidentify(parameters(config, PATIENT)), 400).startswith("Failed to parse")
-
-
-def test_a_config_whose_rule_uses_unknown_fhirpath_is_400_and_names_the_rule(service: PseudonymizationClient) -> None:
-    file = rules(rule("Patient.id", "keep"), rule("Patient.name.first()", "redact"))
-    assert "fhirPathRules.1" in refused(service.deidentify(parameters(file, PATIENT)), 400)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"valueAttachment": {}},
-        {"valueAttachment": {"data": "###"}},
-        {"valueAttachment": {"data": 1}},
-        {"valueString": base64.b64encode(KEEP).decode()},
-    ],
-)
-def test_a_config_that_is_no_attachment_is_400(service: PseudonymizationClient, config: dict[str, Any]) -> None:
-    entries = [{"name": "config"} | config, {"name": "resource", "resource": PATIENT}]
-    refused(service.deidentify({"resourceType": "Parameters", "parameter": entries}), 400)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +82,6 @@ def test_a_config_that_is_no_attachment_is_400(service: PseudonymizationClient, 
 )
 def test_a_body_that_is_neither_resource_nor_parameters_is_400(service: PseudonymizationClient, body: bytes) -> None:
     assert "Canary" not in refused(service.deidentify(body), 400)
-
-
-def test_the_settings_of_the_sandbox() -> None:
-    given = read_settings({"ignore_config": "true", "pseudonymizer_max_body": "5"})
-    assert given.pseudonymizer == PseudonymizationOptions(ignore_config=True, max_body=5)
-    assert read_settings({}).pseudonymizer == PseudonymizationOptions()
 
 
 def test_the_body_limit_is_thirty_million_bytes() -> None:
@@ -170,33 +135,3 @@ def test_metadata_names_the_operation_and_no_version(service: PseudonymizationCl
     assert statement["resourceType"] == "CapabilityStatement"
     assert statement["rest"][0]["operation"][0]["name"] == "de-identify"
     assert "version" not in statement["software"]
-
-
-def test_ids_stay_consistent_across_requests_and_services(start: Start) -> None:
-    first, second = start(), start()
-    observation = {"resourceType": "Observation", "status": "final", "subject": {"reference": "Patient/p"}}
-    done = second.deidentify(observation).json()
-    assert done["subject"]["reference"] == f"Patient/{first.deidentify(PATIENT).json()['id']}"
-
-
-@pytest.mark.slow
-def test_requests_at_the_same_time_do_not_disturb_each_other(service: PseudonymizationClient) -> None:
-    files = [rules(rule("Resource.id", "cryptoHash"), cryptoHashKey=f"key {number}") for number in range(12)]
-
-    def identity(file: bytes) -> str:
-        return str(service.deidentify(parameters(file, PATIENT)).json()["id"])
-
-    alone = [identity(file) for file in files]
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(identity, files * 3)) == alone * 3
-    assert len(set(alone)) == len(files)
-
-
-def test_a_client_that_leaves_early_disturbs_nobody(service: PseudonymizationClient) -> None:
-    def cut() -> Any:
-        yield b'{"resourceType":'
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        service.post("/fhir/$de-identify", content=cut(), headers={"content-type": "application/fhir+json"})
-    assert service.deidentify(PATIENT).status_code == 200

@@ -102,20 +102,10 @@ def test_references_still_lead_to_their_resources(done: list[bytes]) -> None:
     assert references <= there
 
 
-def test_urls_of_entries_agree_with_their_resources(done: list[bytes]) -> None:
-    for line in done:
-        for entry in json.loads(line)["entry"]:
-            assert entry["request"]["url"] == f"{entry['resource']['resourceType']}/{entry['resource']['id']}"
-
-
 def test_the_record_number_is_a_pseudonym_of_its_own_for_each_person(done: list[bytes]) -> None:
     numbers = {found["identifier"][0]["value"] for found in patients(done)}
     assert len(numbers) == len(patients(LINES))
     assert all(number.startswith("patient-") for number in numbers)
-
-
-def test_of_the_birth_the_year_stays(done: list[bytes]) -> None:
-    assert [one["birthDate"] for one in patients(done)] == [one["birthDate"][:4] for one in patients(LINES)]
 
 
 def test_dates_move_by_the_same_days_for_one_patient(done: list[bytes]) -> None:
@@ -139,11 +129,6 @@ def test_codes_values_and_profiles_stay(done: list[bytes]) -> None:
         for key in ("code", "valueQuantity", "status", "class"):
             assert after.get(key) == before.get(key)
         assert after.get("meta", {}).get("profile") == before.get("meta", {}).get("profile")
-
-
-def test_numbers_keep_their_spelling(done: list[bytes]) -> None:
-    spelled = re.compile(rb'"value":([0-9.]+)')
-    assert [spelled.findall(line) for line in done] == [spelled.findall(line) for line in LINES]
 
 
 def test_provenances_still_route_every_resource_to_its_groups(extracted: list[bytes]) -> None:
@@ -188,17 +173,6 @@ def test_the_service_does_the_same_with_the_file_in_the_request(
     for line, expected in list(zip(LINES, done, strict=True))[:3]:
         assert service.deidentify(parameters(RULES, json.loads(line))).json() == json.loads(expected)
         assert service.deidentify(line).content == expected
-
-
-def test_a_bundle_in_two_halves_gives_the_same_entries(done: list[bytes]) -> None:
-    engine = DeIdentifier(read_rule_file(RULES))
-    whole = json.loads(LINES[1])
-    middle = len(whole["entry"]) // 2
-    halves = [whole | {"entry": entries} for entries in (whole["entry"][:middle], whole["entry"][middle:])]
-    parts = [json.loads(encode(engine.process(decode_raw(json.dumps(half).encode())))) for half in halves]
-    expected = json.loads(done[1])
-    assert parts[0]["entry"] + parts[1]["entry"] == expected["entry"]
-    assert parts[0]["id"] == parts[1]["id"] == expected["id"]
 
 
 def test_the_file_says_that_it_is_for_the_demo_only() -> None:
