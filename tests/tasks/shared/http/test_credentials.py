@@ -15,14 +15,13 @@ import pytest
 from pydantic import SecretStr
 
 from config import AuthConfig
-from deployments.sandbox.common.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.credentials import TokenCache
 from tests.conftest import wait_until
 from tests.peers.client import Sleeps, client
 from tests.peers.lies import Lie
-from tests.peers.oauth import IssuerFault, IssuerSettings, OAuthIssuer
+from tests.peers.oauth import IssuerSettings, OAuthIssuer
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest, closed_port, loopback
 
 SECRET = "s3cret/with+signs&ümlaut=%20 :end"
@@ -35,9 +34,8 @@ def oauth(issuer: str, secret: str = SECRET, **more: Any) -> AuthConfig:
 @contextmanager
 def issuing(clock: Any = None, **settings: Any) -> Iterator[tuple[OAuthIssuer, str]]:
     options = {"clock": clock} if clock else {}
-    issuer = OAuthIssuer(IssuerSettings(**({"client_secret": SECRET} | settings)), **options)
-    with serve_in_thread(issuer.app) as served:
-        yield issuer, served.url
+    with OAuthIssuer(IssuerSettings(**({"client_secret": SECRET} | settings)), **options) as issuer:
+        yield issuer, issuer.url
 
 
 @contextmanager
@@ -295,8 +293,8 @@ def test_a_refused_client_is_a_terminal_error_that_names_the_block_and_no_secret
 def test_an_issuer_in_trouble_is_tried_again() -> None:
     sleeps = Sleeps()
     with issuing() as (issuer, url), guarded(issuer) as server:
-        issuer.discovery_faults = [IssuerFault(503)]
-        issuer.faults = [IssuerFault(502), IssuerFault(429, headers={"Retry-After": "7"})]
+        issuer.discovery_faults = [Reply(503)]
+        issuer.faults = [Reply(502), Reply(429, headers={"Retry-After": "7"})]
         with client(auth=oauth(url), credentials_origin=server.url, sleep=sleeps) as http:
             assert call(http, server.url) == 200
     assert sleeps == [1.0, 1.0, 7.0]
@@ -305,7 +303,7 @@ def test_an_issuer_in_trouble_is_tried_again() -> None:
 @pytest.mark.parametrize("retry", [True, False])
 def test_an_issuer_that_stays_in_trouble_is_transient_after_one_budget_of_attempts(retry: bool) -> None:
     with issuing() as (issuer, url), loopback([Reply()]) as server:
-        issuer.faults = [IssuerFault(503)] * 20
+        issuer.faults = [Reply(503)] * 20
         with client("send", auth=oauth(url), credentials_origin=server.url, attempts=3) as http:
             with pytest.raises(ServiceBusyError) as caught:
                 http.send("GET", server.url, operation="read", retry=retry)

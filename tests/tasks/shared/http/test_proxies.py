@@ -131,7 +131,7 @@ def test_who_stands_behind_such_a_proxy_is_verified(tmp_path: Path) -> None:
 def test_the_proxys_own_credentials_are_sent_to_the_proxy_only() -> None:
     proxy = ForwardProxy(credentials=("user@site", "pass:word"))
     with loopback([Reply(200)]) as server, proxy:
-        proxy._hosts |= host_of(server.port)
+        proxy.hosts |= host_of(server.port)
         environ = {"http_proxy": f"http://user%40site:pass%3Aword@127.0.0.1:{proxy.port}"}
         auth = AuthConfig(username="u", password="p")
         with client(environ=environ, auth=auth, credentials_origin="http://example.test") as http:
