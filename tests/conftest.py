@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ import certifi
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from flows.engine.api_address import ApiAddress
@@ -85,59 +84,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", action="store_true", help="run every command as a process of its own")
 
 
-CPU_SECONDS = 3.0
-"""What a test of the default run may cost in the process of the tests: one second, on a machine three times slower; the
-first of a module, which imports what the others use and fills caches, five times as much. It is CPU: a busy machine is
-no failure here either."""
-
-COST = pytest.StashKey[float]()
-BEGUN = pytest.StashKey[set[Path]]()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    item.stash[COST] = -time.process_time()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
-    began = time.process_time()
-    try:
-        return (yield)
-    finally:
-        if fixturedef.scope != "function":
-            node = request._pyfuncitem
-            node.stash[COST] = node.stash.get(COST, 0) - (time.process_time() - began)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    yield
-    spent = item.stash[COST] + time.process_time()
-    marks = {mark.name for mark in item.iter_markers()}
-    begun = item.config.stash.setdefault(BEGUN, set())
-    allowed = CPU_SECONDS if item.path in begun else 5 * CPU_SECONDS
-    begun.add(item.path)
-    # With more examples than the default profile draws, a property takes what it takes.
-    if spent > allowed and settings().max_examples <= 25 and not marks & {"slow", "e2e", "real"}:
-        pytest.fail(f"{spent:.1f} s of CPU: make it quicker, or mark it slow", pytrace=False)
-
-
 PROCESSES = {"sluice_process", "sluice_alone"}
 """Fixtures that say of a test that it needs processes of its own."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Add the end of the shared Prefect server's log and the load of the machine to a failure."""
-    report: Any = yield
-    api = getattr(item, "funcargs", {}).get("prefect_api")
-    if report.failed and api is not None and _SERVER:
-        log = _SERVER[0].read_text(errors="replace").splitlines() if _SERVER[0].exists() else []
-        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-        report.sections.append(("The shared Prefect server", "\n".join([*log[-40:], f"load: {load}"])))
-    return report
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -267,14 +215,6 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return base if worker_id == "master" else base.parent
 
 
-@pytest.fixture(scope="session", autouse=True)
-def characters() -> None:
-    """Make the table of all characters in one worker, outside any test: 2.4 s of CPU in an empty clone."""
-    with Path(tempfile.gettempdir(), f"sluice-characters-{os.getuid()}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        st.text().validate()
-
-
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Return the database that a new jobs directory begins with."""
@@ -291,8 +231,6 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) 
 
 
 _KEPT: list[object] = []
-_SERVER: list[Path] = []
-"""The log of the shared server."""
 
 
 @pytest.fixture(scope="session")
@@ -312,7 +250,6 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
             seed(jobs, migrated_database)
     server = EmbeddedServer(jobs)
     _KEPT.append(server)  # the server is this process's child, and may outlive it
-    _SERVER.append(server.home / "server.log")
     with server:
         address = server.address()
         os.environ["PREFECT_API_AUTH_STRING"] = str(address.secret)
