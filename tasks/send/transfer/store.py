@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tasks.send.transfer.archive import Archive
-from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
+from tasks.send.transfer.documents import ZIP, BinaryJson, Document, Transfer, read_documents
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http.answer import Answer, RefusedError, RequestContext, wrong_answer
+from tasks.shared.http.answer import Answer, RequestContext, wrong_answer
 from tasks.shared.http.body import Body, FileBody
 from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
@@ -35,10 +34,9 @@ _FHIR: Final = "application/fhir+json"
 _PUT: Final = {"Content-Type": _FHIR, "Accept": _FHIR, "Prefer": "return=minimal"}
 # A version or lock conflict: the id is ours alone, so another attempt settles it.
 _TRANSIENT: Final = DEFAULT_TRANSIENT | {409}
-# Not there, or a server that cannot say: then the upload is repeated, which changes nothing.
+# Not there, or a server that cannot say: then it is uploaded, which changes nothing.
 _NOT_THERE: Final = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
 _SEARCH: Final = "search DocumentReference"
-_GONE: Final = frozenset({404, 410})
 
 
 class FhirStore:
@@ -50,8 +48,8 @@ class FhirStore:
         self._bounds = bounds
         self._timeout = timeout
 
-    def find(self, transfer: Transfer) -> tuple[list[Hit], Answer]:
-        """Return the documents that the receiving process would find, in its order, and their answer.
+    def find(self, transfer: Transfer) -> list[Document]:
+        """Return the documents that the receiving process would find, in its order.
 
         Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset of this
         project's documents.
@@ -63,69 +61,40 @@ class FhirStore:
             # HAPI answers a search of the last minute from its memory otherwise.
             headers={"Accept": _FHIR, "Cache-Control": "no-cache"},
         )
-        hits = read_hits(answer.body) if answer.status == 200 and answer.says_json else None
-        if hits is None:
+        documents = read_documents(answer.body) if answer.status == 200 and answer.says_json else None
+        if documents is None:
             raise self._wrong_search(answer, "something that is no result")
-        if not all(map(transfer.concerns, hits)):
+        if not all(map(transfer.concerns, documents)):
             # Written onto, one of them would take another project's data away.
             raise self._wrong_search(answer, "documents of another project")
-        return hits, answer
+        return documents
 
     def _wrong_search(self, answer: Answer, what: str) -> ServiceError:
         where = RequestContext("send", _SEARCH, "GET", f"{self.base}/DocumentReference")
         hint = "is services.send.url the root of a FHIR server?"
         return wrong_answer(answer, where, f"with {what}", reference="transfer-answer", hint=hint)
 
-    def holds(self, identity: str, archive: Archive, *, uploaded: bool) -> bool:
-        """Return whether the Binary exists: its id is derived from its content.
-
-        Where the answer is about a zip, its size must agree; without ``uploaded``, that is without a confirmed upload,
-        it must be given.
-        """
-        answer = self._stored_binary(identity, archive)
-        if answer.status in _NOT_THERE or _other_size(answer, archive):
-            return False
-        return uploaded or answer.headers.get("content-length") == str(archive.size)
-
-    def check_binary(self, identity: str, archive: Archive) -> None:
-        """Look for the Binary that was just put. Raises ``ServiceError`` ``transfer-differs`` when it is another one.
-
-        That it is not there says nothing: some servers do so to every ``HEAD``.
-        """
-        answer = self._stored_binary(identity, archive)
-        if _other_size(answer, archive):
-            raise self.differs(f"Binary/{identity}", "has another size", answer)
-
-    def differs(self, what: str, how: str, answer: Answer) -> ServiceError:
-        """Return the error for a resource that differs from what was put."""
-        return RefusedError(
-            "transfer-differs",
-            f"send: the server accepted {what.partition('/')[0]}, but afterwards it {how}",
-            context=f"{self.base}/{what}",
-            hint="see the log of the server; does something else write to it? continuing the job sends it again",
-            operation="look for what was put",
-            status=answer.status,
-        ).made_from(answer)
-
-    def _stored_binary(self, identity: str, archive: Archive) -> Answer:
-        return self._client.send(
+    def holds(self, identity: str, size: int) -> bool:
+        """Return whether the Binary exists and has this size."""
+        answer = self._client.send(
             "HEAD",
             f"{self.base}/Binary/{identity}",
             operation="look for Binary",
             headers={"Accept": ZIP, "Accept-Encoding": "identity"},
-            timeout=self._bounds.upload_timeout(self._timeout, archive.size),  # some servers read all of it to answer
+            timeout=self._bounds.upload_timeout(self._timeout, size),  # some servers read all of it to answer
             accept=_NOT_THERE,
         )
+        return answer.status == 200 and answer.headers.get("content-length") == str(size)
 
-    def put_binary(self, identity: str, path: Path, archive: Archive, *, sent: Callable[[int], None]) -> None:
+    def put_binary(self, identity: str, path: Path, size: int, *, sent: Callable[[int], None]) -> None:
         """Upload the zip at ``path``; ``sent`` is told how many bytes of it have left in this attempt.
 
         Raises ``ServiceError``: ``transfer-too-large`` for 413, ``transfer-store-full`` for 507.
         """
-        content = FileBody(path, archive.size, sent=sent)
+        content = FileBody(path, size, sent=sent)
         body: Body = content
         headers = _PUT | {"Content-Type": ZIP}
-        if archive.size <= self._bounds.raw_above:
+        if size <= self._bounds.raw_above:
             body, headers = BinaryJson(identity, content), _PUT
         try:
             self._client.send(
@@ -143,8 +112,8 @@ class FhirStore:
         except NetworkError as error:
             if error.reference == "connection-broken":
                 # A server that answers 413 and hangs up while it is still being sent to is not heard.
-                size = f"{body.length:,} bytes"
-                error.hint = f"{error.hint}; if it breaks off every time: does every proxy on the way take {size}?"
+                large = f"{body.length:,} bytes"
+                error.hint = f"{error.hint}; if it breaks off every time: does every proxy on the way take {large}?"
             raise
 
     def put_document(self, identity: str, document: bytes) -> None:
@@ -158,25 +127,6 @@ class FhirStore:
             transient=_TRANSIENT,
             wants_body=False,
         )
-
-    def delete_binary(self, identity: str) -> None:
-        """Remove a Binary, in one attempt; one that is not there is fine."""
-        self._client.send(
-            "DELETE",
-            f"{self.base}/Binary/{identity}",
-            operation="remove Binary",
-            headers={"Accept": _FHIR},
-            accept=_GONE,
-            retry=False,
-            wants_body=False,
-        )
-
-
-def _other_size(answer: Answer, archive: Archive) -> bool:
-    """Return whether an answer gives another size for the zip. Some servers report the size of the Binary's JSON."""
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    size = answer.headers.get("content-length", str(archive.size))
-    return answer.status == 200 and kind == ZIP and size != str(archive.size)
 
 
 def _explain(error: ServiceError, length: int) -> NoReturn:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.send.step import run
 from tasks.send.transfer.store import TransferBounds
-from tasks.shared.step import reconcile
-from tests.peers.transfer import NOON, ORGANIZATION, PROJECT, SYSTEM, TransferJob, serving
+from tasks.shared.errors import NetworkError, ServiceError, SluiceError
+from tests.peers.server import Reply, SeenRequest
+from tests.peers.transfer import (
+    NOON,
+    ORGANIZATION,
+    PROJECT,
+    SYSTEM,
+    Endpoint,
+    TransferJob,
+    as_json,
+    searchset,
+    serving,
+)
 
 RAW = TransferBounds(raw_above=0)
 
@@ -89,29 +104,22 @@ def test_the_timeout_of_an_upload_grows_with_its_size() -> None:
 
 
 @pytest.mark.parametrize("bounds", [TransferBounds(), RAW], ids=["json", "raw"])
-@pytest.mark.parametrize("same_job", [True, False])
 def test_a_second_send_leaves_the_target_as_after_the_first(
-    job: TransferJob, tmp_path: Path, bounds: TransferBounds, same_job: bool
+    job: TransferJob, tmp_path: Path, bounds: TransferBounds
 ) -> None:
     job.fill()
     with serving() as store:
         first = job.send(store.url, bounds=bounds)
-        state, writes = store.state(), store.writes()
-        other = job if same_job else TransferJob(tmp_path / "other")
+        state = store.state()
+        other = TransferJob(tmp_path / "other")
         other.fill()
         second = other.send(store.url, bounds=bounds, now=NOON + timedelta(days=1))
-        assert store.writes() == writes
         assert store.state() == state
-        etag = store.http.get(f"/fhir/{store.receive().attachment['url']}").headers["etag"]
-    assert etag == 'W/"1"'
-    assert second.details["already_there"]
-    assert not first.details["already_there"]
+    assert (first.details["already_there"], second.details["already_there"]) == (False, True)
     assert (second.bytes_out, second.lines_in) == (first.bytes_out, first.lines_in)
 
 
-def test_new_data_of_a_project_replace_its_document_and_then_the_old_binary_goes(
-    job: TransferJob, tmp_path: Path
-) -> None:
+def test_new_data_of_a_project_replace_its_binary_and_its_document(job: TransferJob, tmp_path: Path) -> None:
     job.fill()
     with serving() as store:
         before = job.send(store.url)
@@ -119,12 +127,12 @@ def test_new_data_of_a_project_replace_its_document_and_then_the_old_binary_goes
         other = TransferJob(tmp_path / "other")
         files = other.fill(patients=3)
         result = other.send(store.url)
-        assert store.writes() == [("PUT", "Binary"), ("PUT", "DocumentReference"), ("DELETE", "Binary")]
-        assert store.requests()[-1] == ("DELETE", before.details["binary"], 204)
+        assert store.writes() == [("PUT", "Binary"), ("PUT", "DocumentReference")]
         assert store.counts() == {"Binary": 1, "DocumentReference": 1}
         assert store.receive().files == files
-    assert result.details["document"] == before.details["document"]
-    assert result.details["removed_binaries"] == 1
+    assert [result.details[name] for name in ("document", "binary")] == [
+        before.details[name] for name in ("document", "binary")
+    ]
     assert result.warnings == ()
 
 
@@ -154,60 +162,36 @@ def test_more_than_one_hit_is_a_warning_and_the_first_one_is_replaced(job: Trans
     assert "3 DocumentReferences" in result.warnings[0]
 
 
-def test_a_document_of_another_organization_is_replaced_and_its_binary_stays(job: TransferJob, tmp_path: Path) -> None:
+def test_a_document_of_another_organization_is_replaced_with_a_warning(job: TransferJob, tmp_path: Path) -> None:
     other = TransferJob(tmp_path / "other")
     other.fill(patients=2)
-    job.fill()
+    files = job.fill()
     with serving() as store:
         other.send(store.url, organization="other.example.org")
         result = job.send(store.url)
         assert store.counts() == {"Binary": 2, "DocumentReference": 1}
+        assert store.receive().files == files
     assert any("did not name this organization" in text for text in result.warnings)
 
 
-def test_a_binary_that_another_document_points_to_is_not_removed(job: TransferJob, tmp_path: Path) -> None:
-    job.fill()
-    with serving() as store:
-        before = job.send(store.url)
-        content = [{"attachment": {"url": f"{store.url}/fhir/{before.details['binary']}"}}]
-        identifier = {"system": SYSTEM, "value": PROJECT}
-        store.put("DocumentReference", "z", status="current", masterIdentifier=identifier, content=content)
-        other = TransferJob(tmp_path / "other")
-        other.fill(patients=2)
-        other.send(store.url)
-        assert store.counts()["Binary"] == 2
-
-
-def test_an_old_binary_that_cannot_be_removed_is_a_warning_and_goes_at_the_next_run(
-    job: TransferJob, tmp_path: Path
-) -> None:
-    job.fill()
-    other = TransferJob(tmp_path / "other")
-    other.fill(patients=2)
-    with serving() as store:
-        job.send(store.url)
-        store.faults({"action": "status", "status": 500, "method": "DELETE", "times": 1})
-        result = other.send(store.url)
-        assert "could not be removed" in result.warnings[0]
-        assert store.counts()["Binary"] == 2
-        again = other.send(store.url)
-        assert store.counts()["Binary"] == 1
-    assert again.warnings == ()
-    assert again.details["removed_binaries"] == 1
-
-
-def test_the_old_binary_stands_until_the_new_document_does(job: TransferJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_server_that_cannot_say_whether_it_has_the_binary_gets_it(job: TransferJob, status: int) -> None:
     files = job.fill()
-    other = TransferJob(tmp_path / "other")
-    other.fill(patients=2)
     with serving() as store:
-        job.send(store.url)
-        store.faults({"action": "status", "status": 422, "method": "PUT", "path": "*/DocumentReference/*"})
-        with pytest.raises(Exception, match="422"):
-            other.send(store.url)
+        store.faults({"action": "status", "method": "HEAD", "path": "*/Binary/*", "status": status, "times": None})
+        for _ in range(2):
+            job.send(store.url)
         assert store.receive().files == files
-        other.send(store.url)
-        assert store.counts() == {"Binary": 1, "DocumentReference": 1}
+
+
+def test_a_binary_that_another_job_replaced_is_sent_again(job: TransferJob) -> None:
+    files = job.fill()
+    with serving() as store:
+        first = job.send(store.url)
+        store.http.put(f"/fhir/{first.details['binary']}", content=b"PK", headers={"Content-Type": "application/zip"})
+        result = job.send(store.url)
+        assert store.receive().files == files
+    assert not result.details["already_there"]
 
 
 def test_tables_of_the_flattening_step_are_sent_as_they_are(tmp_path: Path) -> None:
@@ -224,20 +208,123 @@ def test_tables_of_the_flattening_step_are_sent_as_they_are(tmp_path: Path) -> N
 
 def test_the_result_counts_lines_as_the_step_before_does(job: TransferJob) -> None:
     job.fill(patients=20)
+    job.write("blank.ndjson", b'\n{"resourceType":"Patient","id":"x"}\n \r\n\n{"resourceType":"Patient","id":"y"}')
     with serving() as store:
         result = job.send(store.url)
-    assert (result.files, result.lines_in, result.resources_in, result.resources_out) == (2, 21, 21, 21)
-    reconcile(job.context, result)
+    assert (result.files, result.lines_in) == (3, 23)
     assert result.output is None
 
 
-def test_afterwards_the_job_directory_holds_only_the_journal_readable_by_its_owner(job: TransferJob) -> None:
+def test_the_zip_of_a_run_that_failed_is_used_and_removed_at_the_end(job: TransferJob) -> None:
+    files = job.fill()
+    fault = {"action": "status", "method": "PUT", "path": "*/Binary/*", "status": 503, "times": None}
+    with serving() as store:
+        store.faults(fault)
+        with pytest.raises(SluiceError):
+            job.send(store.url)
+        (name,) = job.state_files
+        before = (job.directory / "send" / name).stat()
+        store.faults(fault)
+        with pytest.raises(SluiceError):
+            job.send(store.url)
+        after = (job.directory / "send" / name).stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+        assert stat.S_IMODE(after.st_mode) == 0o600
+        store.faults()
+        job.send(store.url)
+        assert store.receive().files == files
+    assert job.state_files == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "reference", "hint"), [(413, "transfer-too-large", "raise"), (507, "transfer-store-full", "space")]
+)
+def test_too_large_and_full_say_what_to_do_on_the_server(
+    job: TransferJob, status: int, reference: str, hint: str
+) -> None:
     job.fill()
     with serving() as store:
-        job.send(store.url)
-    assert job.state_files == {"transfer.json"}
-    assert stat.S_IMODE((job.directory / "send" / "transfer.json").stat().st_mode) == 0o600
-    assert stat.S_IMODE((job.directory / "send").stat().st_mode) == 0o700
+        store.faults({"action": "status", "method": "PUT", "path": "*/Binary/*", "status": status})
+        with pytest.raises(ServiceError) as caught:
+            job.send(store.url)
+    assert (caught.value.reference, caught.value.status, caught.value.exit_code) == (reference, status, 1)
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_connection_that_breaks_every_time_points_to_limits_of_proxies(job: TransferJob) -> None:
+    job.fill()
+    with serving() as store:
+        store.faults({"action": "reset", "method": "PUT", "path": "*/Binary/*", "times": None})
+        with pytest.raises(NetworkError) as caught:
+            job.send(store.url)
+    assert "proxy" in (caught.value.hint or "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bounds", [TransferBounds(), RAW], ids=["json", "raw"])
+def test_a_body_limit_that_answers_before_the_upload_ended_is_understood(
+    job: TransferJob, bounds: TransferBounds
+) -> None:
+    job.write("random.csv", os.urandom(6_000_000))
+    with serving(max_body=1_000_000) as store, pytest.raises(ServiceError) as caught:
+        job.send(store.url, bounds=bounds)
+    assert caught.value.reference == "transfer-too-large"
+
+
+def test_an_upload_that_the_server_sends_back_is_not_read(job: TransferJob) -> None:
+    """Some servers ignore ``Prefer: return=minimal``."""
+    job.fill()
+
+    def script(_: str, seen: SeenRequest, honest: Reply) -> Reply:
+        return Reply(201, b"x" * 1000, length=1 << 40) if seen.method == "PUT" else honest
+
+    with Endpoint(script) as server:
+        job.send(server.url)
+    assert [seen.method for seen in server.seen] == ["GET", "PUT", "PUT", "GET"]
+
+
+FOREIGN = {
+    "resourceType": "DocumentReference",
+    "id": "theirs",
+    "masterIdentifier": {"system": SYSTEM, "value": "Other"},
+}
+WRONG_SEARCHES: dict[str, Callable[[list[dict[str, Any]]], Reply]] = {
+    "a login page": lambda _: Reply(200, b"<html>canary</html>", {"Content-Type": "text/html"}),
+    "202": lambda found: replace(as_json(searchset(*found)), status=202),
+    "an OperationOutcome": lambda _: as_json({"resourceType": "OperationOutcome", "issue": []}),
+    "a document without an id": lambda _: as_json(searchset({"resourceType": "DocumentReference"})),
+    "documents of another project": lambda found: as_json(searchset(FOREIGN, *found)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SEARCHES)
+def test_a_search_that_is_answered_wrongly_ends_the_step_before_anything_is_written(
+    job: TransferJob, name: str
+) -> None:
+    job.fill()
+    with Endpoint(lambda *_: WRONG_SEARCHES[name]([])) as server, pytest.raises(ServiceError) as caught:
+        job.send(server.url)
+    assert caught.value.reference == "transfer-answer"
+    assert "canary" not in caught.value.render()
+    assert server.moments == ["search"]
+    assert job.state_files == set()
+
+
+@pytest.mark.parametrize("how", ["nothing", "another first", "another hash"])
+def test_a_document_that_is_not_found_afterwards_is_an_error(job: TransferJob, how: str) -> None:
+    job.fill()
+
+    def script(moment: str, _seen: SeenRequest, _honest: Reply) -> Reply | None:
+        if moment != "search again":
+            return None
+        (found,) = server.documents.values()
+        other = {**found, "id": "other", "content": [{"attachment": {"hash": "AAAA"}}]}
+        documents = {"nothing": [], "another first": [other, found], "another hash": [other | {"id": found["id"]}]}
+        return as_json(searchset(*documents[how]))
+
+    with Endpoint(script) as server, pytest.raises(ServiceError) as caught:
+        job.send(server.url)
+    assert caught.value.reference == "transfer-differs"
 
 
 def test_the_send_step_runs_it(job: TransferJob) -> None:
