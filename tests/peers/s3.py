@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from tasks.send.s3.upload import MIB, Sizes, run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.job import in_process
-from tests.peers.objectstore import BUCKET, REGION, ObjectStoreChild
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest
 
 KEY_ID = "AKIDCANARY"
@@ -77,39 +74,6 @@ class S3Job(job.StepJob):
         return self.directory / "send" / "upload_manifest.json"
 
 
-_VICTIM = """
-import sys
-from pathlib import Path
-from tests.peers.s3 import SMALL, S3Job, configuration
-from tasks.shared.report import StepReport
-print("ready", flush=True)
-config = configuration(sys.argv[2], bucket=sys.argv[4])
-S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(config, sizes=SMALL)
-"""
-
-
-def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[str]:
-    """Start the upload in a new process, to be killed. Return when the upload is about to begin."""
-    process = in_process(_VICTIM, job.directory, url, job.job_id, bucket)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.stdout.close()
-    return process
-
-
-def make_bucket(store: ObjectStoreChild, name: str) -> None:
-    """Create a versioned bucket."""
-    client = store.client()
-    client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
-    client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-
-
-def unfinished_uploads(store: ObjectStoreChild, bucket: str = BUCKET) -> list[str]:
-    """Return the keys of multipart uploads that were neither completed nor aborted."""
-    uploads = store.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())
-    return sorted(upload["Key"] for upload in uploads)
-
-
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -132,16 +96,11 @@ class S3Request:
         self.seen = seen
         self.path = unquote(parts.path)
         self.key = self.path.split("/", 2)[2] if self.path.count("/") > 1 else ""
-        self.prefix = query.get("prefix", [""])[0]
         self.upload_id = query.get("uploadId", [""])[0]
         self.part = int(query.get("partNumber", ["0"])[0])
         match seen.method, "uploads" in query, bool(self.upload_id):
             case "HEAD", _, _:
                 self.name = "HeadObject" if self.key else "HeadBucket"
-            case "GET", True, _:
-                self.name = "ListMultipartUploads"
-            case "GET", _, _:
-                self.name = "ListObjectsV2"
             case "POST", True, _:
                 self.name = "CreateMultipartUpload"
             case "POST", _, True:
@@ -183,8 +142,6 @@ class ScriptedStore(Loopback):
         handlers: dict[str, Callable[[S3Request], Reply]] = {
             "HeadBucket": self._head_bucket,
             "HeadObject": self._head_object,
-            "ListObjectsV2": self._list_objects_v2,
-            "ListMultipartUploads": self._list_multipart_uploads,
             "PutObject": self._put_object,
             "CreateMultipartUpload": self._create_multipart_upload,
             "UploadPart": self._upload_part,
@@ -212,22 +169,13 @@ class ScriptedStore(Loopback):
             length=len(body),
         )
 
-    def _list_objects_v2(self, asked: S3Request) -> Reply:
-        return Reply(200, b"<ListBucketResult></ListBucketResult>")
-
-    def _list_multipart_uploads(self, asked: S3Request) -> Reply:
-        uploads = "".join(
-            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>" for upload, (key, _) in self.begun.items()
-        )
-        return Reply(200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>".encode())
-
     def _put_object(self, asked: S3Request) -> Reply:
         self.objects[asked.key] = (asked.seen.body, asked.seen.headers)
         self.etags.pop(asked.key, None)
         return Reply(200, b"", {"ETag": f'"{hashlib.md5(asked.seen.body).hexdigest()}"'})
 
     def _create_multipart_upload(self, asked: S3Request) -> Reply:
-        upload = f"u{len(self.begun) + 1}"
+        upload = f"u{len(self.parts) + 1}"
         self.begun[upload] = (asked.key, asked.seen.headers)
         self.parts[upload] = {}
         body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"

@@ -6,20 +6,24 @@
 
 botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
 of its own session. So S3 has the trust, the proxies, the time limits and the stop of every other call of the pipeline.
-On ``response-received`` a refusal becomes an error of ours, before botocore's own retries and region redirects see it.
+On ``needs-retry`` a refusal becomes an error of ours, or is repeated after a wait. With bodies goes ``Content-MD5``:
+older stores do not know the newer checksums.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import logging
 import math
 import os
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Lock, local
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, Self
 from urllib.parse import quote
 
 import boto3.session
@@ -32,25 +36,25 @@ from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
 from config import PipelineConfig
-from tasks.send.s3.files import FileSection
-from tasks.send.s3.refusal import Refusal, UploadGoneError, proxy_authentication
+from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tasks.shared.errors import InputError, ServiceBusyError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer, BusyError, RefusedError, RequestContext, place
-from tasks.shared.http.body import Body
+from tasks.shared.http.body import SLICE
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import parse_proxy
+from tasks.shared.http.retry import announce, wait_seconds
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 # These log headers with signatures; that must not depend on the root logger's level.
-for _name in ("boto3", "botocore"):
+for _name in ("boto3", "botocore", "s3transfer"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 CONNECTIONS: Final = 4
-"""Requests at once (document 3 §7: 4 files at once)."""
+"""Requests at once (document 3 §7)."""
 
-_MOST: Final = 16 * 1024 * 1024  # bytes of an answer: a page of a list has less than one MiB
+_MOST: Final = 16 * 1024 * 1024  # bytes of an answer
 _TIDYING: Final = 3.0
 """Seconds for tidying up, also after a stop."""
 _ANY: Final = range(100, 1000)
@@ -60,8 +64,6 @@ _NOT_COPIED: Final = frozenset({"content-length", "expect", "host", "proxy-autho
 _ABORT: Final = "AbortMultipartUpload"
 _OPERATIONS: Final = {
     "HeadBucket": "look for the bucket",
-    "ListObjectsV2": "look into the bucket",
-    "ListMultipartUploads": "list of unfinished uploads",
     "HeadObject": "look for the object",
     "PutObject": "upload",
     "CreateMultipartUpload": "begin of an upload in parts",
@@ -69,16 +71,16 @@ _OPERATIONS: Final = {
     "CompleteMultipartUpload": "end of an upload in parts",
     _ABORT: "removal of an unfinished upload",
 }
-_WHERE: Final = "sluice.where"
 
 
 class StoreClient:
-    """The connections to the store that the configuration names; thread-safe.
+    """The connections to the store that the configuration names; thread-safe. As a context manager it closes them.
 
-    ``timeout`` is in seconds for one request, by default ``services.send.s3.timeout``, ``within`` for all of them,
-    waits included. The Basic credentials of ``services.send.auth`` are those of an upstream proxy (document 1,
-    "Authentication" rule 7): they go to the proxy that the environment names, and with every request, for a reverse
-    proxy in front of the store. ``transport``, ``environ`` and ``sleep`` (seconds) are seams for tests.
+    ``boto`` is boto3's client: what it raises are our errors, see ``translated``. ``timeout`` is in seconds for one
+    request, by default ``services.send.s3.timeout``, ``within`` for all of them, waits included. The Basic credentials
+    of ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
+    that the environment names, and with every request, for a reverse proxy in front of the store. ``transport``,
+    ``environ`` and ``sleep`` (seconds) are seams for tests.
 
     Raises ``InputError`` for a configuration, certificate bundle or proxy variable that cannot be used.
     """
@@ -103,7 +105,9 @@ class StoreClient:
         self._more = {} if user is None else {"Proxy-Authorization": f"Basic {_base64(':'.join(user))}"}
         self._bucket = s3.bucket or ""
         self._meter = meter or Meter()
-        self._sleep = sleep
+        self._retry = config.retry
+        self._sleep = sleep or stop.sleep
+        self._ends = time.monotonic() + within
         self._thread = local()
         timeout = s3.timeout.total_seconds() if timeout is None else timeout
 
@@ -124,65 +128,27 @@ class StoreClient:
         self._client = client(stop, timeout, within)
         # A stop must not keep an unfinished upload from being removed: nobody else would do that in this run.
         self._tidying = client(None, min(timeout, _TIDYING))
-        self._boto = _boto_client(config)
-        self._boto.meta.events.register("before-send.s3", self._carry)
-        self._boto.meta.events.register("response-received.s3", self._judge)
+        self.boto = _boto_client(config)
+        events = self.boto.meta.events
+        events.register("before-send.s3", self._carry)
+        events.register_first("needs-retry.s3", self._wait_or_raise)
+        for name in ("PutObject", "UploadPart"):
+            events.register(f"before-call.s3.{name}", _add_md5)
 
-    def call(self, name: str, stop: Stop, body: FileSection | None = None, **arguments: Any) -> dict[str, Any]:
-        """Make a call, repeated while that can help, with the same bytes for every attempt.
-
-        Raises ``NetworkError`` and ``ServiceBusyError`` after the last attempt, ``UploadGoneError`` at once,
-        ``ServiceError`` and ``Stopped``.
-        """
-
-        def attempt(number: int) -> dict[str, Any]:  # each is signed anew
-            stop.check()
-            if body is None:
-                return self.call_once(name, number, **arguments)
-            body.seek(0)
-            return self.call_once(name, number, Body=body, **arguments)
-
-        return self._client.repeat_call(
-            attempt,
-            retryable=lambda error: not isinstance(error, UploadGoneError),
-            sleep=self._sleep or stop.sleep,
-        )
-
-    def call_once(self, name: str, attempt: int = 1, **arguments: Any) -> dict[str, Any]:
-        """Make a call once; ``attempt`` is its number, for the meter. The removal of an unfinished upload takes a few
-        seconds at most, and is made after a stop, too."""
-        self._thread.attempt = attempt
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Let the errors of calls be ours: ``NetworkError`` and ``ServiceBusyError`` after the last attempt,
+        ``ServiceError``, ``InputError`` and ``Stopped``."""
         try:
-            answer: dict[str, Any] = getattr(self._boto, name)(Bucket=self._bucket, **arguments)
+            yield
         except ResponseParserError:
-            raise self.not_s3(str(arguments.get("Key", ""))) from None
+            raise self._not_s3() from None
         except (BotoCoreError, ValueError) as error:
             raise _unusable(error) from None
-        return answer
-
-    def not_s3(self, key: str) -> ServiceError:
-        """Return the error for an answer that another server gives, the log-in page of a network for example."""
-        return RefusedError(
-            "s3-answer",
-            "send: the answer is not that of an S3 store",
-            context=self.place(key),
-            hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
-        ).made_from(self.last)
 
     def place(self, key: str) -> str:
         """Return where an object is, as errors show it."""
-        return f"{place(self._boto.meta.endpoint_url)} {self._bucket}/{key}"
-
-    @property
-    def last(self) -> Answer:
-        """The answer to this thread's last request: what botocore makes of it has no body any more. Stores quote the
-        signature of what they refuse: from here on it is blanked in what is kept, if there is anything to keep.
-        """
-        authorization: str = self._thread.authorization
-        answer: Answer = self._thread.answer
-        for secret in filter(None, (authorization, authorization.rpartition("Signature=")[2]) if answer.body else ()):
-            SECRETS.token(secret)
-        return answer
+        return f"{place(self.boto.meta.endpoint_url)} {self._bucket}/{key}"
 
     def _carry(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         """Handler of ``before-send.s3``: the answer to a signed request, whatever its status.
@@ -191,7 +157,8 @@ class StoreClient:
         """
         name = event_name.rpartition(".")[2]
         where = RequestContext("send", _OPERATIONS.get(name, name), request.method, request.url)
-        request.context[_WHERE] = where
+        self._thread.where = where
+        attempt, self._thread.attempt = getattr(self._thread, "attempt", 1), 1
         signed = {name: _text(value) for name, value in request.headers.items()}
         headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}
         try:
@@ -202,7 +169,7 @@ class StoreClient:
                 content=_content(request),
                 headers=headers | self._more,
                 retry=False,
-                attempt=self._thread.attempt,
+                attempt=attempt,
                 accept=_ANY,
                 max_answer_bytes=_MOST,
             )
@@ -213,40 +180,70 @@ class StoreClient:
         self._thread.answer, self._thread.authorization = answer, headers.get("Authorization", "")
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
 
-    def _judge(
+    def _wait_or_raise(
         self,
-        parsed_response: Mapping[str, Any] | None,
-        response_dict: Mapping[str, Any] | None,
-        exception: Exception | None,
-        context: Mapping[str, Any],
+        response: tuple[AWSResponse, Mapping[str, Any]] | None,
+        attempts: int,
+        caught_exception: Exception | None,
+        operation: Any,
         **_: Any,
-    ) -> None:
-        """Handler of ``response-received.s3``: raises the error for a refusal, and what ``_carry`` raised."""
-        if exception is not None:
-            raise exception
-        if parsed_response is None:
-            return
-        status = parsed_response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        refused = parsed_response.get("Error")
-        # CompleteMultipartUpload may be answered 200 with an error in its body, which botocore turns into a 500.
-        if status < 300 and not refused:
-            return
-        headers = (response_dict or {}).get("headers", {})
-        refused = refused or {}
-        error = Refusal(
-            context[_WHERE],
-            status,
-            str(refused.get("Code", "")),
-            refused.get("Region"),
-            {name.lower(): value for name, value in headers.items()},
-        ).error()
-        if isinstance(error, RefusedError | BusyError):
-            error.answer = self.last
-        raise error
+    ) -> int | None:
+        """Handler of ``needs-retry.s3``: wait and return 0 for another attempt, or raise the error; ``None`` for
+        success."""
+        error = caught_exception if response is None else self._refused(*response)
+        if error is None:
+            return None
+        if not isinstance(error, TransientError) or attempts >= self._retry.max_attempts or operation.name == _ABORT:
+            raise error
+        asked = error.retry_after if isinstance(error, ServiceBusyError) else None
+        seconds = wait_seconds(self._retry, attempts - 1, asked)
+        if time.monotonic() + seconds >= self._ends:
+            raise error
+        what = self._thread.where.operation
+        announce(self._meter, "send", what, error, attempt=attempts, attempts=self._retry.max_attempts, seconds=seconds)
+        self._sleep(seconds)
+        self._thread.attempt = attempts + 1
+        return 0
 
-    def close(self) -> None:
-        """Close every connection."""
-        self._boto.close()
+    def _refused(self, response: AWSResponse, parsed: Mapping[str, Any]) -> SluiceError | None:
+        """Return the error for a refusal. CompleteMultipartUpload may be answered 200 with an error in its body, which
+        botocore turns into a 500."""
+        refused = parsed.get("Error", {})
+        if response.status_code < 300 and not refused:
+            return None
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        code, region = str(refused.get("Code", "")), refused.get("Region")
+        if self._thread.answer.status < 300 and code.isdigit():  # it is no XML
+            return self._not_s3()
+        error = Refusal(self._thread.where, response.status_code, code, region, headers).error()
+        if isinstance(error, RefusedError | BusyError):
+            error.answer = self._blanked_answer()
+        return error
+
+    def _not_s3(self) -> RefusedError:
+        """Return the error for an answer that another server gives, the log-in page of a network for example."""
+        where: RequestContext = self._thread.where
+        return where.error(
+            RefusedError,
+            "s3-answer",
+            f"was answered by {where.host}, but not as an S3 store does",
+            hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
+        )
+
+    def _blanked_answer(self) -> Answer:
+        """Return the answer to this thread's last request. Stores quote the signature of what they refuse: from here on
+        it is blanked in what is kept, if there is anything to keep."""
+        authorization: str = self._thread.authorization
+        answer: Answer = self._thread.answer
+        for secret in filter(None, (authorization, authorization.rpartition("Signature=")[2]) if answer.body else ()):
+            SECRETS.token(secret)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.boto.close()
         self._client.close()
         self._tidying.close()
 
@@ -325,9 +322,42 @@ def _text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _content(request: AWSPreparedRequest) -> bytes | Body | None:
+def _add_md5(params: dict[str, Any], **_: Any) -> None:
+    """Handler of ``before-call.s3``: add the MD5 of a body."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for piece in _pieces(params["body"]):
+        digest.update(piece)
+    params["headers"]["Content-MD5"] = b64encode(digest.digest()).decode("ascii")
+
+
+def _pieces(body: bytes | BinaryIO) -> Iterator[bytes]:
+    """Yield a body from its start, and leave it there."""
+    if isinstance(body, bytes):
+        yield body
+        return
+    body.seek(0)
+    while piece := body.read(SLICE):
+        yield piece
+    body.seek(0)
+
+
+class _FileBody:
+    """The file object of a request as a ``Body``."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.length = len(file)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it from its start."""
+        yield from _pieces(self._file)
+
+
+def _content(request: AWSPreparedRequest) -> bytes | _FileBody | None:
     body = request.body
-    return body.encode() if isinstance(body, str) else body
+    if body is None or isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else _FileBody(body)
 
 
 class _Answer(io.BytesIO):

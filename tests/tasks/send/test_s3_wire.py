@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import ssl
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ class Recorder(httpx.BaseTransport):
             case "HEAD":
                 return httpx.Response(403)
             case "PUT":
-                return httpx.Response(200, headers={"ETag": '"e"', "x-amz-checksum-crc32": "AAAAAA=="})
+                return httpx.Response(200, headers={"ETag": '"e"'})
             case "POST" if "uploads" in str(request.url.query):
                 return httpx.Response(200, content=b"<R><UploadId>u1</UploadId></R>")
             case "POST":
@@ -91,7 +90,7 @@ def test_credentials_and_endpoint_come_from_the_configuration_alone(
     with scripted() as store:
         job.send(store.url)
         seen = store.seen
-    assert len(seen) == 4
+    assert len(seen) == 6
     for one in seen:
         assert f"Credential={KEY_ID}/" in (one.authorization or "")
         assert "/eu-central-1/s3/aws4_request" in (one.authorization or "")
@@ -137,19 +136,19 @@ def test_the_secret_never_travels(job: S3Job) -> None:
 def test_path_style_and_virtual_hosts(job: S3Job, s3: dict[str, Any], url: str) -> None:
     recorder = Recorder()
     job.send(configuration(**({"endpoint": None} | s3)), transport=recorder)
-    assert [str(request.url) for request, _ in recorder.seen if request.method == "PUT"] == [url]
+    assert [str(request.url) for request, _ in recorder.seen if request.method == "PUT"][:1] == [url]
 
 
 # Checksums
 
 
-def test_a_store_of_ones_own_gets_content_md5_and_no_newer_checksum(job: S3Job) -> None:
+def test_bodies_go_with_content_md5_and_no_newer_checksum(job: S3Job) -> None:
     content = os.urandom(7 * 1024 * 1024)
     job.write("large.ndjson", content)
     with scripted() as store:
         job.send(store.url, sizes=SMALL)
         uploads = store.of("PutObject") + store.of("UploadPart")
-        assert len(uploads) == 3
+        assert len(uploads) == 4
         for asked in uploads:
             assert asked.seen.headers["content-md5"] == base64.b64encode(hashlib.md5(asked.seen.body).digest()).decode()
             assert asked.seen.headers["content-length"] == str(len(asked.seen.body))
@@ -159,34 +158,10 @@ def test_a_store_of_ones_own_gets_content_md5_and_no_newer_checksum(job: S3Job) 
             assert "expect" not in one.headers
 
 
-def test_the_public_service_gets_checksums_of_the_newer_kind(job: S3Job) -> None:
-    job.write("large.ndjson", os.urandom(7 * 1024 * 1024))
-    recorder = Recorder()
-    job.send(configuration(None), sizes=SMALL, transport=recorder)
-    by_method: dict[str, list[tuple[httpx.Request, bytes]]] = {}
-    for request, body in recorder.seen:
-        by_method.setdefault(request.method, []).append((request, body))
-    assert len(by_method["PUT"]) == 3
-    for request, body in by_method["PUT"]:
-        crc32 = zlib.crc32(body).to_bytes(4, "big")
-        assert base64.b64decode(request.headers["x-amz-checksum-crc32"]) == crc32
-        assert request.headers["content-length"] == str(len(body))
-        assert "content-md5" not in request.headers
-        assert "content-encoding" not in request.headers
-    begin, end = by_method["POST"]
-    assert begin[0].headers["x-amz-checksum-algorithm"] == "CRC32"
-    parts = [
-        request.headers["x-amz-checksum-crc32"] for request, _ in by_method["PUT"] if "partNumber" in str(request.url)
-    ]
-    assert len(parts) == 2
-    for checksum in parts:
-        assert f"<ChecksumCRC32>{checksum}</ChecksumCRC32>".encode() in end[1]
-
-
 def test_the_payload_is_signed_on_plain_http(job: S3Job) -> None:
     with scripted() as store:
         job.send(store.url)
-        (asked,) = store.of("PutObject")
+        asked, _ = store.of("PutObject")
     assert asked.seen.headers["x-amz-content-sha256"] == hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -198,7 +173,7 @@ def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) 
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK), sizes=SMALL)
         seen = store.seen
-    assert len(seen) == 11
+    assert len(seen) == 12
     for one in seen:
         assert one.headers["proxy-authorization"] == PROXY_AUTH
         assert "proxy-authorization" not in (one.authorization or "").lower()
@@ -219,7 +194,7 @@ def test_the_auth_block_holds_the_credentials_of_a_forward_proxy(job: S3Job, var
         with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
             config = configuration("http://store.example:9000", more=PROXY_BLOCK)
             job.send(config, environ={variable: proxy.url.replace("://", "://other:ignored@")})
-            assert (proxy.requests, proxy.tunnels, proxy.refused) == (4, 0, 0)
+            assert (proxy.requests, proxy.tunnels, proxy.refused) == (6, 0, 0)
         assert store.objects["job-1/a.ndjson"][0] == CONTENT
 
 
@@ -229,7 +204,7 @@ def test_without_an_auth_block_the_proxy_variable_brings_the_credentials(job: S3
         with ForwardProxy(credentials=("v", "w"), hosts=hosts) as proxy:
             environ = {"http_proxy": proxy.url.replace("://", "://v:w@")}
             job.send("http://store.example:9000", environ=environ)
-            assert (proxy.requests, proxy.refused) == (4, 0)
+            assert (proxy.requests, proxy.refused) == (6, 0)
 
 
 def test_a_store_over_tls_is_reached_through_a_tunnel(job: S3Job, tmp_path: Path) -> None:
@@ -287,7 +262,7 @@ def test_the_certificate_of_the_store_itself_may_stand_in_the_bundle(
     with scripted(tls=serving(leaf)) as store:
         job.send(configuration(store.url, more={"tls": {"ca_cert_path": str(bundle)}}))
         assert store.objects["job-1/a.ndjson"][0] == CONTENT
-        (asked,) = store.of("PutObject")
+        asked, _ = store.of("PutObject")
     # TLS and Content-MD5 protect the body: hashing it for the signature as well would only cost time.
     assert asked.seen.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
 
@@ -307,7 +282,7 @@ def test_connections_are_used_again(job: S3Job) -> None:
         job.write(f"b{number}.ndjson", CONTENT)
     with scripted() as store:
         job.send(store.url)
-        assert len(store.seen) == 94
+        assert len(store.seen) == 96
         assert store.connections <= 4
 
 
