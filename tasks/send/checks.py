@@ -19,7 +19,7 @@ from tasks.shared.service import Found, ProbeRequest, ProbeWarning, Service, Syn
 from tasks.shared.step import CheckContext
 
 HEADERS: Final = {"Accept": "application/fhir+json"}
-_HIDDEN: Final = frozenset({403, 404})
+_HIDDEN: Final = frozenset({401, 403, 404})
 _R4: Final = "4.0."
 _OTHERS: Final = frozenset({"de-identify", "extract-data", "viewdefinition-run"})
 """Operations by which the other services are known."""
@@ -88,10 +88,6 @@ def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
     if not str(statement.get("fhirVersion", "")).startswith(_R4):
         return "answered a CapabilityStatement that is not of FHIR 4.0"
     rests = _objects(statement.get("rest"))
-    software = statement.get("software")
-    name = str(software.get("name", "")).lower() if isinstance(software, dict) else ""
-    if "pseudonym" in name or "deidentif" in name or "de-identif" in name:
-        return "called itself a pseudonymization service"
     for operation in (one for rest in rests for one in _operations(rest)):
         if operation in _OTHERS:
             return "offered an operation of another service of the pipeline"

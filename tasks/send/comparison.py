@@ -1,18 +1,17 @@
 """Compare the input with the record before the first request of any mode (document 3 §7, first paragraph).
 
-The comparison reads the stored bytes once. ``InputComparison`` detects changes between it and the upload.
+The comparison reads the stored bytes once.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
-from tasks.shared.files.inventory import Inventory, InventoryEntry, differences, state_of, take_inventory
+from tasks.shared.files.inventory import Inventory, InventoryEntry, differences, take_inventory
 from tasks.shared.step import StepContext
 
 
@@ -30,11 +29,9 @@ class InputComparison:
     def files(self) -> list[Path]:
         """Return the files that were compared, ``core`` first, then by their paths. Every mode sends from this list.
 
-        Raises ``DataError`` ``send-no-input`` when there is none, and as ``verify`` does.
+        Raises ``DataError`` ``send-no-input`` when there is none.
         """
         paths = sorted((self.base / entry.name for entry in self.inventory.entries), key=self._place)
-        for path in paths:
-            self.verify(path)
         return required(paths, self.directory)
 
     def _place(self, path: Path) -> tuple[bool, str]:
@@ -46,36 +43,8 @@ class InputComparison:
         return path.relative_to(self.directory).as_posix()
 
     def entry(self, path: Path) -> InventoryEntry:
-        """Return size and SHA-256 of a file's stored bytes. Raises ``DataError`` (``send-input-changed``)."""
-        entry = self.inventory.by_name.get(path.relative_to(self.base).as_posix())
-        if entry is None:
-            raise self.changed(path)
-        return entry
-
-    def verify(self, path: Path, handle: int | None = None) -> None:
-        """Raise if somebody wrote to this file since, or put another in its place; ``handle`` is the opened file.
-
-        Raises ``DataError`` (``send-input-changed``) and ``StorageError``.
-        """
-        known = self.entry(path).state
-        try:
-            found = [path.stat()] if handle is None else [path.stat(), os.fstat(handle)]
-        except FileNotFoundError:
-            raise self.changed(path) from None
-        except OSError as error:
-            raise storage_error(error, path) from None
-        # Not the time of the inode: a backup that makes a hard link changes nothing.
-        if known is None or any(state_of(one)[:4] != known[:4] for one in found):
-            raise self.changed(path)
-
-    def changed(self, path: Path) -> DataError:
-        """Return the error that says that somebody writes to a file."""
-        return DataError(
-            "send-input-changed",
-            "send: a file changed while it was sent",
-            context=str(path),
-            hint="find out who writes there; then continue the job: what is to be sent is compared again",
-        )
+        """Return size and SHA-256 of a file's stored bytes."""
+        return self.inventory.by_name[path.relative_to(self.base).as_posix()]
 
 
 def required(paths: list[Path], directory: Path) -> list[Path]:

@@ -53,13 +53,11 @@ log = logging.getLogger("sluice.send")
 class LoadBounds:
     """Numbers that are not configuration. ``max_body`` in bytes, the others in resources.
 
-    After ``max_failures`` the load gives up: a thousand examples are enough to see what is wrong. ``max_graph`` bounds
-    the memory for the references of waiting resources.
+    After ``max_failures`` the load gives up: a thousand examples are enough to see what is wrong.
     """
 
     max_body: int = MAX_BODY
     max_failures: int = 1000
-    max_graph: int = 100_000
 
 
 class _GivenUpError(Exception):
@@ -75,9 +73,8 @@ def run(
 ) -> StepReport:
     """Send everything in the input directory that the ledger does not know as sent.
 
-    ``compared`` is the input as it must still be, ``sleep`` (seconds) a seam for tests. Raises ``TransientError`` when
-    the server stays away or busy, ``DataError`` ``send-input-changed``, and ``TerminalError`` ``send-refused`` when
-    resources were refused: all of them are in ``send/failed/`` then.
+    ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the server stays away or busy, and
+    ``TerminalError`` ``send-refused`` when resources were refused: all of them are in ``send/failed/`` then.
     """
     together = SharedStop(context.stop)
     most = context.config.services.send.max_concurrent_requests
@@ -101,10 +98,7 @@ class _Load:
         self._context = context
         self._compared = compared
         self._bounds = bounds
-        # Nobody knows what the server takes: the first transaction, of one resource, shows it (document 3 §7).
-        self._tries = bool(context.doubts)
-        self._batch_size = send.batch_size
-        self._limits = TransactionLimits(1 if self._tries else send.batch_size, bounds.max_body)
+        self._limits = TransactionLimits(send.batch_size, bounds.max_body)
         self._threads = send.max_concurrent_requests
         self._together = together
         self._sender = TransactionSender(
@@ -149,12 +143,10 @@ class _Load:
 
     def _units(self, files: Iterable[Path]) -> Iterator[SendUnit]:
         for path in files:
-            self._compared.verify(path)
             source = self._account.open(path, self._compared.entry(path).sha256)
             finished = source.read_to_end
             if not finished:
                 yield from self._lines(source)
-                self._compared.verify(path)
                 self._account.end_of(source)
             else:
                 self._context.meter.add(files=1)
@@ -185,19 +177,9 @@ class _Load:
     def _submit_all(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
             self._workers.submit(batch, keys=batch.lanes)
-            if self._tries:
-                self._try()
             if self._account.failures.count >= self._bounds.max_failures:
                 raise _GivenUpError
         self._workers.drain()
-
-    def _try(self) -> None:
-        """Until one resource got in nothing is known of the server, and what it refuses is the last that it gets."""
-        self._workers.drain()
-        if self._account.count("sent"):
-            self._tries, self._limits.batch_size = False, self._batch_size
-        elif self._account.failures.count:
-            raise _GivenUpError
 
     def _send_waiting(self) -> None:
         """Send the resources that waited for the targets of their references, after everything else."""
@@ -206,15 +188,6 @@ class _Load:
         count = len(self._waiting)
         log.info("send: %d resources were put off until the targets of their references are there", count)
         self._context.meter.set_status(f"{count:,} resources waited for the targets of their references")
-        # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
-        # of references that runs against the order then needs one round, not one for each link.
-        backwards = False
-        while (count := len(self._waiting)) > self._bounds.max_graph:
-            keys = self._waiting.keys()
-            self._submit_all(self._pack(self._waiting_units(reversed(keys) if backwards else keys)))
-            backwards = not backwards
-            if len(self._waiting) == count and not backwards:
-                break
         while count := len(self._waiting):
             self._send_in_order_of_references()
             if len(self._waiting) == count:
@@ -233,7 +206,7 @@ class _Load:
 
     def _send_in_order_of_references(self) -> None:
         base = self._transactions.url.encode() + b"/"
-        keys = self._waiting.keys()[: self._bounds.max_graph]
+        keys = self._waiting.keys()
         groups = list(dependency_order(keys, lambda key: self._waiting.targets(key, base)))
         units = (
             SendUnit(group, _LANE)

@@ -168,15 +168,9 @@ class LoadSource:
         self.account = account
         self.known = Ranges(account.done)
         """The ordinals that earlier runs have done."""
-        self.facts = LoadFacts()
+        self.read_to_end = account.complete is not None
+        self.facts = msgspec.convert(account.complete, LoadFacts) if self.read_to_end else LoadFacts()
         self.types: Counter[str] = Counter()
-        self.read_to_end = False
-        if account.complete is not None:
-            try:
-                self.facts = msgspec.convert(account.complete, LoadFacts)
-                self.read_to_end = True
-            except msgspec.ValidationError:
-                account.complete = None  # written by another version: read the file again
 
     def closable(self) -> bool:
         """Return whether the file is completely done and the ledger does not say so yet."""

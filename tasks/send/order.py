@@ -60,7 +60,7 @@ def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
     """
     rest: list[Path] = []
     for path in files:
-        if base_name(path.name) == CORE:
+        if base_name(path.name).lower() == CORE:
             yield [path]
         else:
             rest.append(path)

@@ -8,12 +8,12 @@ halved in the same way. Conflicts of versions and locks are retried together wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from tasks.send.batches import HEADERS, Batch, Resolve, TransactionLimits, Transactions, UnitPart
-from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
+from tasks.send.verdict import REFUSALS, Fate, Verdict, check_results, judge
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer, BusyError
@@ -100,16 +100,15 @@ class TransactionSender:
             if self._exceeds(part.resources):
                 stack += reversed(part.halves())
                 continue
-            pending = list(part.resources)
-            refused = self._client.repeat_call(partial(self._attempt, pending, report))
+            refused = self._client.repeat_call(partial(self._attempt, part.resources, report))
             if refused is None:
                 continue
             if _to_halve(refused, part, batch.resolve):
                 stack += reversed(part.halves())
             elif refused.fate is Fate.MISSING_TARGET and batch.resolve is not Resolve.NEVER:
-                report(Deferred(pending))
+                report(Deferred(part.resources))
             else:
-                for resource in pending:
+                for resource in part.resources:
                     report(Failed(resource, refused))
 
     def _exceeds(self, resources: Sequence[Resource]) -> bool:
@@ -121,10 +120,10 @@ class TransactionSender:
         size = self._transactions.envelope
         return self._limits.lowered and size + sum(self._transactions.sizes(resources)) > self._limits.max_bytes
 
-    def _attempt(self, pending: list[Resource], report: Report, attempt: int) -> Verdict | None:
-        """Send one transaction. Remove the decided entries from ``pending``; return the verdict if all were refused."""
+    def _attempt(self, resources: Sequence[Resource], report: Report, attempt: int) -> Verdict | None:
+        """Send one transaction; return the verdict if it was refused."""
         self._check()
-        body = self._transactions.body(pending)
+        body = self._transactions.body(resources)
         try:
             answer = self._client.send(
                 "POST",
@@ -138,47 +137,23 @@ class TransactionSender:
                 attempt=attempt,
             )
         except SluiceError as error:
-            place = _span(pending[0], pending[-1])
+            place = _span(resources[0], resources[-1])
             error.context = f"{place}, {error.context}" if error.context else place
             raise
         if answer.status < 300:
-            self._take_in(answer, pending, len(body), report)
+            try:
+                check_results(answer, [resource.key for resource in resources])
+            except ServiceError as error:
+                error.context = _span(resources[0], resources[-1])
+                raise
+            report(SentTransaction(tuple(resources), len(body)))
             return None
         verdict = judge(answer.status, answer.body)
         if verdict.fate is Fate.CONFLICT:
-            raise _conflict(verdict, pending, answer)
+            raise _conflict(verdict, resources[0], answer)
         if verdict.fate is Fate.TOO_LARGE:
             self._limits.too_large(len(body))
         return verdict
-
-    def _take_in(self, answer: Answer, pending: list[Resource], size: int, report: Report) -> None:
-        try:
-            verdicts = judge_entries(answer, [resource.key for resource in pending], self._transactions.url)
-        except ServiceError as error:
-            error.context = _span(pending[0], pending[-1])
-            raise
-        if verdicts is None:
-            report(SentTransaction(tuple(pending), size))
-            pending.clear()
-            return
-        # Some servers store a part of a transaction, although a transaction must succeed or fail as a whole.
-        again: list[Resource] = []
-        sent: list[Resource] = []
-        busy: Verdict | None = None
-        for resource, verdict in zip(pending, verdicts, strict=True):
-            if verdict.fate is Fate.SENT:
-                sent.append(resource)
-            elif verdict.fate is Fate.CONFLICT:
-                again.append(resource)
-                busy = verdict
-            elif verdict.fate is Fate.MISSING_TARGET:
-                report(Deferred((resource,)))
-            else:
-                report(Failed(resource, verdict))
-        report(SentTransaction(tuple(sent), size))
-        pending[:] = again
-        if busy is not None:
-            raise _conflict(busy, again, answer)
 
 
 def _span(first: Resource, last: Resource) -> str:
@@ -196,8 +171,7 @@ def _to_halve(refused: Verdict, part: UnitPart, resolve: Resolve) -> bool:
     return len(part.resources) > 1
 
 
-def _conflict(verdict: Verdict, resources: Iterable[Resource], answer: Answer) -> ConflictError:
-    first = next(iter(resources))
+def _conflict(verdict: Verdict, first: Resource, answer: Answer) -> ConflictError:
     error = ConflictError(
         "send-conflict",
         f"send: a transaction was answered {verdict.status}: another writer holds or changes the same data",

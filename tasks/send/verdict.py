@@ -1,4 +1,4 @@
-"""Interpret the answer of a FHIR server to a transaction for each of its resources (document 3 §7).
+"""Interpret the answer of a FHIR server to a transaction (document 3 §7).
 
 Statuses and issue codes decide where they can. They cannot tell a missing reference target from other
 refusals, nor a lock conflict from other conflicts: HAPI answers both with the code ``processing``, Blaze a
@@ -8,26 +8,20 @@ and never shown.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Raw
 
 from tasks.shared.errors import ServiceError
-from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
+from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer, RefusedError, issue_codes
-from tasks.shared.http.proxies import is_loopback
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
 """Statuses that say something about the content of a transaction. All others are about the endpoint."""
-
-_BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 # HAPI: "HAPI-1094: Resource Patient/x not found, specified in path: Observation.subject" (1096: "… is deleted, …");
 # Blaze: "Referential integrity violated. Resource `Patient/x` doesn't exist."
@@ -41,18 +35,13 @@ _CONFLICT: Final = re.compile(r"version|(?<!unique index )constraint failure|loc
 _CONFLICT_CODES: Final = frozenset({"conflict", "lock-error", "transient", "timeout", "throttled"})
 
 
-_STATUS: Final = re.compile("([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
+_STORED: Final = re.compile("2[0-9][0-9](?: .*)?", re.DOTALL)
 """Three digits and a blank or the end (document 3 §7)."""
-
-_SERIOUS: Final = ("error", "fatal")
-_ELSEWHERE: Final = "a location on another host"
-_NULL: Final = Raw(b"null")
 
 
 class Fate(Enum):
-    """The outcome of a transaction or of one of its entries."""
+    """The reason of a refused transaction."""
 
-    SENT = auto()
     MISSING_TARGET = auto()
     CONFLICT = auto()
     TOO_LARGE = auto()
@@ -78,97 +67,42 @@ class _ResponseOutcome(msgspec.Struct):
     issue: list[_ResponseIssue] = []
 
 
-class _Written(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """A part of an answer, every element that FHIR knows in it: written again it is as long as the text without white
-    space, unless a key stands twice or is unknown."""
-
-    id: Raw = Raw()
-    extension: Raw = Raw()
-
-
-class _Remark(_Written, gc=False):
-    severity: str | None = None
-    code: Raw = Raw()
-    details: Raw = Raw()
-    diagnostics: Raw = Raw()
-    location: Raw = Raw()
-    expression: Raw = Raw()
-
-
-class _Remarks(_Written, gc=False):
-    resource_type: Raw = Raw()
-    meta: Raw = Raw()
-    text: Raw = Raw()
-    issue: list[_Remark] | None = None
-
-
-class _Response(_Written, gc=False):
+class _Response(msgspec.Struct, gc=False):
     status: str = ""
     location: str | None = None
-    etag: Raw = Raw()
-    last_modified: Raw = Raw()
-    outcome: _Remarks | None = None
-
-    @property
-    def is_serious(self) -> bool:
-        """Return whether the outcome has an issue with an error."""
-        return any(issue.severity in _SERIOUS for issue in (self.outcome and self.outcome.issue) or ())
 
 
-class _Stored(msgspec.Struct, rename="camel", gc=False):
-    resource_type: Any = None
-    id: Any = None
-
-
-class _ResponseEntry(_Written, kw_only=True, gc=False):
-    full_url: Raw = Raw()
-    link: Raw = Raw()
+class _ResponseEntry(msgspec.Struct, gc=False):
     response: _Response
-    resource: _Stored | None = None
 
 
-class _Transaction(_Written, gc=False):
+class _Transaction(msgspec.Struct, rename="camel", gc=False):
     resource_type: str = ""
     type: str = ""
-    meta: Raw = Raw()
-    identifier: Raw = Raw()
-    timestamp: Raw = Raw()
-    total: Raw = Raw()
-    link: Raw = Raw()
     entry: list[_ResponseEntry] = []
 
 
 _transaction = msgspec.json.Decoder(_Transaction)
-_encode = msgspec.json.Encoder().encode
 _outcome = msgspec.json.Decoder(_ResponseOutcome)
-_entries = msgspec.json.Decoder(list[Raw] | None)
-_NO_ENTRIES: Final = Raw(b"[]")
 
 
-def judge(status: int, body: bytes, *, refused: bool = False) -> Verdict:
-    """Return the verdict on a transaction or entry with this ``status``; ``refused`` means that its outcome has an
-    error, which counts even with a 2xx."""
-    if 200 <= status < 300 and not refused:
-        return Verdict(Fate.SENT, status)
+def judge(status: int, body: bytes) -> Verdict:
+    """Return the verdict on a transaction that was refused with this ``status``."""
     codes = issue_codes(body)
     verdict = Fate.REFUSED
     if status == 413:
         verdict = Fate.TOO_LARGE
-    elif status in REFUSALS or status == 404:
+    else:
         text = _text(body)
         if _MISSING.search(text) or "not-found" in codes:
             verdict = Fate.MISSING_TARGET
         elif status in {409, 412} and (_CONFLICT.search(text) or not _CONFLICT_CODES.isdisjoint(codes)):
             verdict = Fate.CONFLICT
-    elif status in _BUSY:
-        verdict = Fate.CONFLICT
     return Verdict(verdict, status, codes, body)
 
 
-def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict] | None:
-    """Return the verdicts on the entries of an accepted transaction; ``None`` if all were stored. ``keys`` are the
-    ``Type/id`` that were put, ``url`` is the server's. An entry whose outcome has an error was not stored, whatever its
-    status.
+def check_results(answer: Answer, keys: Sequence[str]) -> None:
+    """Check the answer to an accepted transaction; ``keys`` are the ``Type/id`` that were put.
 
     Raises ``ServiceError`` ``send-answer`` when the answer is not the result of this transaction: then nobody can say
     what was stored.
@@ -178,73 +112,19 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
     if not answer.says_json:
         raise _unexpected(answer, "a Content-Type that is not JSON")
     try:
-        check_utf8(answer.body)
         response = _transaction.decode(answer.body)
-        repeated = _repeats(answer.body, response)
     except UNREADABLE:
         raise _unexpected(answer, "something that is not a Bundle of results") from None
-    if repeated:
-        raise _unexpected(answer, "a repeated key")
     if response.resource_type != "Bundle" or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
     results = [entry.response for entry in response.entry]
     if len(results) != len(keys):
         raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")
-    texts = {result.status for result in results}
-    known = {text: match[1] for text in texts if (match := _STATUS.fullmatch(text))}
-    if len(known) != len(texts):
-        raise _unexpected(answer, "results without a status")
-    for entry, key in zip(response.entry, keys, strict=True):
-        if what := _of_another(entry, key, url):
-            raise _unexpected(answer, what)
-    if all(status[0] == "2" for status in known.values()) and not any(
-        one.outcome and one.is_serious for one in results
-    ):
-        return None
-    # Rare, and the only case in which the outcomes are looked at.
-    entries = _entries.decode(unique_members(answer.body)["entry"]) or ()
-    outcomes = [_members(unique_members(entry), "response").get("outcome", b"") for entry in entries]
-    return [
-        judge(int(known[result.status]), bytes(why), refused=result.is_serious)
-        for result, why in zip(results, outcomes, strict=True)
-    ]
-
-
-def _repeats(body: bytes, read: _Transaction) -> bool:
-    """Return whether the Bundle or an entry repeats a key that counts. ``read`` is the parsed Bundle."""
-    size = len(_encode(read))
-    if size == len(body) or size == len(msgspec.json.format(body, indent=-1)):
-        return False
-    # Keys that FHIR does not know, or strings with escapes that need not be: the entries have to be taken apart.
-    try:
-        members = unique_members(body)
-        for raw in _entries.decode(members.get("entry", _NO_ENTRIES)) or ():
-            entry = unique_members(raw)
-            _members(entry, "resource")
-            outcome = _members(_members(entry, "response"), "outcome")
-            for issue in _entries.decode(outcome.get("issue", _NO_ENTRIES)) or ():
-                unique_members(issue)
-    except RepeatedKeyError:
-        return True
-    return False
-
-
-def _members(parent: Mapping[str, Raw], key: str) -> Mapping[str, Raw]:
-    raw = parent.get(key, _NULL)
-    return {} if raw == _NULL else unique_members(raw)
-
-
-def _of_another(entry: _ResponseEntry, key: str, url: str) -> str | None:
-    """Return the part of an entry that does not belong to the resource put as ``key`` on the server at ``url``."""
-    location, stored = entry.response.location, entry.resource
-    if location is not None and location.partition("/_history/")[0] != key:  # as a rule it is relative
-        if not _names(location, key):
-            return "the location of another resource than the one that was sent"
-        if not _is_at(location, url):
-            return _ELSEWHERE
-    if stored is not None and f"{stored.resource_type}/{stored.id}" != key:
-        return "another resource than the one that was sent"
-    return None
+    if not all(map(_STORED.fullmatch, {result.status for result in results})):
+        raise _unexpected(answer, "a result whose status is not 2xx")
+    for result, key in zip(results, keys, strict=True):
+        if result.location is not None and not _names(result.location, key):
+            raise _unexpected(answer, "the location of another resource than the one that was sent")
 
 
 def _names(location: str, key: str) -> bool:
@@ -253,31 +133,11 @@ def _names(location: str, key: str) -> bool:
     return place == key or place.endswith(f"/{key}")
 
 
-def _is_at(location: str, url: str) -> bool:
-    """Return whether a location is relative or on the host of ``url``."""
-    _, slashes, rest = location.partition("//")
-    return not slashes or _is_own_host(rest.partition("/")[0], url)
-
-
-@functools.lru_cache(maxsize=64)
-def _is_own_host(place: str, url: str) -> bool:
-    """Return whether a host with its port is that of ``url``. ``localhost`` counts as its own host, because servers in
-    containers often use it."""
-    try:
-        host = urlsplit(f"//{place}").hostname or ""
-        return host == urlsplit(url).hostname or is_loopback(host)
-    except ValueError:
-        return False
-
-
 def _unexpected(answer: Answer, what: str) -> ServiceError:
-    hint = "is services.send.url the root of a FHIR server?"
-    if what == _ELSEWHERE:
-        hint = "does a proxy lead to another server? If not, its base URL must have the host of services.send.url."
     return RefusedError(
         "send-answer",
         f"send: a transaction was answered {answer.status} with {what}",
-        hint=f"{hint} Nothing of this transaction counts as sent",
+        hint="is services.send.url the root of a FHIR server? Nothing of this transaction counts as sent",
         operation="send transaction",
         status=answer.status,
     ).made_from(answer)

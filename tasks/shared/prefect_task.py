@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from prefect import task
@@ -51,7 +50,7 @@ def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[S
         SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
         try:
             doubts = tuple(proved(services(context.config), context))
-            done = run(replace(context, doubts=doubts))
+            done = run(context)
             reconcile(context, done)
             inventory = leave_inventory(context, done)
             statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}

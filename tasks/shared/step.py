@@ -97,9 +97,9 @@ class StepContext:
     ``given`` is what the job was given, with its effective CRTDL, which was made of ``given_crtdl``; without an
     ``input`` the configuration says what is imported. Import steps have no ``source``. ``approved`` and ``corrections``
     are for ``wait`` only: the files that a person has released, ``None`` while nobody has, and which corrected files
-    can be taken. ``doubts`` are what could not be found out of the step's services before their first data. ``command``
-    gives a command about the job's configuration as a person can run it anywhere on the machine: of its verb, and what
-    follows the configuration; ``again`` the one that runs the step at a position of this job once more.
+    can be taken. ``command`` gives a command about the job's configuration as a person can run it anywhere on the
+    machine: of its verb, and what follows the configuration; ``again`` the one that runs the step at a position of this
+    job once more.
     """
 
     config: PipelineConfig
@@ -110,7 +110,6 @@ class StepContext:
     given: GivenInputs = GivenInputs()
     given_crtdl: Path | None = None
     source: Source | None = None
-    doubts: tuple[str, ...] = ()
     approved: Inventory | None = None
     corrections: Corrections = Corrections.NDJSON
     handle: HandleStore = field(default_factory=HandleStore)

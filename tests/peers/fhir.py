@@ -121,11 +121,10 @@ class DirectLoadJob(job.StepJob):
         *,
         bounds: LoadBounds | None = None,
         attempts: int = 3,
-        doubts: Sequence[str] = (),
         **send: Any,
     ) -> StepReport:
         services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
-        context = self.prepare(job.configuration(services, attempts=attempts), doubts=tuple(doubts))
+        context = self.prepare(job.configuration(services, attempts=attempts))
         return run(context, compare(context), bounds=bounds, sleep=self.slept.append)
 
     def failed(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ state of the store, and a second send changes nothing there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,7 @@ def run(
         _identifier(send.transfer.project_identifier, "project"),
         _identifier(send.transfer.organization_identifier, "organization"),
     )
+    files = plain_names(context.input_dir, compared.files())
     directory = context.state(STATE)
     path = directory / ARCHIVE.format(digest=compared.inventory.digest)
     where, timeout = service(context.config), send.timeout.total_seconds()
@@ -64,7 +65,7 @@ def run(
     with failed, context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
         store = FhirStore(client, base, bounds, timeout=timeout)
         documents = store.find(transfer)
-        archive = _packed(context, compared, path)
+        archive = _packed(context, files, path)
         identity = documents[0]["id"] if documents else transfer.document_id
         stands = bool(documents) and transfer.stands(documents[0], archive)
         there = stands and store.holds(transfer.binary_id, archive.size)
@@ -80,7 +81,7 @@ def run(
     return StepReport(
         files=len(archive.members),
         lines_in=archive.lines,
-        bytes_in=stored_bytes(compared.files()),
+        bytes_in=stored_bytes(files.values()),
         bytes_out=archive.size,
         content=archive.content,
         warnings=warnings,
@@ -101,9 +102,8 @@ def _identifier(value: str | None, name: str) -> str:
     return value
 
 
-def _packed(context: StepContext, compared: InputComparison, path: Path) -> Archive:
+def _packed(context: StepContext, files: Mapping[str, Path], path: Path) -> Archive:
     """Make the zip, unless it is there, and return its facts."""
-    files = plain_names(context.input_dir, compared.files())
     meter = context.meter
 
     def passed(size: int) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tasks.send import direct
-from tasks.send.comparison import compare
 from tasks.send.step import run
 from tasks.shared.errors import DataError, SluiceError, Stopped
 from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
@@ -107,16 +105,6 @@ def test_what_is_as_it_was_left_goes_out(job: ImportedJob, server: Loopback, mod
     assert server.seen
 
 
-def test_put_back_it_goes_out(job: ImportedJob, server: Loopback, mode: str) -> None:
-    (job.input / "b.ndjson").rename(job.directory / "elsewhere")
-    with pytest.raises(DataError):
-        run(job.context(mode, server.url))
-    (job.directory / "elsewhere").rename(job.input / "b.ndjson")
-    with pytest.raises(SluiceError) as caught:
-        run(job.context(mode, server.url))
-    assert caught.value.transient
-
-
 def test_a_list_of_files_that_was_changed_too_hides_nothing(job: ImportedJob, server: Loopback, mode: str) -> None:
     (job.input / "a.ndjson").write_bytes(LINE * 3)
     job.record("local_import")  # the file beside the data, but not the digest in the record
@@ -138,28 +126,6 @@ def test_a_send_that_goes_on_compares_before_its_first_request_again(job: Import
             run(job.context("direct_resource_load", server.url))
         assert len(server.bundles) == begun
     assert caught.value.reference == "send-input-differs"
-
-
-def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: ImportedJob) -> None:
-    def meddle(number: int, _: dict[str, Any]) -> None:
-        if not number:
-            keeping_its_times(job.input / "b.ndjson", LINE * 4)
-
-    with serving(meddle) as server, pytest.raises(DataError) as caught:
-        run(job.context("direct_resource_load", server.url))
-    assert caught.value.reference == "send-input-changed"
-
-
-def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(
-    job: ImportedJob, server: Loopback
-) -> None:
-    context = job.context("direct_resource_load", server.url)
-    compared = compare(context)
-    (job.input / "b.ndjson").unlink()
-    with pytest.raises(DataError) as caught:
-        direct.run(context, compared=compared)
-    assert (caught.value.reference, caught.value.context) == ("send-input-changed", str(job.input / "b.ndjson"))
-    assert server.seen == []
 
 
 def test_what_a_wait_has_named_is_not_named_again(job: ImportedJob) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 from tasks.send.order import DeferredResources
@@ -45,11 +43,3 @@ def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(
         deferred.put(made("a", raw=raw))
         targets = list(deferred.targets("Observation/a", b"http://h/fhir/"))
     assert targets == ["Observation/b", "Observation/c", "Observation/d"]
-
-
-def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
-    with DeferredResources(tmp_path / "send") as deferred:
-        deferred.put(made("a"))
-        assert stat.S_IMODE(os.fstat(deferred._spool._handle).st_mode) == 0o600
-        assert list((tmp_path / "send").iterdir()) == []
-    assert list((tmp_path / "send").iterdir()) == []

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from tasks.send.direct import LoadBounds
 from tasks.send.load_account import RefusedResourcesError
@@ -29,7 +28,6 @@ from tests.peers.fhir import (
     observation,
     outcome,
     patient_line,
-    response,
     serving,
 )
 
@@ -62,24 +60,6 @@ def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
         return FhirReply(status, outcome(code, "value canary-diagnostics is wrong"), apply=False)
 
     return script
-
-
-def test_the_first_transaction_to_an_unchecked_server_holds_one_resource(job: DirectLoadJob) -> None:
-    job.write("core.ndjson", observation("c1"), observation("c2"), observation("c3"))
-    job.write("a.ndjson", bundle(*[observation(f"o{number}") for number in range(5)]))
-    with serving() as server:
-        result = job.send(server.url, doubts=["the server does not show its metadata"])
-    assert server.sent[0] == ["Observation/c1"]
-    assert sorted(map(len, server.sent)) == [1, 2, 5]
-    assert result.resources_out == 8
-
-
-def test_a_first_transaction_that_is_refused_is_the_only_one(job: DirectLoadJob) -> None:
-    job.write("core.ndjson", *[observation(f"c{number}") for number in range(300)])
-    with serving(lambda *_: FhirReply(404, apply=False)) as server, pytest.raises(TerminalError):
-        job.send(server.url, doubts=["the server does not show its metadata"], batch_size=50)
-    assert server.sent[0] == ["Observation/c0"]
-    assert len(server.sent) == 1
 
 
 def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: DirectLoadJob) -> None:
@@ -144,15 +124,6 @@ def test_decimals_keep_their_spelling_on_the_way_to_the_server(job: DirectLoadJo
     with serving() as server:
         job.send(server.url)
     assert server.stored["Observation/o"] == raw
-
-
-def test_compressed_files_are_sent_like_plain_ones(job: DirectLoadJob) -> None:
-    lines = b"".join(json.dumps(patient_line(n, 3)).encode() + b"\n" for n in range(5))
-    (job.input / "a.ndjson.zst").write_bytes(zstandard.compress(lines))
-    with serving() as server:
-        result = job.send(server.url)
-    assert result.resources_out == len(server.stored) == 15
-    assert result.bytes_in == (job.input / "a.ndjson.zst").stat().st_size
 
 
 def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> None:
@@ -260,19 +231,6 @@ def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names
         assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), spans
 
 
-def test_of_what_two_bundles_without_their_patients_share_the_last_one_wins(job: DirectLoadJob) -> None:
-    shared = [resource("Medication", "m1", status=status) for status in ("active", "inactive")]
-    job.write("a.ndjson", *[bundle(of(at, at), one) for at, one in enumerate(shared)])
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        time.sleep(0.3 if any(entry["resource"].get("status") == "active" for entry in content["entry"]) else 0)
-        return None
-
-    with serving(script) as server:
-        job.send(server.url, batch_size=2, max_concurrent_requests=2)
-    assert json.loads(server.stored["Medication/m1"])["status"] == "inactive"
-
-
 def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
     job.write("a.ndjson", *[observation(f"o{n:03}") for n in range(100)])
     with serving() as server:
@@ -378,12 +336,11 @@ def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: Dir
     count = 60
     lines = [observation(f"o{n}", derivedFrom={"reference": f"Observation/o{n + 1}"}) for n in range(count)]
     job.write("a.ndjson", *lines, observation(f"o{count}"))
-    for bounds in (LoadBounds(), LoadBounds(max_graph=10)):
-        server_box: list[FakeFhir] = []
-        with serving(integrity(server_box)) as server:
-            server_box.append(server)
-            result = job.send(server.url, batch_size=4, bounds=bounds)
-        assert result.resources_out == len(server.stored) == count + 1
+    server_box: list[FakeFhir] = []
+    with serving(integrity(server_box)) as server:
+        server_box.append(server)
+        result = job.send(server.url, batch_size=4)
+    assert result.resources_out == len(server.stored) == count + 1
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
@@ -498,19 +455,6 @@ def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: DirectLoadJo
     assert listed[1] == "1,'=a.ndjson,1,,Observation/bad,422,422 (invariant)"
 
 
-def test_neither_ids_nor_diagnostics_nor_data_reach_logs_or_errors(
-    job: DirectLoadJob, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    job.write("a.ndjson", observation("canary-id", v="canary-value"), b'{"resourceType":"Patient","id":"canary id"}')
-    with serving(refusing("Observation/canary-id")) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url)
-    assert "canary" not in caught.value.render()
-    assert "canary" not in caplog.text
-    assert "canary" not in job.ledger.read_text()
-    assert "a.ndjson:1 Observation" in caplog.text
-
-
 def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: DirectLoadJob) -> None:
     job.write("a.ndjson", observation("o1"), b'{"resourceType":"Patient","id":"a b"}', b"no json", observation("o2"))
     with serving() as server, pytest.raises(TerminalError) as caught:
@@ -541,17 +485,6 @@ def test_the_failures_are_counted_by_code_for_the_artifact(job: DirectLoadJob) -
     assert caught.value.details == {"failed": counts}
     assert next(iter(caught.value.details["failed"])) == "422 (invariant)"
     assert len(server.stored) == 3
-
-
-def test_another_server_gets_everything(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[observation(f"o{n}") for n in range(30)])
-    with serving(refusing("Observation/o7")) as server, pytest.raises(TerminalError):
-        job.send(server.url)
-    with serving() as server:
-        result = job.send(server.url)
-        assert len(server.stored) == 30
-    assert result.resources_out == 30
-    assert job.failed() == []
 
 
 def test_continuing_after_a_correction_sends_only_what_failed(job: DirectLoadJob) -> None:
@@ -587,24 +520,6 @@ def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: DirectL
         job.send(server.url, batch_size=20, bounds=LoadBounds(max_failures=30))
     assert "gave up" in caught.value.message
     assert len(server.bundles) < 250
-
-
-def test_the_status_of_every_entry_in_the_answer_is_read(job: DirectLoadJob) -> None:
-    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
-        if number:
-            return None
-        statuses = ["201 Created", "422", "200", "503 Service Unavailable", "409"]
-        results: list[dict[str, Any]] = [{"response": {"status": status}} for status in statuses]
-        results[4]["response"]["outcome"] = json.loads(outcome("conflict", "Referential integrity violated."))
-        return FhirReply(200, response(results), apply=False)
-
-    job.write("a.ndjson", *[observation(f"o{n}") for n in range(5)])
-    with serving(script) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url)
-    assert server.sent[1:] == [["Observation/o3"], ["Observation/o4"]]
-    assert [record["resource"] for record in job.failed()] == ["Observation/o1"]
-    assert "1 of 5" in caught.value.message
-    assert job.slept == [0.1]
 
 
 def test_counts_types_and_bytes_are_reported(job: DirectLoadJob) -> None:

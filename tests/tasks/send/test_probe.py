@@ -55,17 +55,12 @@ OTHERS: dict[str, Any] = {
     "no version": {"resourceType": "CapabilityStatement", "rest": [SERVER]},
     "no rest": statement(),
     "no resources": statement({"interaction": [{"code": "transaction"}]}),
-    "a pseudonymizer by its name": statement(SERVER, software={"name": "FHIR Pseudonymizer"}),
     "a pseudonymizer by its operation": statement(SERVER | {"operation": [{"name": "de-identify"}]}),
-    "one with a sign before it": statement(SERVER | {"operation": [{"name": "$de-identify"}]}),
     "an extraction server": statement(SERVER | {"operation": [{"name": "extract-data"}]}),
     "a flattener": statement(SERVER | {"operation": [
         {"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}]}),
     "a flattener by its type": statement(SERVER | {"resource": [
         {"type": "ViewDefinition", "operation": [{"name": "run"}]}]}),
-    "a pseudonymizer by an operation of its second rest": statement(
-        SERVER, {"mode": "server", "operation": [{"name": "de-identify"}]}),
-    "rest that is a text": statement() | {"rest": "none"},
 }  # fmt: skip
 
 
@@ -83,16 +78,10 @@ def test_a_server_that_says_it_takes_no_transactions_is_none_for_a_direct_load()
     assert probe_with_metadata(reading, "transfer_load") == []
 
 
-@pytest.mark.parametrize("status", [403, 404])
+@pytest.mark.parametrize("status", [401, 403, 404])
 def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
     (found,) = probe_with_metadata(b"", status=status)
     assert isinstance(found, ProbeWarning)
-
-
-def test_metadata_that_ask_for_credentials_end_a_start() -> None:
-    (found,) = probe_with_metadata(b"", status=401)
-    assert not isinstance(found, ProbeWarning)
-    assert (found.reference, found.status) == ("service-unauthorized", 401)
 
 
 def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
