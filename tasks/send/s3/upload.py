@@ -82,7 +82,7 @@ def findings(
         ):
             client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
     except ServiceError as error:
-        if error.reference == "s3-access-denied":
+        if error.status == 403 and error.reference == "s3-access-denied":
             what = "send: the keys may not look for the bucket; whether they may write, the upload will show"
             return [ProbeWarning(what)]
         return [error]

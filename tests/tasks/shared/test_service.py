@@ -62,8 +62,9 @@ EVERY_SERVICE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["extractor", *EVERY_SERVICE])
-def test_a_401_before_a_job_exists_is_a_finding_for_every_service(name: str) -> None:
+# a FHIR server that takes data may hide its metadata
+@pytest.mark.parametrize("name", ["extractor", "pseudonymizer", "flattening", "validation", "s3_upload"])
+def test_a_401_before_a_job_exists_is_a_finding(name: str) -> None:
     step, settings = (EVERY_SERVICE | {"extractor": ("extractor", {"base_url": "{url}"})})[name]
     with loopback(lambda _: Reply(401)) as server:
         config = job.configuration({step: json.loads(json.dumps(settings).replace("{url}", server.url))})
