@@ -124,7 +124,7 @@ def run(
     ):
 
         def one(path: Path, _: Stop) -> None:
-            entry, progress = compared.entry(path), _Progress(context.meter)
+            entry, progress = compared.entry(path), _SentBytes(context.meter)
             there = uploads.upload(path, keys[path], entry.size, entry.sha256, [progress])
             # The transfer manager tells of a quarter of a MiB at once, and not of the rest.
             context.meter.add(files=1, bytes=entry.size - progress.sent, earlier=there)
@@ -223,7 +223,7 @@ class Uploads:
         )
 
 
-class _Progress(BaseSubscriber):  # type: ignore[misc]
+class _SentBytes(BaseSubscriber):  # type: ignore[misc]
     """Tells the meter of the bytes of a file that have left."""
 
     def __init__(self, meter: Meter) -> None:

@@ -125,7 +125,7 @@ def _write(files: Mapping[str, Path], file: BinaryIO, packed: Callable[[int], No
     members: list[Member] = []
     with zipfile.ZipFile(file, "w") as zipped:
         for name, path in files.items():
-            digest, lines, size = hashlib.sha256(), _Lines(), 0
+            digest, lines, size = hashlib.sha256(), _FilledLines(), 0
             with zipped.open(_info(name), "w", force_zip64=True) as inside:
                 for piece in _pieces(path):
                     digest.update(piece)
@@ -147,7 +147,7 @@ def _pieces(path: Path) -> Iterator[memoryview]:
             yield view[:count]
 
 
-class _Lines:
+class _FilledLines:
     """Counts lines that are not blank, in pieces of any size."""
 
     def __init__(self) -> None:
