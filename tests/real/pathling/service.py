@@ -1,6 +1,6 @@
 """Pathling behind an operation ``$run``, as fhir-flattener deploys it (document 3 §5).
 
-Run by an interpreter of its own, which ``tests/real/get.py pathling`` makes, in a directory that it may write to. It
+Run by an interpreter of its own, which ``tests/real/services.py`` makes, in a directory that it may write to. It
 picks a free port of loopback and prints one line "listening PORT"; it ends when its standard input does.
 
 Like the deployed one: every failure is a 500 with an exception in it, also a path that is not there; ``Accept`` must be
