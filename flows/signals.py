@@ -54,10 +54,6 @@ class Signals:
         self._give_up: Callable[[str], None] | None = None
         self._pipe: tuple[int, int] | None = None
 
-    def __reduce__(self) -> str:
-        """Pickle as a reference: a served flow sent to its process gets that process's own object."""
-        return "signals"
-
     def fix_exit_code(self, code: int) -> None:
         """Keep the exit code from now on: a signal while the interpreter ends must not change it.
 

@@ -24,8 +24,8 @@ from tasks.shared.errors import TerminalError
 VERSIONS: Final = ">=3.8.8,<3.9"
 """The versions of Prefect for which the rows were written and tested."""
 
-Process = Literal["run", "loops", "worker", "server"]
-"""The processes that rely on a row: all, those that run a job, worker and ``serve``, worker alone, server."""
+Process = Literal["run", "worker", "server"]
+"""The processes that rely on a row: those that run a job, a worker, a server."""
 
 
 class UnfitPrefectError(TerminalError):
@@ -89,14 +89,10 @@ ROWS: Final = (
     Row("run", "prefect.input.run_input", "keyset_from_paused_state", "finds the answers to a wait's form", "state"),
     Row("run", "prefect._internal.control_listener", "get_intent", "tells a cancel from a stop", ""),
     Row("run", "prefect.events.worker", "EventsWorker.drain_all", "sends the last events", "timeout at_exit"),
-    # --- a worker, and serve ------------------------------------------------------------------------------------
+    # --- a worker -----------------------------------------------------------------------------------------------
     Row(
-        "loops", "prefect._internal.observers", "critical_service_loop",
+        "worker", "prefect._internal.observers", "critical_service_loop",
         "looks for cancels, however long the API is away", _LOOP, "flows.engine.pool_worker:loop",
-    ),
-    Row(
-        "loops", "prefect.runner._scheduled_run_poller", "critical_service_loop",
-        "looks for runs of serve, however long the API is away", _LOOP, "flows.engine.pool_worker:loop",
     ),
     Row("worker", "prefect.workers.base", "BaseWorker.get_and_submit_flow_runs", "Worker overrides it", "self"),
     Row("worker", "prefect.workers.base", "BaseWorker._sync_and_initialize", "Worker overrides it", "self"),

@@ -160,8 +160,8 @@ def main() -> None:
     """Run Prefect's command line for a process worker in this process, if the private parts of Prefect fit."""
     end_with_supervisor()
     try:
-        patches.require("run", "loops", "worker")  # includes the needs of its runs
-        patches.apply("loops", "worker")
+        patches.require("run", "worker")  # includes the needs of its runs
+        patches.apply("worker")
     except TerminalError as unfit:
         sys.stderr.write(unfit.render() + "\n")
         sys.exit(unfit.exit_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import cloudpickle
 import pytest
 
 from tests.peers.project import allowed
@@ -115,11 +113,3 @@ def test_a_signal_while_the_interpreter_ends_changes_no_exit_code(number: signal
         child.send_signal(number)
         _, err = child.communicate(timeout=10)
         assert (child.returncode, err) == (3, "")
-
-
-def test_a_served_flow_is_sent_to_its_process_and_finds_the_signals_of_that_one() -> None:
-    from flows.pipeline import pipeline
-    from flows.signals import signals
-
-    assert pickle.loads(cloudpickle.dumps(signals)) is signals
-    assert cloudpickle.dumps(pipeline)

@@ -28,7 +28,6 @@ from prefect.client.schemas.objects import FlowRun, StateDetails
 from prefect.flow_engine import FlowRunEngine
 from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.results import ResultStore
-from prefect.runner._scheduled_run_poller import ScheduledRunPoller
 from prefect.settings import PREFECT_WORKER_ENABLE_CANCELLATION, temporary_settings
 from prefect.states import Running
 from prefect.workers.base import BaseWorker
@@ -39,7 +38,7 @@ from flows.engine.patches import ROWS, Row, UnfitPrefectError
 from flows.engine.pool_worker import Worker
 from tests.conftest import ROOT
 
-EVERY: tuple[patches.Process, ...] = ("run", "loops", "worker", "server")
+EVERY: tuple[patches.Process, ...] = ("run", "worker", "server")
 REPLACED = [row for row in ROWS if row.ours is not None]
 OVERRIDDEN = [row for row in ROWS if "overrides it" in row.why]
 
@@ -125,12 +124,6 @@ def the_websocket_of_cancels_fails(_: Path, __: pytest.MonkeyPatch) -> None:
         await observer._polling_task
 
     asyncio.run(fails())
-
-
-def serve_looks_for_runs(_: Path, __: pytest.MonkeyPatch) -> None:
-    poller = ScheduledRunPoller.__new__(ScheduledRunPoller)
-    poller._storage_objs, poller._query_seconds = [], 0.01
-    asyncio.run(poller.run())
 
 
 def worker() -> Worker:
@@ -221,7 +214,6 @@ PROOFS: dict[str, Proof | str] = {
     "prefect.filesystems.LocalFileSystem.read_path": a_result_is_kept_and_read,
     "prefect.filesystems.LocalFileSystem.write_path": a_result_is_kept_and_read,
     "prefect._internal.observers.critical_service_loop": the_websocket_of_cancels_fails,
-    "prefect.runner._scheduled_run_poller.critical_service_loop": serve_looks_for_runs,
     "prefect.workers.base.BaseWorker.get_and_submit_flow_runs": a_worker_starts,
     "prefect.workers.base.BaseWorker._sync_and_initialize": a_worker_starts,
     "prefect.workers.process.ProcessWorker._submit_scheduled_flow_runs": a_worker_finds_runs,
@@ -302,7 +294,7 @@ def test_a_row_that_does_not_fit_is_named_with_the_version(
     row = replace(fits, **changed)  # type: ignore[arg-type]
     monkeypatch.setattr(patches, "ROWS", (row, fits, row))
     with pytest.raises(UnfitPrefectError) as refused:
-        patches.apply("loops")
+        patches.apply("worker")
     assert refused.value.reference == "prefect-unfit"
     assert f"Prefect {version('prefect')}: 2 private parts of it have changed" in refused.value.message
     assert (refused.value.context or "").count(f"{row}: {why}") == 2
@@ -385,7 +377,7 @@ def newer(tmp_path: Path) -> Callable[[str], tuple[int, str]]:
         (RUN, [SLOT]),
         ("del collections.KNOWN_VIEWS\nfrom deployments.server import main; sys.exit(main([]))",
          ["prefect.server.api.collections.KNOWN_VIEWS: it no longer exists"]),
-        ("import flows.run; sys.exit(flows.run.run(['version']))", []),
+        ("import flows.run; sys.exit(flows.run.run(['--version']))", []),
     ],
     ids=["worker", "run", "server", "version"],
 )  # fmt: skip
