@@ -21,8 +21,6 @@ _written = 0
 """How many times something was printed."""
 _drawn = False
 """Whether the last line of the terminal is one that changes in place (``draw``)."""
-_quiet = False
-"""Whether a person wants nothing but answers, warnings and errors (``-q``)."""
 
 
 class Rendered(Protocol):
@@ -50,23 +48,6 @@ def print_line(text: str, *, err: bool = False) -> None:
     write(text + "\n", err=err)
 
 
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Leave out progress and success messages."""
-    global _quiet
-    _quiet = True
-    try:
-        yield
-    finally:
-        _quiet = False
-
-
-def print_unless_quiet(text: str, *, aside: bool = False) -> None:
-    """Print what was done, on stderr if ``aside`` because stdout holds JSON. Nothing with ``-q``."""
-    if not _quiet:
-        print_line(text, err=aside)
-
-
 def print_without_waiting(text: str) -> None:
     """Print ``text`` on stderr without waiting for a paused terminal (Ctrl-S): the process is about to end."""
     saying = threading.Thread(target=print_line, args=(text,), kwargs={"err": True}, name="words", daemon=True)
@@ -82,8 +63,6 @@ def print_json(document: Any) -> None:
 def draw(line: str) -> None:
     """Show ``line`` on the terminal at stderr in place of the last one; any other output removes it."""
     global _drawn
-    if _quiet:
-        return
     with _lock:
         _put(_WIPE + line, err=True)
         _drawn = True
@@ -147,7 +126,7 @@ def patience(text: str, *, after: float = AFTER, first: bool = False) -> Iterato
 
     def due() -> None:
         if not first or _written == before:
-            print_unless_quiet(text, aside=True)
+            print_line(text, err=True)
 
     timer = threading.Timer(after, due)
     timer.daemon = True

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from flows.output import hushed, patience, prepare_streams, print_line, print_without_waiting
+from flows.output import patience, prepare_streams, print_line, print_without_waiting
 from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, ignore, signals
 
@@ -30,49 +30,11 @@ COMMANDS = {
     "demo": "flows.commands.local:demo",
     "sandbox": "flows.commands.local:sandbox",
     "completion": "flows.commands.complete:command",
-    "version": "flows.run:version",
 }
 
 
 AWAY = 3
 """The exit code of what failed for now, an API that is away for too long among it."""
-
-
-FIRST = (
-    ("a whole pipeline on this machine, on made-up data", ("demo",)),
-    ("write your own configuration: asks, then writes sluice.yaml", ("config", "init")),
-    ("find all errors in it", ("config", "check", "sluice.yaml")),
-    ("check everything a job would use, without starting it", ("pipeline", "plan", "sluice.yaml")),
-    ("a job", ("pipeline", "start", "sluice.yaml")),
-    ("show the state of the last job", ("pipeline", "status", "sluice.yaml", "latest")),
-    ("all commands", ("--help",)),
-)
-"""What a person may want first, and the command for it."""
-
-
-def begin() -> None:
-    """Print a few commands in the order in which a new user needs them."""
-    lines = [(command(*words), what) for what, words in FIRST]
-    width = max(len(line) for line, _ in lines)
-    shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
-    print_line(
-        f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}"
-    )
-
-
-@click.command("version")
-def version() -> int:
-    """Print the versions of Sluice, Python and Prefect."""
-    print_versions()
-    return 0
-
-
-def print_versions() -> None:
-    """Print one line with the versions."""
-    import platform
-    from importlib.metadata import version as version_of
-
-    print_line(f"sluice {version_of('sluice')} (Python {platform.python_version()}, Prefect {version_of('prefect')})")
 
 
 class LazyGroup(click.Group):
@@ -90,33 +52,13 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command like click, with the nearest command as a hint."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            known = self._by_last_word(ctx)
-            near = difflib.get_close_matches(args[0], known, n=1)
-            meant = f" Did you mean {' or '.join(map(repr, known[near[0]]))}?" if near else ""
-            raise click.UsageError(error.message + meant, ctx) from None
-
-    def _by_last_word(self, ctx: click.Context) -> dict[str, list[str]]:
-        """Return every full command by the words a person may have typed for it."""
-        known = {name: [name] for name in COMMANDS}
-        for name in COMMANDS:
-            found = self.get_command(ctx, name)
-            for last in found.list_commands(ctx) if isinstance(found, click.Group) else ():
-                known.setdefault(last, []).append(f"{name} {last}")
-        return known
-
 
 def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        print_versions()
+        import platform
+        from importlib.metadata import version
+
+        print_line(f"sluice {version('sluice')} (Python {platform.python_version()}, Prefect {version('prefect')})")
         context.exit()
 
 
@@ -128,21 +70,18 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only results, warnings, errors and waits.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
 )
 @click.pass_context
-def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
+def cli(context: click.Context, verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
-    if quiet:
-        context.with_resource(hushed())
     if verbose:
         from tasks.shared.http import wire_log
 
         wire_log.listen(partial(print_line, err=True))
     if context.invoked_subcommand is None:
-        begin()
+        print_line(context.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -184,21 +123,13 @@ def run(argv: Sequence[str]) -> int:
     except click.ClickException as error:
         print_line(f"error[usage]: {error.format_message()}", err=True)
         context = getattr(error, "ctx", None)
-        if isinstance(error, click.NoSuchOption) and error.option_name in _first():
-            rest = [word for word in argv if word != error.option_name]
-            print_line(f"hint: it goes before the command: {command(error.option_name, *rest)}", err=True)
-        elif context is not None:
+        if context is not None:
             print_line(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
         return 2
     except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
         if signals.seen is not None:
             return exit_code_of(signals.seen)
         return print_error(error)
-
-
-def _first() -> list[str]:
-    """Return the options that every command accepts before its name."""
-    return [name for option in cli.params if not option.is_eager for name in option.opts]
 
 
 def print_error(error: Exception) -> int:

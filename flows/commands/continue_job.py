@@ -36,7 +36,7 @@ from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact, step_to_repeat
 from flows.job.writer import RecordWriter
 from flows.jobs_dir import load
-from flows.output import on_terminal, one_line, print_findings, print_json, print_line, print_unless_quiet
+from flows.output import on_terminal, one_line, print_findings, print_json, print_line
 from flows.reports.status import status_of
 from flows.shell import about
 from tasks.shared.errors import InputError, SluiceError
@@ -67,7 +67,7 @@ def go_on(
     """
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
-            print_unless_quiet(f"job {record.id}", aside=asked.as_json)  # before anything is decided
+            print_line(f"job {record.id}", err=asked.as_json)  # before anything is decided
         place = JobDirectory.of(session.jobs_dir, record.id).path
         again = why_again(place, record, inputs.load().config) if decision is None and question is None else None
         if record.done and decision != "reject" and again is None:
@@ -128,7 +128,7 @@ def report_again(asked: ContinueRequest) -> None:
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
     """Print that workers run the job of a deployment; return the exit code."""
     session.api.set_state(record.id, "SCHEDULED", name="Continuing")
-    print_unless_quiet(f"job {record.id}: a worker of its deployment continues it", aside=as_json)
+    print_line(f"job {record.id}: a worker of its deployment continues it", err=as_json)
     if as_json:
         print_json(status_of(session.job(record.id)))
     return 0

@@ -32,21 +32,6 @@ class Age(click.ParamType[timedelta]):
             return self.fail(f"{value!r}: {error}", param, ctx)
 
 
-class Since(click.ParamType[datetime]):
-    """A moment: an age, or a date or time in ISO 8601, in this machine's time zone if it has none."""
-
-    name = "age"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the moment, or fail with a usage error."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return datetime.fromisoformat(str(value)).astimezone()
-        except (ValueError, OverflowError):
-            return datetime.now(UTC) - Age().convert(value, param, ctx)
-
-
 @click.group("job")
 def group() -> None:
     """List jobs, show release reports, delete."""
@@ -60,13 +45,13 @@ def group() -> None:
 )
 @click.option(
     "--since",
-    type=Since(),
+    type=Age(),
     metavar="AGE",
-    help="Only jobs requested since then: an age such as 12h or P7D, or a date such as 2026-03-01.",
+    help="Only jobs requested since then, such as 12h or 7d.",
 )
 @set_option
 def list_(
-    config: str, as_json: bool, states: tuple[str, ...], since: datetime | None, overrides: tuple[str, ...]
+    config: str, as_json: bool, states: tuple[str, ...], since: timedelta | None, overrides: tuple[str, ...]
 ) -> int:
     """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
     from flows.gate.decisions import as_decided
@@ -76,18 +61,19 @@ def list_(
     from flows.reports.status import row_of, table
 
     loaded = load(config, overrides)
+    after = None if since is None else datetime.now(UTC) - since
     records = []
     if has_any_job(loaded):
         with opened(loaded) as session:
             notice(session.api)
-            found = (as_decided(session, record) for record in session.jobs(since))
+            found = (as_decided(session, record) for record in session.jobs(after))
             records = [record for record in found if not states or record.state.value in states]
     if as_json:
         print_json([row_of(record) for record in records])
     elif records:
         print_line(table(records))
     else:
-        print_line("no such jobs" if states or since else "no jobs")
+        print_line("no such jobs" if states or after else "no jobs")
     return 0
 
 

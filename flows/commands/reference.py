@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 
 This page lists the arguments, options and exit codes of all commands.
 
-`sluice` and `python -m flows.run` are the same program. Without a command it prints the first steps; `--version` prints
+`sluice` and `python -m flows.run` are the same program. `--version` prints
 its version and `--help`, after every command, its help. Errors go to stderr as `error[reference]: message`, the place,
 and a hint; [troubleshooting](troubleshooting.md) explains every reference.
 
@@ -28,10 +28,6 @@ or the reference of its error, the sizes of the bodies and the time, for example
 `POST http://fhir:8080/fhir: 200, 81.2 kB sent, 4.1 kB back, 35 ms`. It never logs bodies, headers, passwords, values of
 query parameters, or ids in paths (`http://fhir:8080/fhir/Patient/…?_count=…`). Requests of Prefect's own engine and
 updates of the progress are left out.
-
-`-q` (`--quiet`), before any command, is for `cron`: a run prints only warnings, errors, the stops of a release report
-and waits, and not even the job's id. Requested output (`pipeline status`, a list, `--json`) and the exit code stay the
-same.
 
 ## Exit codes
 

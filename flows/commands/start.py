@@ -21,7 +21,7 @@ from flows.job.running.lock import JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
-from flows.output import patience, print_findings, print_json, print_line, print_unless_quiet
+from flows.output import patience, print_findings, print_json, print_line
 from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
@@ -101,7 +101,7 @@ def start(inputs: JobInputs, wrong: Sequence[InputError] = (), *, progress: bool
         directory.create()
         with JobLock(directory.path):
             set_labels(session.api, job_id, {"job.directory": str(directory.path)})
-            print_unless_quiet(f"job {job_id}", aside=as_json)
+            print_line(f"job {job_id}", err=as_json)
             return run_here(session, job_id, progress=progress, as_json=as_json)
 
 
@@ -109,7 +109,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
     """Start the job through a deployment of the flow, and print its id."""
     with opened(loaded) as session:
         job_id = run_deployment(session.api, choose_deployment(session.api), inputs.parameters())
-        print_unless_quiet(f"job {job_id}", aside=as_json)
+        print_line(f"job {job_id}", err=as_json)
         if as_json:
             print_json(status_of(session.job(job_id)))
     return 0
@@ -190,7 +190,7 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
     error = record.error
     match record.state:
         case JobState.COMPLETED:
-            print_unless_quiet(f"job {job_id} is complete; its files are in {record.directory}", aside=as_json)
+            print_line(f"job {job_id} is complete; its files are in {record.directory}", err=as_json)
             return 0
         case JobState.WAITING:
             print_line(continue_hint(record), err=as_json)

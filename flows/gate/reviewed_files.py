@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.gate import rules
 from flows.job.record import JobRecord
-from flows.output import one_line, print_unless_quiet
+from flows.output import one_line, print_line
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files, stored_bytes
@@ -170,7 +170,7 @@ def digest_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str,
 
 def _found_now(reviewed: ReviewedFiles, record: JobRecord) -> Inventory:
     if (size := reviewed.bytes) > _WORTH_A_WORD:
-        print_unless_quiet(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
+        print_line(f"reading the files that the decision is for, {human_bytes(size)} at most", err=True)
     before = reviewed.seen_files(record.seen.get(reviewed.position, ""))
     return reviewed.list_files(before.hash_of if before is not None else None, Stop())
 

@@ -24,7 +24,7 @@ from flows.job.running.state import JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
 from flows.jobs_dir import load
-from flows.output import print_json, print_line, print_unless_quiet
+from flows.output import print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import StorageError
 from tasks.shared.stop import SharedStop, Stop
@@ -76,7 +76,6 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     something could not be removed; the next call tries again.
     """
     loaded = load(config, overrides)
-    tell = print_line if dry_run else print_unless_quiet
     gone: list[dict[str, object]] = []
     problems: list[StorageError] = []
     if has_any_job(loaded):
@@ -94,7 +93,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
                 record, size = found
                 gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
                 if not as_json:
-                    tell(f"job {record.id}  {record.state}  {human_bytes(size)}")
+                    print_line(f"job {record.id}  {record.state}  {human_bytes(size)}")
                 shown.gone(len(gone))
 
             if dry_run:
@@ -107,7 +106,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     if as_json:
         print_json(gone)
     else:
-        tell(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
+        print_line(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if problems else 0
 
 
@@ -151,7 +150,7 @@ class _PruneProgress:
         """Report that ``count`` jobs are removed."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SAY_EVERY
-            print_unless_quiet(f"{count} of {self._total} jobs", aside=True)
+            print_line(f"{count} of {self._total} jobs", err=True)
 
 
 def _remove_all(

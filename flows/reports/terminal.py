@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.gate.reviewed_files import where_to_look
 from flows.job.watch import describe
-from flows.output import draw, patience, print_line, print_unless_quiet, print_without_waiting, wipe
+from flows.output import draw, patience, print_line, print_without_waiting, wipe
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
 
@@ -112,7 +112,7 @@ class Terminal(Presenter):
             draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
         elif self._lines and (time.monotonic() >= self._next_line or self._news(snapshot)):
             self._next_line = time.monotonic() + LINE_EVERY
-            print_unless_quiet(f"{name}: {describe(snapshot)}", aside=True)
+            print_line(f"{name}: {describe(snapshot)}", err=True)
 
     def _news(self, snapshot: Snapshot) -> bool:
         """Return whether to print a failed request at once; at most once a minute."""
@@ -125,7 +125,7 @@ class Terminal(Presenter):
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
-        print_unless_quiet(f"{step.position} {step.name}: {state}: {step.summary()}", aside=self._to_stderr)
+        print_line(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
             for warning in step.warnings:
                 if warning not in self._said and warning not in self._told:
@@ -134,7 +134,7 @@ class Terminal(Presenter):
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """Print the result of the release report, the stops once, and its path."""
         if shown.on_demand:
-            print_unless_quiet(f"release report: {ON_DEMAND}", aside=self._to_stderr)
+            print_line(f"release report: {ON_DEMAND}", err=self._to_stderr)
             return
         if shown.missing is not None:
             print_line(f"release report: missing: {shown.missing}", err=True)
@@ -142,10 +142,7 @@ class Terminal(Presenter):
         said = shown.lines[:1] + (shown.lines[2 : 2 + len(shown.stops)] if shown.stops != self._stops else ())
         self._stops = shown.stops
         text = "\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"])
-        if shown.stops:
-            print_line(text, err=self._to_stderr)
-        else:
-            print_unless_quiet(text, aside=self._to_stderr)
+        print_line(text, err=self._to_stderr)
 
     def waits(self, waiting: Waiting) -> None:
         """Print that and where the job waits."""

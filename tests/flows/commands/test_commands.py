@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -31,7 +30,7 @@ def test_help_names_every_command(tmp_path):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "command", [["--help"], ["config", "check", "c.yaml"], ["config", "show", "c.yaml"], ["version"]]
+    "command", [["--help"], ["config", "check", "c.yaml"], ["config", "show", "c.yaml"], ["--version"]]
 )
 def test_help_and_config_commands_import_no_prefect(tmp_path, command):
     (tmp_path / "c.yaml").write_text(CONFIG)
@@ -77,28 +76,9 @@ def test_usage_errors_are_exit_code_2_in_the_one_form(tmp_path, arguments):
     assert "hint: " in ran.stderr
 
 
-def test_a_mistyped_command_gets_the_nearest_one(tmp_path):
-    assert "'pipeline'" in run("pipelin", cwd=tmp_path).stderr
-
-
-@pytest.mark.parametrize(("typed", "meant"), [
-    ("status", "'pipeline status' or 'server status'"), ("lst", "'job list' or 'extraction list'"), ("demoo", "'demo'"),
-])  # fmt: skip
-def test_a_command_without_its_group_is_named_in_full(capsys, typed, meant):
-    assert main([typed, "latest"]) == 2
-    assert f"Did you mean {meant}?" in capsys.readouterr().err
-
-
-def test_an_option_of_every_command_behind_one_is_shown_where_it_stands(capsys):
-    assert main(["pipeline", "start", "-q", "a c.yaml"]) == 2
-    assert capsys.readouterr().err.endswith(" -m flows.run -q pipeline start 'a c.yaml'\n")
-
-
-def test_alone_it_shows_where_to_begin_and_its_version_is_an_option_too(tmp_path):
+def test_alone_it_prints_its_help_and_its_version_is_an_option(tmp_path):
     alone = run(cwd=tmp_path)
-    assert alone.returncode == 0
-    assert f"{sys.executable} -m flows.run demo " in alone.stdout
-    assert "config init" in alone.stdout
+    assert (alone.returncode, alone.stdout) == (0, run("--help", cwd=tmp_path).stdout)
     assert run("--version", cwd=tmp_path).stdout.startswith("sluice 0.")
 
 
@@ -112,16 +92,11 @@ def test_a_mistyped_subcommand_or_option_gets_the_nearest_one_and_a_hint_that_ru
     assert f"hint: {sys.executable} -m flows.run {words[0]} " in err
 
 
-def test_since_is_an_age_or_a_date(capsys):
-    from flows.commands.job import STATES, Since
+def test_the_states_to_choose_from_are_those_of_jobs_and_an_age_has_a_unit(capsys):
+    from flows.commands.job import STATES
     from flows.job.running.state import JobState
 
     assert tuple(JobState) == STATES
-    moment = Since().convert("2026-03-01T12:00+02:00", None, None)
-    assert moment == datetime(2026, 3, 1, 10, tzinfo=UTC)
-    assert Since().convert("2026-03-01", None, None) == datetime(2026, 3, 1).astimezone()
-    ago = datetime.now(UTC) - Since().convert("1h30m", None, None)
-    assert abs(ago - timedelta(minutes=90)) < timedelta(seconds=10)
     assert main(["job", "list", "c.yaml", "--since", "5"]) == 2
     assert "without a unit" in capsys.readouterr().err
 

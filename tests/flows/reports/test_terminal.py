@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
-from flows.output import hushed, patience, print_line, print_unless_quiet
+from flows.output import patience, print_line
 from flows.reports.terminal import Terminal, bar
 from tasks.shared.errors import NetworkError
 from tasks.shared.meter import Meter
-from tasks.shared.report import Shown, StepReport, Waiting
+from tasks.shared.report import StepReport
 
 
 @pytest.mark.parametrize("progress", [True, False])
@@ -40,29 +39,6 @@ def test_a_warning_is_printed_once_at_the_start_during_or_at_the_end_of_a_step(
     warnings = ("bare-choice: at the start", "while it runs", "at its end")
     terminal.step_finished(StepReport(position=5, name="flattening", warnings=warnings), again=False)
     assert capsys.readouterr().err == "warning: flattening: while it runs\nwarning: flattening: at its end\n"
-
-
-def test_who_wants_it_quiet_is_told_what_is_wrong_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    meter, terminal = Meter(clock=lambda: 0.0), Terminal()
-    meter.retry("send", NetworkError("x", "x"), attempt=1, attempts=5, seconds=8.0)
-    fine = Shown(lines=("Look first, then decide.", "12 patients"))
-    stopped = Shown(lines=("Do not release.", "12 patients", "  STOP: names"), stops=("  STOP: names",))
-    waiting = Waiting(position=3, step="look", directory="c", looked_at="l", since="s")
-    with hushed(), patience("soon", after=0):
-        time.sleep(0.02)
-        terminal.step_started(2, "send")
-        terminal.progress("send", meter.snapshot())
-        terminal.step_finished(StepReport(position=2, name="send", warnings=("slow",)), again=False)
-        terminal.reported(fine, Path("j"))
-        terminal.reported(stopped, Path("j"))
-        terminal.waits(waiting)
-    out, err = capsys.readouterr()
-    assert err == "warning: send: slow\n"
-    assert out.startswith(
-        "release report: Do not release.\n  STOP: names\n  j\n3 look: waiting for approval\n  look at l"
-    )
-    print_unless_quiet("send: complete")
-    assert capsys.readouterr().out == "send: complete\n"
 
 
 def test_a_narrow_terminal_has_the_words_rather_than_the_bar() -> None:
