@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox import data as demo
 from tasks.flattening.flattening import FlatteningBounds, flatten
-from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn, views
+from tasks.flattening.views import RESOURCE_TYPE, GroupView, ViewColumn
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.report import StepReport
@@ -19,7 +18,6 @@ from tests.peers.data import PROFILE, of_patient, provenance, resource
 from tests.peers.data import identified as bundle
 from tests.peers.server import Reply, ScriptedService, SeenRequest
 from tests.peers.services import as_row, select_rows, view_run
-from tests.tasks.flattening import lookups
 
 
 @dataclass(frozen=True)
@@ -168,33 +166,3 @@ def patient_line(number: int, observations: int = 3, size: int = 0, conditions: 
     groups = [("g-pat", [patient]), ("g-cond", diagnoses), ("g-obs", values)]
     named = [provenance(group, *members) for group, members in groups if members]
     return bundle(f"b{number}", patient, *diagnoses, *values, *named)
-
-
-def demo_job(directory: Path) -> tuple[FlatteningJob, dict[str, list[dict[str, Any]]]]:
-    """A job with the data of the demo and a group for its Patients, Conditions and Observations; and all resources by
-    type, as they are written: numbers with a point are texts."""
-    coding = {"forEach": "code.coding", "column": lookups.column("system", "code", "display")["column"]}
-    quantity = {"column": [{"name": "value", "path": "value.ofType(Quantity).value"}]}
-    patients = lookups.element(lookups.column("gender", "birthDate"))
-    lookup = lookups.lookup_of(
-        directory,
-        lookups.table({"Patient.gender": patients}, url=PROFILE + "pat", kind="Patient"),
-        lookups.table({"Condition.code": lookups.element(coding)}, url=PROFILE + "cond"),
-        lookups.table({"Observation.value": lookups.element(quantity)}, url=PROFILE + "obs", kind="Observation"),
-    )
-    made = FlatteningJob(directory / "job")
-    made.crtdl = lookups.crtdl(
-        lookups.group("Patient.gender", reference=PROFILE + "pat", name="pat", key="1"),
-        lookups.group("Condition.code", reference=PROFILE + "cond", name="cond", key="2"),
-        lookups.group("Observation.value", reference=PROFILE + "obs", name="obs", key="3"),
-    )
-    made.views, warnings = views(made.crtdl, lookup)
-    assert warnings == ()
-    of_type: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(Path(demo.__file__).parent.glob("*.ndjson")):
-        made.put(path.name, path.read_bytes())
-        for line in path.read_text(encoding="utf-8").splitlines():
-            one = json.loads(line, parse_float=str)
-            for each in [entry["resource"] for entry in one.get("entry", ())] or [one]:
-                of_type.setdefault(each["resourceType"], []).append(each)
-    return made, of_type

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from tasks.flattening.flattening import FlatteningBounds, run
-from tasks.flattening.views import GroupView
 from tasks.shared.errors import DataError, InputError
 from tests.peers.data import identified as bundle
 from tests.peers.data import of_patient, provenance, resource
-from tests.peers.flattening import CONDITIONS, OBSERVATIONS, PATIENTS, FakeFlattening, FlatteningJob, patient_line, view
+from tests.peers.flattening import FakeFlattening, FlatteningJob, patient_line, view
 from tests.peers.job import context
 
 
@@ -169,20 +168,6 @@ def test_files_are_private_and_the_view_definitions_are_kept(job: FlatteningJob,
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-@pytest.mark.parametrize("form", ["Größe (5-6)", "検査 値", "a/b\\c:d*?", ".hidden", "  ", "x" * 300, "हिन्दी"])
-def test_names_of_files_are_safe(tmp_path: Path, service: FakeFlattening, form: str) -> None:
-    one = view("g-pat", "Patient", {"id": "id"}, name=form)
-    job = FlatteningJob(tmp_path, [one])
-    job.write("a.ndjson", bundle("b", resource("Patient", "p"), provenance("g-pat", "Patient/p")))
-    result = job.run(service.url)
-    (name,) = job.tables()
-    assert not set(name) & set('/\\:*?"<>|')
-    assert not name.startswith(".")
-    assert name == result.details["groups"][0]["file"]
-    if form in ("Größe (5-6)", "検査 値", "हिन्दी"):
-        assert name == f"{form}.csv"
-
-
 def test_names_that_differ_in_case_only_do_not_overwrite_each_other(tmp_path: Path, service: FakeFlattening) -> None:
     names = ["Labor", "labor", "LABOR", "labor-2", "a/b", "a_b"]
     views = [view(f"g{n}", "Patient", {"id": "id"}, name=name) for n, name in enumerate(names)]
@@ -227,30 +212,6 @@ def test_keys_without_a_column_are_ignored_with_a_warning_and_views_set_the_orde
         f"group {group}: the service answered with columns that the view does not have (1 of 1 answers)"
         for group in ("Patient", "Diagnosen", "Labor")
     )
-
-
-def test_answers_with_keys_that_are_no_column_are_counted(job: FlatteningJob, service: FakeFlattening) -> None:
-    plain = service.rows
-    service.rows = lambda view, resource: [
-        row[:-1] + b',"more":1}' if b'"p1-o' in resource else row for row in plain(view, resource)
-    ]
-    job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
-    result = job.run(service.url, batch_size_mb=3, bounds=FlatteningBounds(mebibyte=1000))
-    (warning,) = result.warnings
-    answers = sum(b'"p1-o' in b"".join(request.resources) for request in service.requests)
-    batches = sum(request.type == "Observation" for request in service.requests)
-    assert 0 < answers < batches
-    assert warning.endswith(f"columns that the view does not have ({answers} of {batches} answers)")
-
-
-def test_compressed_input_is_read_too(job: FlatteningJob, service: FakeFlattening) -> None:
-    import zstandard
-
-    line = json.dumps(patient_line(1)).encode() + b"\n"
-    (job.input / "a.ndjson.zst").write_bytes(zstandard.compress(line))
-    result = job.run(service.url)
-    assert (result.lines_in, result.bytes_in) == (1, (job.input / "a.ndjson.zst").stat().st_size)
-    assert cells(job.tables()["Patient.csv"])[0]["id"] == "p1"
 
 
 def test_a_line_too_long_to_hold_gives_the_same_tables(tmp_path: Path, service: FakeFlattening) -> None:
@@ -307,13 +268,3 @@ def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeFlatt
     result = run(context(tmp_path / "job", "flattening", {"services": config}, **more))
     assert (tmp_path / "job" / "csv" / "g-pat.csv").read_bytes() == b"id,gender\np,other\n"
     assert result.details["rows"] == 1
-
-
-def test_views_of_several_profiles_of_one_type_each_get_their_own(tmp_path: Path, service: FakeFlattening) -> None:
-    views: list[GroupView] = [PATIENTS, CONDITIONS, OBSERVATIONS, view("g-2", "Observation", {"id": "id"}, name="Zwei")]
-    job = FlatteningJob(tmp_path, views)
-    one, two, both = (of_patient("Observation", name, "p") for name in ("one", "two", "both"))
-    job.write("a.ndjson", bundle("b", one, two, both, provenance("g-obs", one, both), provenance("g-2", two, both)))
-    job.run(service.url)
-    assert [row["id"] for row in cells(job.tables()["Labor.csv"])] == ["one", "both"]
-    assert [row["id"] for row in cells(job.tables()["Zwei.csv"])] == ["two", "both"]

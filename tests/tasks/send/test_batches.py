@@ -53,32 +53,8 @@ def body(resources: Sequence[Resource]) -> int:
     return ENVELOPE + sum(TRANSACTIONS.sizes(resources))
 
 
-def test_small_lines_share_a_transaction() -> None:
-    assert [ordinals(batch) for batch in packed(units(1, 1, 1, 1, 1), 3)] == [[0, 1, 2], [3, 4]]
-
-
-def test_a_line_that_fits_into_one_transaction_is_not_divided() -> None:
-    assert [len(ordinals(batch)) for batch in packed(units(4, 4, 2, 5), 6)] == [4, 6, 5]
-
-
 def test_a_line_with_thousands_of_resources_is_divided_at_batch_size() -> None:
     assert [len(ordinals(batch)) for batch in packed(units(1, 2501, 1), 1000)] == [1, 1000, 1000, 502]
-
-
-def test_a_transaction_holds_at_most_the_bytes_allowed() -> None:
-    given_ones = [SendUnit([made(n, size=30)], frozenset()) for n in range(5)]
-    two = body(given_ones[0].resources) * 2 - ENVELOPE
-    assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two)] == [2, 2, 1]
-    assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two - 1)] == [1] * 5
-
-
-def test_a_single_larger_resource_travels_alone() -> None:
-    given_ones = [
-        SendUnit([made(0)], frozenset()),
-        SendUnit([made(1, size=500)], frozenset()),
-        SendUnit([made(2)], frozenset()),
-    ]
-    assert [ordinals(batch) for batch in packed(given_ones, 100, size=400)] == [[0], [1], [2]]
 
 
 def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
@@ -86,12 +62,6 @@ def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
     (batch,) = packed([unit], 10)
     assert ordinals(batch) == [1, 2]
     assert [resource.ordinal for resource in batch.collapsed] == [0]
-
-
-def test_a_parcel_has_the_lanes_of_all_its_lines() -> None:
-    first, second = packed(units(2, 1, 2), 3)
-    assert first.lanes == {"line 0", "line 1"}
-    assert second.lanes == {"line 2"}
 
 
 @pytest.mark.slow
@@ -190,11 +160,6 @@ def test_every_entry_is_put_type_id_with_a_full_url_of_its_own() -> None:
             },
         ],
     }
-
-
-def test_a_resource_travels_as_the_bytes_it_came_in() -> None:
-    raw = b'{ "v":[1.50, 1E2,-0.0 ,1e400], "t":"\\u00e4\xc3\xa4" }'
-    assert raw in SENT.body([put("Basic", "b", raw)])
 
 
 ids = st.from_regex("[A-Za-z0-9.-]{1,64}", fullmatch=True)

@@ -142,16 +142,6 @@ def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> Non
     assert any("resources without an id: " in warning for warning in result.warnings)
 
 
-def test_full_url_and_request_of_the_input_are_never_reused(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", bundle(observation("o1"), observation("o2")))
-    with serving() as server:
-        job.send(server.url)
-    for entry in server.bundles[0]["entry"]:
-        assert entry["request"] == {"method": "PUT", "url": f"Observation/{entry['resource']['id']}"}
-        assert entry["fullUrl"] == f"{server.url}/fhir/{entry['request']['url']}"
-    assert "old.example" not in json.dumps(server.bundles)
-
-
 def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(job: DirectLoadJob) -> None:
     job.write("a.ndjson", observation("o", v=1), observation("x"), observation("o", v=2))
     with serving() as server:
@@ -214,55 +204,8 @@ def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: DirectLoadJo
     assert json.loads(server.stored["Patient/p1"])["v"] == 2
 
 
-def test_a_bundle_without_its_patient_is_sent_in_sequence_with_patients_it_names(job: DirectLoadJob) -> None:
-    first = [bundle(resource("Patient", f"p{patient}"), of(patient, patient)) for patient in range(3)]
-    job.write("a.ndjson", *first, *[bundle(of(n % 3, n), observation(f"other-{n}")) for n in range(3, 60)])
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        whole = content["entry"][0]["resource"]["resourceType"] == "Patient"
-        time.sleep(0.05 if whole else 0.002)
-        return None
-
-    with serving(script) as server:
-        job.send(server.url, batch_size=2, max_concurrent_requests=4)
-    for patient in range(3):
-        own = [n for n, keys in enumerate(server.sent) if any(f"/p{patient}" in key for key in keys)]
-        spans = sorted(server.spans[n] for n in own)
-        assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), spans
-
-
-def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[observation(f"o{n:03}") for n in range(100)])
-    with serving() as server:
-        job.send(server.url, batch_size=10, max_concurrent_requests=4)
-    assert server.history == [f"Observation/o{n:03}" for n in range(100)]
-
-
 def of(patient: int, number: int, **more: Any) -> dict[str, Any]:
     return observation(f"p{patient}-o{number}", subject={"reference": f"Patient/p{patient}"}, **more)
-
-
-def test_lines_of_plain_resources_of_different_patients_are_under_way_together(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[of(patient, number) for patient in range(12) for number in range(10)])
-    together = threading.Barrier(3, timeout=60)
-
-    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
-        if number < 3:
-            together.wait()  # passes only when three are under way
-        return None
-
-    with serving(script) as server:
-        assert job.send(server.url, batch_size=10, max_concurrent_requests=3).resources_out == 120
-    assert server.busiest == 3
-
-
-def test_lines_of_plain_resources_of_one_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[of(number % 3, number) for number in range(120)])
-    with serving(lambda *_: FhirReply(seconds=0.002)) as server:
-        job.send(server.url, batch_size=7, max_concurrent_requests=4)
-    for patient in range(3):
-        own = [key for key in server.history if key.startswith(f"Observation/p{patient}-")]
-        assert own == [f"Observation/p{patient}-o{number}" for number in range(120) if number % 3 == patient]
 
 
 def test_of_two_plain_lines_of_one_resource_the_last_wins_whomever_they_concern(job: DirectLoadJob) -> None:

@@ -64,12 +64,3 @@ def test_nothing_to_send_is_an_error_before_any_request(tmp_path: Path, send: di
     with pytest.raises(DataError) as caught:
         run(context(tmp_path, send))
     assert caught.value.reference == "send-no-input"
-
-
-def test_what_is_no_data_is_named_once_and_not_sent(tmp_path: Path) -> None:
-    given = DirectLoadJob(tmp_path)
-    given.write("a.ndjson", observation("o"))
-    (given.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
-    with serving() as server:
-        result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
-    assert result.warnings[0] == "left alone in import/, because it is not data: NOTES.txt"
