@@ -61,23 +61,6 @@ WRONG_JSON = {
 
 
 @dataclass(frozen=True)
-class HonestAnswer:
-    """Input of a lie: the sent body, its honest answer, and the answers to the requests before."""
-
-    sent: dict[str, Any]
-    answer: dict[str, Any]
-    before: list[dict[str, Any]]
-
-    @property
-    def text(self) -> str:
-        return json.dumps(self.answer, separators=(",", ":"))
-
-    @property
-    def entries(self) -> list[Any]:
-        return list(self.answer["entry"])
-
-
-@dataclass(frozen=True)
 class Lie:
     """``tell`` makes the lie of what was asked: a text, or something that becomes JSON. ``reference`` is that of the
     error it ends in; ``None`` when it cannot be noticed, for the reason ``because``."""
