@@ -105,6 +105,15 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
 
 
 @pytest.mark.slow
+def test_from_the_extractor_submits_anew(sluice: Commands, server: PatientExtraction, tmp_path: Path) -> None:
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    again = sluice("pipeline", "continue", "config.yaml", ran.job, "--from", "extractor", "--yes")
+    assert again.code == 0, again.err
+    assert server.count("POST", "$extract-data") == 2
+    assert imported(tmp_path, ran.job) == server.files
+
+
+@pytest.mark.slow
 def test_a_continue_does_not_need_the_files_the_job_was_started_with(
     sluice: Commands, server: PatientExtraction, tmp_path: Path
 ) -> None:
