@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,9 @@ from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest
+from tests.peers.services import S3Double
 
+BUCKET = "sluice-demo"
 KEY_ID = "AKIDCANARY"
 SECRET = "canary-secret-4711"
 SMALL = Sizes(threshold=6 * MIB, part=5 * MIB)
@@ -30,7 +31,7 @@ def configuration(
     endpoint: str | None, *, attempts: int = 3, more: dict[str, Any] | None = None, **s3: Any
 ) -> PipelineConfig:
     fields: dict[str, Any] = {
-        "bucket": "sluice-demo",
+        "bucket": BUCKET,
         "region": "eu-central-1",
         "access_key_id": KEY_ID,
         "secret_access_key": SECRET,
@@ -114,16 +115,12 @@ class S3Request:
 
 
 class ScriptedStore(Loopback):
-    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored."""
+    """moto's S3; ``script`` may answer differently, and then nothing is stored."""
 
     def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
         self.asked: list[S3Request] = []
-        self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
-        self.etags: dict[str, str] = {}
-        """Of the objects that were uploaded in parts."""
-        self.parts: dict[str, dict[int, bytes]] = {}
-        self.begun: dict[str, tuple[str, dict[str, str]]] = {}
+        self.s3 = S3Double(BUCKET)
         super().__init__(self._answer, tls=tls)
 
     def names(self) -> list[str]:
@@ -132,6 +129,11 @@ class ScriptedStore(Loopback):
     def of(self, name: str) -> list[S3Request]:
         return [asked for asked in self.asked if asked.name == name]
 
+    @property
+    def objects(self) -> dict[str, tuple[bytes, dict[str, str]]]:
+        """Return the content of each object, and its metadata with its media type."""
+        return {key: (body, self.s3.metadata(key)) for key, body in self.s3.objects.items()}
+
     def _answer(self, seen: SeenRequest) -> Reply | Raw:
         asked = S3Request(seen)
         self.asked.append(asked)
@@ -139,68 +141,7 @@ class ScriptedStore(Loopback):
         return scripted if scripted is not None else self.serve(asked)
 
     def serve(self, asked: S3Request) -> Reply:
-        handlers: dict[str, Callable[[S3Request], Reply]] = {
-            "HeadBucket": self._head_bucket,
-            "HeadObject": self._head_object,
-            "PutObject": self._put_object,
-            "CreateMultipartUpload": self._create_multipart_upload,
-            "UploadPart": self._upload_part,
-            "CompleteMultipartUpload": self._complete_multipart_upload,
-            "AbortMultipartUpload": self._abort_multipart_upload,
-        }
-        return handlers[asked.name](asked)
-
-    def _head_bucket(self, asked: S3Request) -> Reply:
-        return Reply(200)
-
-    def _head_object(self, asked: S3Request) -> Reply:
-        if asked.key not in self.objects:
-            return Reply(404)
-        body, headers = self.objects[asked.key]
-        kept = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
-        return Reply(
-            200,
-            b"",
-            kept
-            | {
-                "ETag": f'"{self.etags.get(asked.key, hashlib.md5(body).hexdigest())}"',
-                "Last-Modified": "Mon, 02 Mar 2026 09:15:00 GMT",
-            },
-            length=len(body),
-        )
-
-    def _put_object(self, asked: S3Request) -> Reply:
-        self.objects[asked.key] = (asked.seen.body, asked.seen.headers)
-        self.etags.pop(asked.key, None)
-        return Reply(200, b"", {"ETag": f'"{hashlib.md5(asked.seen.body).hexdigest()}"'})
-
-    def _create_multipart_upload(self, asked: S3Request) -> Reply:
-        upload = f"u{len(self.parts) + 1}"
-        self.begun[upload] = (asked.key, asked.seen.headers)
-        self.parts[upload] = {}
-        body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
-        return Reply(200, body.encode())
-
-    def _upload_part(self, asked: S3Request) -> Reply:
-        if asked.upload_id not in self.begun:
-            return refusal(404, "NoSuchUpload")
-        self.parts[asked.upload_id][asked.part] = asked.seen.body
-        return Reply(200, b"", {"ETag": f'"p{asked.part}"'})
-
-    def _complete_multipart_upload(self, asked: S3Request) -> Reply:
-        if asked.upload_id not in self.begun:
-            return refusal(404, "NoSuchUpload")
-        key, headers = self.begun.pop(asked.upload_id)
-        numbers = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", asked.seen.body)]
-        self.objects[key] = (b"".join(self.parts[asked.upload_id][number] for number in numbers), headers)
-        self.etags[key] = "whole-3"
-        body = '<CompleteMultipartUploadResult><ETag>"whole-3"</ETag></CompleteMultipartUploadResult>'
-        return Reply(200, body.encode())
-
-    def _abort_multipart_upload(self, asked: S3Request) -> Reply:
-        if self.begun.pop(asked.upload_id, None) is None:
-            return refusal(404, "NoSuchUpload")
-        return Reply(204)
+        return self.s3(asked.seen)
 
 
 scripted = ScriptedStore

@@ -260,12 +260,22 @@ class S3Double:
 
     def __call__(self, seen: SeenRequest) -> Reply:
         path, _, query = seen.target.partition("?")
-        asked = {"method": seen.method, "query_string": query, "data": seen.body, "headers": seen.headers}
+        headers = seen.headers | {"host": "127.0.0.1"}  # else it looks for a bucket in the name
+        asked = {"method": seen.method, "query_string": query, "data": seen.body, "headers": headers}
         answer = self._client.open(path, **asked)
-        headers = {name: value for name, value in answer.headers.items() if name.lower() != "content-length"}
+        given = {name: value for name, value in answer.headers.items() if name.lower() != "content-length"}
         length = answer.headers.get("content-length") if seen.method == "HEAD" else None
-        return Reply(answer.status_code, answer.data, headers, length=None if length is None else int(length))
+        return Reply(answer.status_code, answer.data, given, length=None if length is None else int(length))
 
     @property
     def objects(self) -> dict[str, bytes]:
         return {key: one.value for key, one in self._buckets[self._bucket].keys.items()}
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Return the keys of the uploads in parts that were neither completed nor aborted."""
+        return sorted(one.key_name for one in self._buckets[self._bucket].multiparts.values())
+
+    def metadata(self, key: str) -> dict[str, str]:
+        """Return the metadata of an object with its media type."""
+        return dict(self._buckets[self._bucket].keys[key].metadata)
