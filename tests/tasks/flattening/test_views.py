@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -97,12 +96,6 @@ def test_an_attribute_without_an_entry_is_named(tmp_path: Path) -> None:
         f"{lost} Condition.onset[x]:onsetAge; it gets no column",
     )
     assert names(view) == ["id", "patient", "text"]
-
-
-def test_a_group_none_of_whose_attributes_has_an_entry_keeps_id_and_patient(tmp_path: Path) -> None:
-    view, _ = view_of(tmp_path, {}, "Condition.code")
-    assert view.definition["select"] == [FIRST]
-    assert view.columns == (ViewColumn("id", "id", collection=False), ViewColumn("patient", "string", collection=False))
 
 
 @pytest.mark.parametrize(
@@ -296,14 +289,3 @@ def test_two_groups_of_one_profile_get_a_view_each(tmp_path: Path) -> None:
     )
     assert (names(first), names(second)) == (["id", "patient", "x", "x_2"], ["id", "patient", "x"])
     assert len(warnings) == 1
-
-
-def test_the_deepest_lookup_that_is_accepted_becomes_a_view_that_json_can_hold(tmp_path: Path) -> None:
-    deep: Json = {"forEach": "x"} | column("x")
-    for _ in range(16):
-        deep = {"forEach": "x", "select": [deep]}
-    chain = ["a" + ".a" * number for number in range(17)]
-    elements = {name: element(deep, *chain[number + 1 : number + 2]) for number, name in enumerate(chain)}
-    view, _ = view_of(tmp_path, elements, "a")
-    assert json.loads(json.dumps(view.definition)) == view.definition
-    assert len(view.columns) == 2 + 17

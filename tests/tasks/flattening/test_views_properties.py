@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,31 +157,3 @@ def test_a_context_is_iterated_over_once_in_a_view(tmp_path: Path, entry: Json, 
     for _, view in built(tmp_path, entry, query)[1]:
         found = [each for each in contexts(view.definition["select"]) if each]
         assert len(set(found)) == len(found)
-
-
-@pytest.mark.slow
-@SETTINGS
-@given(tables(), queries())
-def test_a_view_is_the_same_every_time_and_survives_json(tmp_path: Path, entry: Json, query: Crtdl) -> None:
-    lookup, made = built(tmp_path, entry, query)
-    again, warnings = views(query, lookup)
-    assert [view for _, view in made] == list(again)
-    assert views(query, lookup)[1] == warnings
-    for view in again:
-        assert json.loads(json.dumps(view.definition)) == view.definition
-        assert set(view.definition) <= {"resourceType", "name", "status", "resource", "constant", "select", "where"}
-
-
-@pytest.mark.slow
-@SETTINGS
-@given(tables(), queries())
-def test_each_group_and_attribute_without_an_entry_is_named(tmp_path: Path, entry: Json, query: Crtdl) -> None:
-    lookup, _ = built(tmp_path, entry, query)
-    _, warnings = views(query, lookup)
-    for each in query.groups:
-        of_group = [warning for warning in warnings if f"({each.id}):" in warning or f"group {each.id}:" in warning]
-        if each.reference != URL:
-            assert len(of_group) == 1
-            continue
-        for ref in {attribute.ref for attribute in each.attributes} - entry["elements"].keys():
-            assert any(f"the attribute {ref};" in warning for warning in of_group)

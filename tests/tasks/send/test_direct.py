@@ -456,15 +456,6 @@ def test_after_a_thousand_failures_the_load_gives_up(job: DirectLoadJob) -> None
     assert len(server.bundles) < 150
 
 
-@pytest.mark.slow
-def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[observation(f"o{n}", subject={"reference": "Patient/x"}) for n in range(600)])
-    with serving(lambda *_: hapi_missing()) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url, batch_size=20, bounds=LoadBounds(max_failures=30))
-    assert "gave up" in caught.value.message
-    assert len(server.bundles) < 250
-
-
 def test_counts_types_and_bytes_are_reported(job: DirectLoadJob) -> None:
     job.write("core.ndjson", resource("Organization", "org"))
     job.write("a.ndjson", patient_line(1, 4), patient_line(2, 4))
@@ -479,28 +470,6 @@ def test_counts_types_and_bytes_are_reported(job: DirectLoadJob) -> None:
     assert result.details["requests"] == 2
     snapshot = job.context.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
-
-
-@pytest.mark.slow
-def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> None:
-    from deployments.sandbox.common.serve import serve_in_thread
-    from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-
-    for manners in ("hapi", "blaze"):
-        job = DirectLoadJob(tmp_path / manners)
-        # Worst case: one type per file, every reference against the order of the files.
-        job.write(
-            "core.ndjson",
-            *[resource("Organization", f"o{n}", partOf={"reference": f"Organization/o{n + 1}"}) for n in range(9)],
-        )
-        job.write(
-            "1.ndjson",
-            *[resource("Provenance", f"v{n}", target=[{"reference": f"Observation/p{n}-o1"}]) for n in range(20)],
-        )
-        job.write("2.ndjson", *[patient_line(n, 5) for n in range(20)], resource("Organization", "o9"))
-        with serve_in_thread(fhir_service(FhirOptions(manners=manners))) as server:
-            result = job.send(server.url, batch_size=7)
-        assert result.resources_in == result.resources_out == 130
 
 
 def test_a_long_bundle_is_sent_in_parts_as_if_it_were_read_whole(tmp_path: Path) -> None:
