@@ -28,14 +28,12 @@ from tasks.shared import blanked
 from tasks.shared.http import credentials, wire
 
 
-def run(
-    argv: Sequence[str], *, cwd: Path, environment: dict[str, str], program: str = str(flows.run.__file__)
-) -> tuple[int, str, str]:
-    """Run a command in this process; return exit code, stdout and stderr. ``program``: the name it was called by."""
+def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+    """Run a command in this process; return exit code, stdout and stderr."""
     out, err = _stream(), _stream()
     with ExitStack() as stack:
         nothing = stack.enter_context(open(os.devnull, encoding="utf-8"))  # noqa: PTH123 - a device
-        stack.enter_context(_surroundings([program, *argv], cwd, environment))
+        stack.enter_context(_surroundings([str(flows.run.__file__), *argv], cwd, environment))
         stack.enter_context(_memory())
         stack.enter_context(_prefect())
         stack.enter_context(_streams(nothing, out, err))

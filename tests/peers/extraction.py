@@ -22,9 +22,9 @@ from tasks.shared.step import Handle, HandleStore, StepContext
 from tests.peers import job
 from tests.peers.client import client
 from tests.peers.server import Raw, Reply, SeenRequest, loopback
+from tests.peers.services import JOB, as_json, task
 
 BASE = "https://torch.example"
-JOB = "11111111-1111-4111-8111-111111111111"
 OTHER_JOB = "22222222-2222-4222-8222-222222222222"
 BUNDLE = (
     b'{"resourceType":"Bundle","type":"transaction","entry":[{"resource":{"resourceType":"Basic"}}],"total":1.50}\n'
@@ -94,13 +94,6 @@ def job_extensions(document: Any, *patients: str, job_id: str = JOB) -> list[dic
 def _extension(job_id: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     about = {"id": job_id, "status": "COMPLETED", "parameters": parameters}
     return [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": about}]
-
-
-def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) -> dict[str, Any]:
-    return {
-        "resourceType": "Task", "id": job_id, "status": "in-progress", "intent": "order", "priority": "routine",
-        "meta": {"versionId": "3"}, "businessStatus": {"coding": [{"code": status}]},
-    } | more  # fmt: skip
 
 
 @dataclass
@@ -248,9 +241,6 @@ class ExtractorJob:
         return {path.name: path.read_bytes() for path in sorted(directory.iterdir())} if directory.exists() else {}
 
 
-JSON = {"Content-Type": "application/fhir+json"}
-
-
 def bundles(name: str, count: int) -> bytes:
     """Lines whose decimals have a spelling to keep."""
     lines = [
@@ -293,9 +283,9 @@ class PatientExtraction:
             return self._task(seen, path.partition("/fhir/Task")[2].strip("/"))
         if path.endswith("/$evaluate-cohort"):
             entries = [{"item": {"reference": f"Patient/p{n}"}} for n in range(3)]
-            return _json({"resourceType": "List", "entry": entries})
+            return as_json({"resourceType": "List", "entry": entries})
         if path.endswith("/metadata"):
-            return _json({"resourceType": "CapabilityStatement"})
+            return as_json({"resourceType": "CapabilityStatement"})
         content = self.files.get(path.rpartition("/")[2])
         return Reply(404) if content is None else Reply(200, content, {"Content-Type": "application/fhir+ndjson"})
 
@@ -313,15 +303,15 @@ class PatientExtraction:
             return Reply(202)
         output = [{"type": "NDJSON Bundle", "url": f"/out/{job_id}/{name}"} for name in self.files]
         extension = _extension(job_id, self.asked[job_id])
-        return _json({"requiresAccessToken": False, "output": output, "error": [], "extension": extension})
+        return as_json({"requiresAccessToken": False, "output": output, "error": [], "extension": extension})
 
     def _task(self, seen: SeenRequest, rest: str) -> Reply:
         if not rest:
-            return _json({"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]})
+            return as_json({"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]})
         job_id, _, operation = rest.partition("/")
         found = self.tasks.get(job_id)
         if found is None:
-            return _json({"resourceType": "OperationOutcome", "issue": [{"code": "not-found"}]}, 404)
+            return as_json({"resourceType": "OperationOutcome", "issue": [{"code": "not-found"}]}, 404)
         if seen.method == "DELETE":
             del self.tasks[job_id]
             return Reply(204)
@@ -330,7 +320,7 @@ class PatientExtraction:
         if operation:
             code = {"$pause": "PAUSED", "$resume": "RUNNING_PROCESS_BATCH", "$cancel": "CANCELLED"}[operation]
             found["businessStatus"]["coding"][0]["code"] = code
-        return _json(found)
+        return as_json(found)
 
     def count(self, method: str, part: str) -> int:
         """Count the requests with this method and this part in their path."""
@@ -343,10 +333,6 @@ def _submitted_query(body: bytes) -> dict[str, Any]:
     crtdl = next(one["valueBase64Binary"] for one in parameters if one["name"] == "crtdl")
     patients = [one["valueString"] for one in parameters if one["name"] == "patient"]
     return {"crtdl": json.loads(base64.b64decode(crtdl)), "patient": patients}
-
-
-def _json(document: object, status: int = 200) -> Reply:
-    return Reply(status, json.dumps(document).encode(), JSON)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.server import Loopback, Reply, SeenRequest
+from tests.peers.server import Reply, ScriptedServer, SeenRequest
+from tests.peers.services import FhirDouble
 
 SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
 PROJECT = "Test_PROJECT-1"
@@ -115,48 +116,29 @@ def serving(gate: RequiredCredentials | None = None, **options: Any) -> Iterator
             store.http.close()
 
 
-def searchset(*documents: dict[str, Any]) -> dict[str, Any]:
-    entries = [{"resource": document, "search": {"mode": "match"}} for document in documents]
-    return {"resourceType": "Bundle", "type": "searchset", "total": len(entries), "entry": entries}
+class Endpoint(ScriptedServer):
+    """A store of zips and their documents; ``script`` may say something else. ``moment`` is what a request is for:
+    ``search``, ``look``, ``upload``, ``commit``, a second time with ``again``."""
 
-
-class Endpoint(Loopback):
-    """A store of zips and their documents that answers as FHIR says; ``script`` may say something else. ``moment`` is
-    what a request is for: ``search``, ``look``, ``upload``, ``commit``, a second time with ``again``."""
-
-    def __init__(self, script: Callable[[str, SeenRequest, Reply], Reply | None] | None = None) -> None:
-        self.script = script
-        self.documents: dict[str, dict[str, Any]] = {}
-        self.sizes: dict[str, int] = {}
+    def __init__(self, said: Callable[[str, SeenRequest, Reply], Reply | None] | None = None) -> None:
+        self.store = FhirDouble()
+        self.said = said
         self.moments: list[str] = []
         super().__init__(self._answer)
 
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        kept = self.store.resources.items()
+        return [json.loads(body) for key, body in kept if key.startswith("DocumentReference/")]
+
     def _answer(self, seen: SeenRequest) -> Reply:
-        kind, _, identity = seen.target.partition("?")[0].removeprefix("/fhir/").partition("/")
-        moment = {"GET": "search", "HEAD": "look"}.get(seen.method) or ("upload" if kind == "Binary" else "commit")
+        moment = {"GET": "search", "HEAD": "look"}.get(seen.method) or (
+            "upload" if "/Binary/" in seen.target else "commit"
+        )
         moment = f"{moment} again" if moment in self.moments else moment
         self.moments.append(moment)
-        reply = self._honest(seen, kind, identity)
-        said = self.script(moment, seen, reply) if self.script else None
-        return said or reply
-
-    def _honest(self, seen: SeenRequest, kind: str, identity: str) -> Reply:
-        if seen.method == "GET":
-            return as_json(searchset(*self.documents.values()))
-        if seen.method == "HEAD":
-            size = self.sizes.get(identity)
-            return Reply(404) if size is None else Reply(200, b"", {"Content-Type": "application/zip"}, length=size)
-        if kind == "DocumentReference":
-            self.documents[identity] = json.loads(seen.body)
-        elif seen.headers["content-type"] == "application/zip":
-            self.sizes[identity] = len(seen.body)
-        else:
-            self.sizes[identity] = len(base64.b64decode(json.loads(seen.body)["data"]))
-        return Reply(201)
-
-
-def as_json(document: Any) -> Reply:
-    return Reply(200, json.dumps(document).encode(), {"Content-Type": "application/fhir+json"})
+        reply = self.store(seen)
+        return (self.said(moment, seen, reply) if self.said else None) or reply
 
 
 class TransferJob(job.StepJob):

@@ -14,8 +14,9 @@ from config import load_config
 from flows.job.inputs import gather
 from flows.job.preflight import exit_code, preflight, warnings
 from tasks.shared.errors import SluiceError
-from tests.peers.extraction import JOB, PatientExtraction, crtdl, extraction_server, project
+from tests.peers.extraction import PatientExtraction, crtdl, extraction_server, project
 from tests.peers.server import closed_port
+from tests.peers.services import JOB
 
 
 @pytest.fixture

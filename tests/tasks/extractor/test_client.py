@@ -13,7 +13,8 @@ import pytest
 from tasks.extractor.client import PAUSE, ExtractionClient
 from tasks.extractor.task import Priority
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
-from tests.peers.extraction import BASE, JOB, OTHER_JOB, configuration, crtdl, extraction_client, http_client, task
+from tests.peers.extraction import BASE, OTHER_JOB, configuration, crtdl, extraction_client, http_client
+from tests.peers.services import JOB, task
 
 STATUS = f"{BASE}/fhir/__status/{JOB}"
 

@@ -20,18 +20,8 @@ from tasks.shared.errors import (
     TerminalError,
 )
 from tasks.shared.step import GivenInputs, Handle
-from tests.peers.extraction import (
-    BASE,
-    BUNDLE,
-    JOB,
-    OTHER_JOB,
-    ExtractorJob,
-    MockExtraction,
-    configuration,
-    crtdl,
-    manifest,
-    task,
-)
+from tests.peers.extraction import BASE, BUNDLE, OTHER_JOB, ExtractorJob, MockExtraction, configuration, crtdl, manifest
+from tests.peers.services import JOB, task
 
 OUT = f"{BASE}/out/{JOB}"
 CORE = f"{OUT}/core.ndjson"

@@ -27,7 +27,6 @@ from tasks.shared.step import StepContext
 from tests.peers import job
 from tests.peers.client import client
 from tests.peers.extraction import (
-    JSON,
     OTHER_JOB,
     PatientExtraction,
     RecordingStore,
@@ -36,10 +35,10 @@ from tests.peers.extraction import (
     configuration,
     crtdl,
     extraction_server,
-    task,
 )
 from tests.peers.lies import Lie
 from tests.peers.server import Raw, Reply, SeenRequest
+from tests.peers.services import JSON, task
 
 CANARY = "CANARY"
 PAGE = f"<!DOCTYPE html><html>{CANARY}</html>"

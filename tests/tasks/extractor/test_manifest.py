@@ -16,7 +16,8 @@ from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.http.answer import Answer
 from tasks.shared.report import StepReport
-from tests.peers.extraction import BASE, JOB
+from tests.peers.extraction import BASE
+from tests.peers.services import JOB
 
 STATUS = f"{BASE}/fhir/__status/{JOB}"
 

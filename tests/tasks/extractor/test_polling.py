@@ -14,7 +14,6 @@ from tasks.shared.step import Handle, StepContext
 from tests.peers.extraction import (
     BASE,
     BUNDLE,
-    JOB,
     Answer,
     ExtractorJob,
     MockExtraction,
@@ -22,8 +21,8 @@ from tests.peers.extraction import (
     configuration,
     manifest,
     running,
-    task,
 )
+from tests.peers.services import JOB, task
 
 FILE = f"{BASE}/out/batch.ndjson"
 

@@ -23,7 +23,6 @@ from tasks.shared.step import Handle
 from tests.peers.extraction import (
     BASE,
     BUNDLE,
-    JOB,
     OTHER_JOB,
     ExtractorJob,
     MockExtraction,
@@ -33,8 +32,8 @@ from tests.peers.extraction import (
     make_response,
     manifest,
     running,
-    task,
 )
+from tests.peers.services import JOB, task
 
 FILE = f"{BASE}/out/batch.ndjson"
 HANDLE = Handle(f"{BASE}/fhir/__status/{JOB}", JOB)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tasks.extractor.polling import progress_text
 from tasks.extractor.task import STAGES, JobProgress, JobStatus, Priority, parse_json, parse_task, parse_tasks
 from tasks.shared.http.answer import Answer
-from tests.peers.extraction import JOB, task
+from tests.peers.services import JOB, task
 
 
 def test_the_status_is_the_business_status_unchanged() -> None:

@@ -13,8 +13,8 @@ from tasks.send.checks import fhir_url
 from tasks.send.checks import service as declared_service
 from tasks.shared.service import ProbeWarning
 from tests.peers import job
-from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
+from tests.peers.services import JSON
 
 SERVER: dict[str, Any] = {"resource": [{"type": "Patient"}], "interaction": [{"code": "transaction"}]}
 

@@ -18,6 +18,7 @@ from tasks.send.step import run
 from tasks.send.transfer.store import TransferBounds
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError
 from tests.peers.server import Reply, SeenRequest
+from tests.peers.services import as_json, searchset
 from tests.peers.transfer import (
     NOON,
     ORGANIZATION,
@@ -25,8 +26,6 @@ from tests.peers.transfer import (
     SYSTEM,
     Endpoint,
     TransferJob,
-    as_json,
-    searchset,
     serving,
 )
 
@@ -290,10 +289,10 @@ FOREIGN = {
 }
 WRONG_SEARCHES: dict[str, Callable[[list[dict[str, Any]]], Reply]] = {
     "a login page": lambda _: Reply(200, b"<html>canary</html>", {"Content-Type": "text/html"}),
-    "202": lambda found: replace(as_json(searchset(*found)), status=202),
+    "202": lambda found: replace(searchset(*found), status=202),
     "an OperationOutcome": lambda _: as_json({"resourceType": "OperationOutcome", "issue": []}),
-    "a document without an id": lambda _: as_json(searchset({"resourceType": "DocumentReference"})),
-    "documents of another project": lambda found: as_json(searchset(FOREIGN, *found)),
+    "a document without an id": lambda _: searchset({"resourceType": "DocumentReference"}),
+    "documents of another project": lambda found: searchset(FOREIGN, *found),
 }
 
 
@@ -317,10 +316,10 @@ def test_a_document_that_is_not_found_afterwards_is_an_error(job: TransferJob, h
     def script(moment: str, _seen: SeenRequest, _honest: Reply) -> Reply | None:
         if moment != "search again":
             return None
-        (found,) = server.documents.values()
+        (found,) = server.documents
         other = {**found, "id": "other", "content": [{"attachment": {"hash": "AAAA"}}]}
         documents = {"nothing": [], "another first": [other, found], "another hash": [other | {"id": found["id"]}]}
-        return as_json(searchset(*documents[how]))
+        return searchset(*documents[how])
 
     with Endpoint(script) as server, pytest.raises(ServiceError) as caught:
         job.send(server.url)

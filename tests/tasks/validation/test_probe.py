@@ -12,8 +12,8 @@ from deployments.sandbox.validation.app import ValidationOptions, validation_ser
 from tasks.validation.client import WRONG
 from tasks.validation.client import service as declared_service
 from tests.peers import job
-from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
+from tests.peers.services import JSON
 
 
 def probe_service(url: str) -> list[Any]:

@@ -15,8 +15,8 @@ import pytest
 from tasks.shared.errors import SluiceError
 from tasks.validation.client import service as declared_service
 from tests.peers import job
-from tests.peers.extraction import JSON
 from tests.peers.server import Reply, SeenRequest, loopback
+from tests.peers.services import JSON
 from tests.peers.validation import CANARY, FakeValidation, ValidationJob, issue, outcome, patient
 
 ANSWER = "validation-answer"
