@@ -21,8 +21,6 @@ class Bridge:
         """Method and path of each request that went over, in their order."""
         self.held = 0
         """How many were held."""
-        self.carried = 0
-        """Bytes in both directions."""
         self._limit: tuple[str, int] | None = None
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
@@ -77,8 +75,6 @@ class Bridge:
     def _carry(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                with self._lock:
-                    self.carried += len(data)
                 line = data.partition(b"\r\n")[0].split(b" ")
                 if not requests:
                     goes = self.returns(source)

@@ -46,8 +46,7 @@ class Reply:
     reset: bool = False
     """No answer at all: the connection is reset."""
     stall: bool = False
-    """No answer while the server lives, after ``chunks`` of one: a twentieth of a second apart."""
-    chunks: Sequence[bytes] = ()
+    """No answer while the server lives."""
     seconds: float = 0.0
     """How long a service takes for it."""
 
@@ -83,8 +82,6 @@ class Loopback:
         self.closing = threading.Event()
         self.seen: list[SeenRequest] = []
         self.connections = 0
-        self.refuses: Callable[[SeenRequest], bool] = lambda _: False
-        """Asked between the head of a request and its body: whether to reset the connection there."""
         self.after: Callable[[SeenRequest], object] = lambda _: None
         """Called when the answer to a request is on its way."""
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
@@ -144,9 +141,6 @@ class Loopback:
                 sock = self._tls.wrap_socket(sock, server_side=True)
             with sock.makefile("rb") as reader:
                 while (head := _head(reader)) is not None:
-                    if self.refuses(head):
-                        _reset(sock)
-                        return
                     length = int(head.headers.get("content-length", "0"))
                     seen = replace(head, body=reader.read(length))
                     if len(seen.body) < length:
@@ -175,12 +169,6 @@ class Loopback:
             _reset(sock)
             return False
         if answer.stall:
-            if answer.chunks:
-                head = [f"{name}: {value}\r\n".encode("latin-1") for name, value in answer.headers.items()]
-                sock.sendall(b"HTTP/1.1 200 OK\r\n%bTransfer-Encoding: chunked\r\n\r\n" % b"".join(head))
-            for chunk in answer.chunks:
-                sock.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-                self.closing.wait(0.05)
             self.closing.wait(30)
             return False
         sock.sendall(answer.render(seen.method))

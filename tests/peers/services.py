@@ -230,17 +230,6 @@ def _binary(kept: bytes) -> tuple[bytes, dict[str, str]]:
     return kept, {"Content-Type": "application/zip"}
 
 
-# OAuth 2.0
-
-
-def oauth(seen: SeenRequest) -> Reply:
-    """Answer the discovery document of an issuer, and tokens."""
-    if seen.method == "GET":
-        issuer = f"http://{seen.headers['host']}"
-        return as_json({"issuer": issuer, "token_endpoint": f"{issuer}/token"})
-    return as_json({"access_token": f"token-{CANARY}", "token_type": "Bearer", "expires_in": 300})
-
-
 # S3
 
 
