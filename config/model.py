@@ -112,6 +112,8 @@ class LimitsConfig(ConfigBlock):
         "A step holds up to twice as much in memory",
     )
 
+    max_line_mb: Integer = Field(512, ge=1, le=4096, description="Largest line of an NDJSON file (MiB)")
+
     @property
     def largest_resource(self) -> int:
         """Return the largest resource in bytes."""

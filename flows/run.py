@@ -77,9 +77,9 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 def cli(context: click.Context, verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
     if verbose:
-        from tasks.shared.http import wire_log
+        from tasks.shared.http import request_log
 
-        wire_log.listen(partial(print_line, err=True))
+        request_log.listen(partial(print_line, err=True))
     if context.invoked_subcommand is None:
         print_line(context.get_help())
 

@@ -25,7 +25,7 @@ from flows.engine import api_address
 from flows.job.running.lock import JobLock
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
-from tasks.shared.http import credentials, wire
+from tasks.shared.http import auth, network
 
 
 def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple[int, str, str]:
@@ -79,18 +79,18 @@ def _environ(wanted: dict[str, str]) -> None:
 def _memory() -> Iterator[None]:
     """Clear the state that our modules hold for the life of a process, and restore it."""
     secrets = dict(blanked.SECRETS.__dict__)
-    warned = wire._warned.is_set()
+    warned = network._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     assert signals.seen is None
     try:
         blanked.SECRETS.clear()
-        wire._warned.clear()
-        with mock.patch.object(JobLock, "held", {}), mock.patch.dict(credentials.TOKENS._entries, clear=True):
+        network._warned.clear()
+        with mock.patch.object(JobLock, "held", {}), mock.patch.dict(auth._tokens, clear=True):
             yield
     finally:
         signals.seen = None
         blanked.SECRETS.__dict__.update(secrets)
-        (wire._warned.set if warned else wire._warned.clear)()
+        (network._warned.set if warned else network._warned.clear)()
         for name, (handlers, level) in log.items():
             logging.getLogger(name).handlers[:] = handlers
             logging.getLogger(name).setLevel(level)

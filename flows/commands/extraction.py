@@ -23,7 +23,7 @@ from tasks.shared.files.named_file import check_target
 from tasks.shared.units import human_count, human_seconds
 
 if TYPE_CHECKING:
-    from tasks.extractor.client import ExtractionClient
+    from tasks.extractor.server import ExtractionServer
     from tasks.extractor.task import ExtractionTask
 
 _STATUSES = (
@@ -168,35 +168,35 @@ def list_(
 
 @group.command()
 @functools.partial(_on_jobs, in_full=True)
-def show(client: ExtractionClient, job_id: str) -> ExtractionTask:
+def show(client: ExtractionServer, job_id: str) -> ExtractionTask:
     """Show jobs: state, priority, times and progress."""
     return client.task(job_id)
 
 
 @group.command()
 @_on_jobs
-def pause(client: ExtractionClient, job_id: str) -> ExtractionTask:
+def pause(client: ExtractionServer, job_id: str) -> ExtractionTask:
     """Pause running jobs. The current batch is finished."""
     return client.change(job_id, "pause")
 
 
 @group.command()
 @_on_jobs
-def resume(client: ExtractionClient, job_id: str) -> ExtractionTask:
+def resume(client: ExtractionServer, job_id: str) -> ExtractionTask:
     """Resume paused jobs where they stopped."""
     return client.change(job_id, "resume")
 
 
 @group.command()
 @_on_jobs
-def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
+def cancel(client: ExtractionServer, job_id: str) -> ExtractionTask:
     """Cancel jobs for good. A pipeline that waits for one ends with an error."""
     return client.change(job_id, "cancel")
 
 
 @group.command()
 @_on_jobs
-def delete(client: ExtractionClient, job_id: str) -> None:
+def delete(client: ExtractionServer, job_id: str) -> None:
     """Remove jobs and their result files from the server. Also while they run."""
     client.delete(job_id)
 
@@ -210,7 +210,7 @@ def delete(client: ExtractionClient, job_id: str) -> None:
     show_default=True,
     help="Jobs with high priority start before normal ones.",
 )
-def prioritize(client: ExtractionClient, job_id: str, priority: str) -> ExtractionTask:
+def prioritize(client: ExtractionServer, job_id: str, priority: str) -> ExtractionTask:
     """Change the priority of jobs. The version is read again if it has changed in between."""
     from tasks.extractor.task import Priority
 
@@ -218,18 +218,18 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 
 
 @contextmanager
-def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[ExtractionClient]:
+def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[ExtractionServer]:
     """Open the client of the configured server."""
     from flows.jobs_dir import load
-    from tasks.extractor.client import extraction_client, service_client
+    from tasks.extractor.server import extraction_server
 
     loaded = load(config, overrides)
     print_findings(loaded.warnings)
-    with service_client(loaded.config) as http:
-        yield extraction_client(loaded.config, http)
+    with extraction_server(loaded.config) as server:
+        yield server
 
 
-def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
+def _named(client: ExtractionServer, ids: Sequence[str]) -> list[str]:
     """Return the ids as the server writes them, each once; for the beginning of an id, the server's jobs are listed.
 
     Raises ``InputError`` (``extraction-id``, ``id-ambiguous``, ``extraction-unknown``). There is no "latest": the
@@ -255,7 +255,7 @@ def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
 def _each(
     config: str,
     ids: Sequence[str],
-    one: Callable[[ExtractionClient, str], ExtractionTask | None],
+    one: Callable[[ExtractionServer, str], ExtractionTask | None],
     *,
     overrides: Sequence[str],
     as_json: bool,
@@ -286,7 +286,7 @@ def _each(
     return next((code for code in (2, 1, 3) if any(error.exit_code == code for error in errors)), 0)
 
 
-def _explained(error: SluiceError, client: ExtractionClient, job_id: str) -> SluiceError:
+def _explained(error: SluiceError, client: ExtractionServer, job_id: str) -> SluiceError:
     """Return the error of an operation on one job, worded for that job if its status has a special meaning."""
     operation, status = str(error.operation), error.answered
     if status == 404:
@@ -304,11 +304,9 @@ def _explained(error: SluiceError, client: ExtractionClient, job_id: str) -> Slu
     return ServiceError(reference, message, context=job_id, hint=hint, operation=operation, status=error.status)
 
 
-def _state(client: ExtractionClient, job_id: str) -> str:
-    try:
-        return client.task(job_id, brief=True).status or "not known"
-    except SluiceError:
-        return "not known"
+def _state(client: ExtractionServer, job_id: str) -> str:
+    task = client.look(job_id)
+    return (task.status if task is not None else "") or "not known"
 
 
 def _in_full(task: ExtractionTask) -> str:

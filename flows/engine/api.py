@@ -22,7 +22,7 @@ from flows.engine.outage import Outage, outage_of
 from flows.output import patience as waiting
 from flows.shell import command
 from tasks.shared.errors import NetworkError, TerminalError
-from tasks.shared.http import wire_log
+from tasks.shared.http.request_log import log_request
 
 Json = dict[str, Any]
 Label = str | int | float | bool
@@ -143,21 +143,20 @@ class PrefectApi:
         limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
         begun = time.monotonic()
         # Calls of a step's watcher are not reported: it makes one every two seconds.
-        listening = seconds is None and wire_log.listener is not None
-        told = wire_log.LoggedRequest(method, f"{self.address.url}{path}") if listening else None
         try:
             answer = self._client.request(method, path, json=body, timeout=limit)
         except httpx.HTTPError as error:
             self._found(begun, answered=False)
-            if told is not None:
-                told.failed(type(error).__name__)
+            if seconds is None:
+                log_request(method, f"{self.address.url}{path}", type(error).__name__, begun)
             kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
             raise kind(
                 "prefect-unreachable", f"the Prefect API does not answer ({type(error).__name__})",
                 context=self.address.shown, hint=f"check that the server runs: {command('server', 'status')}",
             ) from None  # fmt: skip
-        if told is not None:
-            told.answered(answer.status_code, len(answer.content))
+        if seconds is None:
+            url, status = f"{self.address.url}{path}", str(answer.status_code)
+            log_request(method, url, status, begun, received=len(answer.content))
         found: Any = {}
         ours = answer.status_code < 500 and not answer.is_redirect
         try:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from flows.engine.server.proof import basic, sign_in_link
 from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.http import proxies
+from tasks.shared.http import network
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -173,7 +173,7 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
 def is_loopback(address: ApiAddress) -> bool:
     """Return whether the API is on this machine."""
     try:
-        return proxies.is_loopback(urlsplit(address.url).hostname or "")
+        return network.is_loopback(urlsplit(address.url).hostname or "")
     except ValueError:
         return False
 

@@ -19,7 +19,7 @@ from tasks import declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
-from tasks.shared.http.wire import ssl_context
+from tasks.shared.http.network import Proxies, ssl_context
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.service import ProbeWarning, Service
 from tasks.shared.step import CheckContext, GivenInputs, Reads, Step
@@ -154,10 +154,11 @@ def _unused(given: GivenInputs, enabled: Sequence[Step]) -> Iterator[SluiceError
 
 
 def _tls(config: PipelineConfig) -> Iterator[SluiceError]:
-    try:
-        ssl_context(config.tls)
-    except SluiceError as error:
-        yield error
+    for check in (lambda: ssl_context(config.tls), Proxies):
+        try:
+            check()
+        except SluiceError as error:
+            yield error
 
 
 def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]:

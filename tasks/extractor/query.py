@@ -1,39 +1,19 @@
-"""Read the query and the patients that a person gives, and decide whether another job has the same query.
-
-``--patients FILE`` gives the patients instead of the CRTDL's cohort (document 2, ``$extract-data``).
-
-The manifest's job extension holds the whole state of the job (document 2), and servers write into its ``parameters``
-what they were asked: the patients, and the CRTDL, as it came or with paths and a few attributes of the server's own
-(TORCH). The answer is no only where that is beyond doubt.
-"""
+"""Read the query and the patients that a person gives (document 2, ``$extract-data``, ``$evaluate-cohort``)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from tasks.extractor.task import object_of, parse_json
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import parse_document, read_content
-from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup, type_of
 
-_PATIENTS = ("patient", "paramBatch")
-"""What the list of patients is called, by server; it is empty when the cohort of the CRTDL decides."""
-
-_ADDED = frozenset({"id", "meta.profile", "patient", "subject"})
-"""Attributes that a server adds to every group, or widens where they are there already."""
-
-_PATH = "fhirPath"
-"""What a server that adds attributes writes into each of them."""
+PATIENTS: Final = "patients.txt"
+"""The job's own copy of the patients it was started with (0600)."""
 
 _PATIENT_ID = re.compile(r"[A-Za-z0-9.-]{1,64}\Z", re.ASCII)
 _PREFIX = "Patient/"
-
-_groups = TypeAdapter(tuple[AttributeGroup, ...], config=ConfigDict(defer_build=True))
 
 
 def read_query(path: Path) -> bytes:
@@ -49,6 +29,12 @@ def read_query(path: Path) -> bytes:
             hint="give the query itself, not a FHIR resource that wraps it",
         )  # fmt: skip
     return content
+
+
+def own_patients(job_dir: Path, given: Path) -> Path:
+    """Return the job's own copy of the file of patients, if it has one, else the file that was given."""
+    copy = job_dir / PATIENTS
+    return copy if copy.is_file() else given
 
 
 def read_patients(path: Path) -> tuple[str, ...]:
@@ -89,66 +75,3 @@ def read_patients(path: Path) -> tuple[str, ...]:
     if not ids:
         raise InputError("patients-empty", "the file of patient ids holds none", context=str(path))
     return tuple(ids)
-
-
-def same_query(job: Any, crtdl: bytes, patients: Sequence[str]) -> bool | None:
-    """Compare the ``valueObject`` of a job extension with what is submitted; ``None`` when it does not tell."""
-    parameters = object_of(object_of(job).get("parameters"))
-    theirs, ours = _pruned(object_of(parameters.get("crtdl"))), _pruned(parse_json(crtdl))
-    listed = next((parameters[key] for key in _PATIENTS if key in parameters), None)
-    if not isinstance(listed, list) or not theirs or not isinstance(ours, dict):
-        return None
-    if {str(patient) for patient in listed} != set(patients):
-        return False
-    if theirs == ours:
-        return True
-    if "cohortDefinition" not in theirs or theirs["cohortDefinition"] != ours.get("cohortDefinition"):
-        return False if "cohortDefinition" in theirs else None
-    try:
-        asked, wanted = ({group.id: group for group in _groups.validate_python(_listed(one))} for one in (theirs, ours))
-    except ValidationError:
-        return None
-    if asked.keys() != wanted.keys():
-        return False
-    annotated = any(_PATH in attribute for group in _listed(theirs) for attribute in group["attributes"])
-    return True if annotated and all(_asks_like(group, asked[name]) for name, group in wanted.items()) else None
-
-
-def _listed(document: dict[str, Any]) -> Any:
-    return object_of(document.get("dataExtraction")).get("attributeGroups")
-
-
-def _asks_like(mine: AttributeGroup, other: AttributeGroup) -> bool:
-    attributes, others = ({one.ref: one for one in group.attributes} for group in (mine, other))
-    return (
-        mine.reference == other.reference
-        and bool(mine.reference_only) == bool(other.reference_only)
-        and _filters(mine) == _filters(other)
-        and all(ref in others and _widens(attribute, others[ref]) for ref, attribute in attributes.items())
-        and all(_is_added(ref) for ref in others.keys() - attributes.keys())
-    )
-
-
-def _widens(mine: Attribute, other: Attribute) -> bool:
-    links, others = set(mine.linked_groups), set(other.linked_groups)
-    return links <= others if _is_added(mine.ref) else (mine.must_have, links) == (other.must_have, others)
-
-
-def _is_added(ref: str) -> bool:
-    return ref.removeprefix(type_of(ref) + ".") in _ADDED
-
-
-def _filters(group: AttributeGroup) -> set[tuple[object, ...]]:
-    return {
-        (one.type, one.name, frozenset((code.system, code.code) for code in one.codes or ()), one.start, one.end)
-        for one in group.filter or ()
-    }
-
-
-def _pruned(value: Any) -> Any:
-    """Return a JSON value without nulls, which some servers write and others leave out."""
-    if isinstance(value, dict):
-        return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_pruned(inner) for inner in value]
-    return value

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 
 from config import ConfigError
 from config.enrichments import enrichment_rules
-from tasks.extractor.client import service
-from tasks.extractor.extraction import run
-from tasks.extractor.query import read_patients
-from tasks.extractor.submission import DIRECTORY, begun, patients_file
+from tasks.extractor.query import own_patients, read_patients
+from tasks.extractor.run import run
+from tasks.extractor.server import service
+from tasks.extractor.submission import DIRECTORY, is_open
 from tasks.extractor.urls import is_result_url, result_url_unknown
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
@@ -36,7 +36,7 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
     """Yield the errors of the patients and the input."""
     given = context.given
     if given.patients is not None:
-        patients = patients_file(context.job_dir, given.patients) if context.job_dir else given.patients
+        patients = own_patients(context.job_dir, given.patients) if context.job_dir is not None else given.patients
         if is_url(given.input or ""):
             yield patients_unused(given)
         elif is_special(patients):
@@ -79,5 +79,5 @@ STEP = Step(
     services=lambda config: [service(config)],
     checks=checks,
     warnings=warnings,
-    holds=begun,
+    holds=is_open,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -11,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from tasks.shared.http.answer import Answer
 from tasks.shared.units import human_count
 
 
@@ -21,21 +19,6 @@ def parse_json(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def parse_answer(answer: Answer) -> Any:
-    """Parse the body. Return ``None`` if it is not JSON by its ``Content-Type`` or an object repeats a key."""
-    document = parse_json(answer.body) if answer.says_json else None
-    try:
-        json.loads(answer.body if document is not None else b"0", object_pairs_hook=_once, parse_int=str)
-    except (ValueError, RecursionError):
-        return None
-    return document
-
-
-def _once(pairs: list[tuple[str, object]]) -> None:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError
 
 
 def object_of(value: Any) -> dict[str, Any]:

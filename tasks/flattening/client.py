@@ -23,7 +23,7 @@ from tasks.flattening.probe import HEADERS, endpoint, service, unlike_rows
 from tasks.flattening.rows import NoRowError
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.http.answer import Answer, RefusedError, answer_of, place
+from tasks.shared.http_old.answer import Answer, RefusedError, answer_of, place
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
@@ -53,7 +53,7 @@ class Flattener:
         self._timeout = context.config.services.flattening.timeout.total_seconds()
         self._failed = failed
         self._stop = stop
-        self._client = context.client(
+        self._client = context.old_client(
             service(context.config), timeout=self._timeout, stop=stop, max_connections=connections, sleep=sleep
         )
 

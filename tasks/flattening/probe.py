@@ -11,7 +11,7 @@ from config import PipelineConfig
 from tasks.flattening.answer import Promise, RowAgreement, RowRule, RowsDifferError
 from tasks.flattening.rows import NoRowError, RowReader
 from tasks.flattening.views import RESOURCE_TYPE
-from tasks.shared.http.answer import Answer
+from tasks.shared.http_old.answer import Answer
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
 
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from tasks.http_import.importer import findings, no_url, run
+from tasks.http_import.run import findings, run
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT, stored_size
@@ -20,10 +20,8 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
             "input-is-directory", "http_import takes a URL, INPUT is a directory",
             hint="give a URL, or enable local_import instead of http_import",
         )  # fmt: skip
-    elif given is None and not context.config.services.http_import.urls:
-        yield no_url()
-    elif context.online:
-        yield from findings(context.config, given, job_dir=context.job_dir, sizes=context.sizes)
+    else:
+        yield from findings(context)
 
 
 def space(context: CheckContext, _read: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tasks.local_import.importer import run, scan_source
+from tasks.local_import.run import run
+from tasks.local_import.scan import scan_source
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT, stored_size

@@ -1,1 +1,1 @@
-"""The step ``pseudonymizer``: every resource goes through the pseudonymization service (document 3 §4)."""
+"""Pseudonymization by a service, line by line."""

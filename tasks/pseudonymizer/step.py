@@ -1,16 +1,16 @@
-"""The step ``pseudonymizer``, and its checks before there is a job: the rules for anonymization (document 3 §4)."""
+"""The step ``pseudonymizer``, and its checks before there is a job: the anonymization file (document 3 §4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tasks.pseudonymizer.client import service
-from tasks.pseudonymizer.outputs import OUTPUT
-from tasks.pseudonymizer.pseudonymization import STATE, run
-from tasks.pseudonymizer.rules import KEY, read_rules, usable_rules
-from tasks.shared.errors import InputError, SluiceError
+from tasks.pseudonymizer.probe import service
+from tasks.pseudonymizer.rules import KEY, read_rules
+from tasks.pseudonymizer.run import OUTPUT, STATE, refuse_leaks, run
+from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
+from tasks.shared.report import StepReport
+from tasks.shared.step import CheckContext, GivenInputs, Step, StepContext, same_as_input
 
 
 def rules_unused(_given: GivenInputs) -> InputError:
@@ -38,8 +38,18 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 def warnings(context: CheckContext) -> Iterator[str]:
     """Yield the warnings about the anonymization file."""
-    rules = usable_rules(context.config.services.pseudonymizer.anonymization_config)
-    yield from rules.warnings if rules is not None else ()
+    path = context.config.services.pseudonymizer.anonymization_config
+    if path is not None and not [*checks(context)]:
+        yield from read_rules(path).warnings
+
+
+def gate(context: StepContext, report: StepReport) -> GateError | None:
+    """Return why no later step may see the data: identifying values that came back (document 3 §4, "Leaks")."""
+    try:
+        refuse_leaks(context.config, report.details.get("tallies", {}).get("leaks", {}), OUTPUT)
+    except GateError as closed:
+        return closed
+    return None
 
 
 STEP = Step(
@@ -52,4 +62,5 @@ STEP = Step(
     checks=checks,
     warnings=warnings,
     space=same_as_input,
+    gate=gate,
 )

@@ -14,7 +14,7 @@ import msgspec
 from config import PipelineConfig, SendMode
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.http_old.answer import Answer, place
 from tasks.shared.service import Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
 from tasks.shared.step import CheckContext
 

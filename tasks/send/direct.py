@@ -37,7 +37,7 @@ from tasks.shared.fhir.bundle import Resource
 from tasks.shared.files.data_directory import is_ndjson_name, stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.http.client import ServiceClient
+from tasks.shared.http_old.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -78,7 +78,7 @@ def run(
     """
     together = SharedStop(context.stop)
     most = context.config.services.send.max_concurrent_requests
-    with context.client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
+    with context.old_client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
         return _Load(context, compared, client, together, bounds or LoadBounds()).run()
 
 

@@ -16,9 +16,9 @@ from tasks.send.batches import HEADERS, Batch, Resolve, TransactionLimits, Trans
 from tasks.send.verdict import REFUSALS, Fate, Verdict, check_results, judge
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
-from tasks.shared.http.answer import Answer, BusyError
-from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import parse_retry_after
+from tasks.shared.http_old.answer import Answer, BusyError
+from tasks.shared.http_old.client import ServiceClient
+from tasks.shared.http_old.retry import parse_retry_after
 
 OPERATION = "send transaction"
 

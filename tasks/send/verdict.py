@@ -18,7 +18,7 @@ import msgspec
 
 from tasks.shared.errors import ServiceError
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.http.answer import Answer, RefusedError, issue_codes
+from tasks.shared.http_old.answer import Answer, RefusedError, issue_codes
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
 """Statuses that say something about the content of a transaction. All others are about the endpoint."""

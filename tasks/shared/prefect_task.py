@@ -21,7 +21,7 @@ from prefect.transactions import get_transaction
 from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
-from tasks.shared.files.intake import FileLedger
+from tasks.shared.file_work import read_records, records_of
 from tasks.shared.files.inventory import kept_at, still_approved, take_inventory
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
@@ -120,11 +120,11 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
     """
     if done.output is None:
         return None
-    ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
+    known = {f"{done.output}/{one.output}": one for one in read_records(records_of(context.job_dir, context.position))}
 
     def recorded_hash(name: str, _state: object) -> str | None:
-        facts = ledger.get(context.job_dir / name)
-        return facts.sha256 if facts is not None else None
+        record = known.get(name)
+        return record.sha256 if record is not None else None
 
     if (done.bytes_out or 0) > _WORTH_A_WORD:
         context.meter.set_status("hashing the output")

@@ -17,8 +17,10 @@ from typing import Any
 
 from config import PipelineConfig, Role, has_role
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
+from tasks.shared.file_work import records_of
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.http_old.client import ServiceClient as OldServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.service import Service
@@ -139,6 +141,17 @@ class StepContext:
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return directory
+
+    @property
+    def records(self) -> Path | None:
+        """Return the directory with the records of the step that wrote the input (``file_work.py``), if there are
+        any."""
+        written = self.input.recorded
+        return records_of(self.job_dir, written.position) if written is not None else None
+
+    def old_client(self, service: Service, **more: Any) -> OldServiceClient:
+        """Return the client that flattening and send still use."""
+        return service.old_client(self.config, **({"stop": self.stop, "meter": self.meter} | more))
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to

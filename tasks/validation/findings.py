@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import ISSUE_CODES, Answer
 from tasks.shared.http.json_answer import NotJsonError, json_object, resource_type
 from tasks.validation.chunks import ResourcePlace
@@ -107,7 +107,7 @@ def read_outcome(body: bytes) -> list[ValidationIssue]:
 
 def wrong_with(answer: Answer, entries: int) -> str | None:
     """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
-    if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
+    if answer.status not in (200, 412, 422):  # what is no result is not one when it looks like it: 202 is a promise
         return "no result"
     try:
         if resource_type(json_object(answer)) != "OperationOutcome":

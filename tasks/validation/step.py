@@ -10,8 +10,8 @@ from tasks.shared.errors import GateError
 from tasks.shared.report import StepReport
 from tasks.shared.step import Step, StepContext
 from tasks.shared.units import human_count
-from tasks.validation.client import service
-from tasks.validation.validation import REPORTS, run
+from tasks.validation.run import REPORTS, run
+from tasks.validation.service import service
 
 
 def gate(context: StepContext, report: StepReport) -> GateError | None:

@@ -88,6 +88,7 @@ DEFAULTS: dict[str, Any] = {
     "report.contact": None,
     "report.recipient": None,
     "limits.max_resource_mb": 64,
+    "limits.max_line_mb": 512,
     "report.reviewers": 1,
     "report.on_stop": "tell",
     "report.copy_to": None,

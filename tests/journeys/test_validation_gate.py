@@ -9,30 +9,32 @@ import pytest
 
 from tests.conftest import Commands
 from tests.peers.project import Fhir
-from tests.peers.server import Reply
-from tests.peers.services import issue, outcome
-from tests.peers.validation import FakeValidation, serving
+from tests.peers.server import Reply, ScriptedServer, SeenRequest
+from tests.peers.services import JSON, issue, outcome
 
 CANARY = "Kanarienvogel"
 
 
-def judged(_: int, body: bytes) -> Reply:
+def judged(seen: SeenRequest) -> Reply:
     """Return an error for every resource with the canary's family name, which the answer quotes as real ones do."""
-    return Reply(body=outcome(*[
+    entries = json.loads(seen.body or b'{"entry": []}')["entry"]
+    found = [
         issue(diagnostics=f"{CANARY} is not allowed", expression=[f"Bundle.entry[{number}].resource.name[0]"])
-        for number, entry in enumerate(json.loads(body or b'{"entry": []}')["entry"])
-        if CANARY in json.dumps(entry)
-    ] or [issue("information", "informational", diagnostics="All OK")]))  # fmt: skip
+        for number, entry in enumerate(entries)
+        if CANARY in json.dumps(entry) or "sluiceProbe" in json.dumps(entry)
+    ]
+    fine = issue("information", "informational", diagnostics="All OK")
+    return Reply(200, outcome(*(found or [fine])), JSON)
 
 
 @pytest.fixture
-def service() -> Iterator[FakeValidation]:
-    with serving(judged) as service:
+def service() -> Iterator[ScriptedServer]:
+    with ScriptedServer(judged) as service:
         yield service
 
 
 @pytest.fixture
-def checked(tmp_path: Path, fhir: Fhir, service: FakeValidation) -> Path:
+def checked(tmp_path: Path, fhir: Fhir, service: ScriptedServer) -> Path:
     """local_import → validation → send, over three patients of whom one is wrong."""
     (tmp_path / "data").mkdir()
     names = ["Gut", CANARY, "Besser"]
@@ -53,8 +55,8 @@ jobs_dir: jobs
     return tmp_path
 
 
-def posts(service: FakeValidation) -> int:
-    return sum(seen.method == "POST" for seen in service.seen) - service.probes
+def posts(service: ScriptedServer) -> int:
+    return sum(b"sluiceProbe" not in seen.body for seen in service.seen if seen.method == "POST")
 
 
 def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
@@ -80,7 +82,7 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
 
 @pytest.mark.slow
 def test_the_gate_cannot_be_passed_by_continuing(
-    sluice: Commands, checked: Path, fhir: Fhir, service: FakeValidation
+    sluice: Commands, checked: Path, fhir: Fhir, service: ScriptedServer
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     before = posts(service)
@@ -119,9 +121,9 @@ def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fh
 
 @pytest.mark.slow
 def test_a_validation_service_that_fails_is_no_finding(
-    sluice: Commands, checked: Path, service: FakeValidation
+    sluice: Commands, checked: Path, service: ScriptedServer
 ) -> None:
-    service.script = lambda _, body: Reply(503 if body else 200)
+    service.script = lambda seen: None if b"sluiceProbe" in seen.body or not seen.body else Reply(503)
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "validation-findings" not in ran.err

@@ -6,7 +6,6 @@ from typing import Any
 
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.credentials import TokenCache
 
 
 class Sleeps(list[float]):
@@ -21,7 +20,6 @@ def client(service: str = "pseudonymizer", *, attempts: int = 5, **options: Any)
         "tls": TlsConfig(),
         "retry": RetryConfig(max_attempts=attempts, initial_backoff_ms=1000, max_backoff_ms=30000),
         "environ": {},
-        "tokens": TokenCache(),
         "sleep": Sleeps(),
         "timeout": 10.0,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from config import PipelineConfig
-from tasks.extractor.client import ExtractionClient
-from tasks.extractor.extraction import run
-from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import Handle, HandleStore, StepContext
-from tests.peers import job
-from tests.peers.client import client
 from tests.peers.server import Raw, Reply, SeenRequest, loopback
-from tests.peers.services import JOB, as_json, task
+from tests.peers.services import as_json, task
 
 BASE = "https://torch.example"
 OTHER_JOB = "22222222-2222-4222-8222-222222222222"
@@ -56,189 +46,9 @@ def crtdl(**changes: Any) -> dict[str, Any]:
     return document | changes
 
 
-class SimulatedClock:
-    """Simulated seconds; sleeping moves them on and is remembered."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.sleeps: list[float] = []
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        with self._lock:
-            self.now += seconds
-            self.sleeps.append(seconds)
-
-
-Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
-
-
-def running(text: str = "", **headers: str) -> httpx.Response:
-    issue = {"severity": "information", "code": "informational", "diagnostics": text}
-    return httpx.Response(202, json={"resourceType": "OperationOutcome", "issue": [issue]}, headers=headers)
-
-
-def manifest(*urls: str, **more: Any) -> httpx.Response:
-    outputs = [{"type": "NDJSON Bundle", "url": url} for url in urls]
-    return httpx.Response(200, json={"requiresAccessToken": False, "output": outputs, "error": []} | more)
-
-
-def job_extensions(document: Any, *patients: str, job_id: str = JOB) -> list[dict[str, Any]]:
-    """Return the extensions of a manifest whose job got this query."""
-    return _extension(job_id, {"crtdl": document, "patient": list(patients)})
-
-
 def _extension(job_id: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     about = {"id": job_id, "status": "COMPLETED", "parameters": parameters}
     return [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": about}]
-
-
-@dataclass
-class MockExtraction:
-    """Answers by path; ``polls`` are given one after the other, the last one for ever; ``results`` are those of single
-    jobs, for ever.
-    """
-
-    polls: list[Answer] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
-    tasks: dict[str, Any] = field(default_factory=dict)
-    results: dict[str, Answer] = field(default_factory=dict)
-    submit: Answer | None = None
-    locations: list[str] = field(default_factory=lambda: [f"{BASE}/fhir/__status/{JOB}"])
-    file: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
-    seen: list[httpx.Request] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        with self.lock:
-            self.seen.append(request)
-            return self._answer(request)
-
-    def _answer(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
-        if path.endswith("/fhir/$extract-data"):
-            if self.submit is not None:
-                return make_response(self.submit, request)
-            location = self.locations[min(len(self.submissions), len(self.locations)) - 1]
-            return httpx.Response(202, headers={"Content-Location": location})
-        if (result := self.results.get(path.rpartition("/")[2])) is not None and "/__status/" in path:
-            return make_response(result, request)
-        if "/__status/" in path or "/fhir/result/" in path:
-            return make_response(self.polls.pop(0) if len(self.polls) > 1 else self.polls[0], request)
-        if "/fhir/Task" in path:
-            return self._task(path.partition("/fhir/Task")[2].strip("/"))
-        special = self.file(request)
-        if special is not None:
-            return special
-        content = self.files.get(str(request.url).partition("?")[0])
-        if content is None:
-            return httpx.Response(404)
-        if request.method == "HEAD":
-            return httpx.Response(200, headers={"Content-Length": str(len(content))})
-        return httpx.Response(200, content=content)
-
-    def _task(self, job_id: str) -> httpx.Response:
-        if not job_id:
-            bundle = {"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]}
-            return httpx.Response(200, json=bundle)
-        found = self.tasks.get(job_id)
-        if isinstance(found, httpx.Response):
-            return found
-        outcome = {"resourceType": "OperationOutcome", "issue": []}
-        return httpx.Response(200, json=found) if found else httpx.Response(404, json=outcome)
-
-    def requests(self, method: str, part: str) -> list[httpx.Request]:
-        return [request for request in self.seen if request.method == method and part in str(request.url)]
-
-    @property
-    def submissions(self) -> list[httpx.Request]:
-        return self.requests("POST", "$extract-data")
-
-    def downloads(self, part: str = "") -> list[str]:
-        found = [request for request in self.seen if request.method == "GET" and "range" not in request.headers]
-        return [str(r.url) for r in found if part in str(r.url) and "/fhir/Task" not in str(r.url)]
-
-
-def make_response(answer: Answer, request: httpx.Request) -> httpx.Response:
-    if isinstance(answer, Exception):
-        raise answer
-    if isinstance(answer, httpx.Response):
-        # A fresh copy: an answer may be given more than once.
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
-    return answer(request)
-
-
-def configuration(base_url: str = BASE, *, compression: bool = False, **extractor: Any) -> PipelineConfig:
-    retry = {"max_attempts": 3, "initial_backoff_ms": 0, "max_backoff_ms": 0}
-    services = {"extractor": {"base_url": base_url} | extractor}
-    return job.configuration(services, retry=retry, compression={"enabled": compression})
-
-
-def http_client(server: Callable[[httpx.Request], httpx.Response], config: PipelineConfig) -> ServiceClient:
-    extractor = config.services.extractor
-    return client(
-        "extractor",
-        retry=config.retry,
-        auth=extractor.auth,
-        credentials_origin=extractor.base_url,
-        transport=httpx.MockTransport(server),
-    )
-
-
-def extraction_client(server: Callable[[httpx.Request], httpx.Response], base_url: str = BASE) -> ExtractionClient:
-    return ExtractionClient(http_client(server, configuration(base_url)), base_url)
-
-
-class RecordingStore(HandleStore):
-    """A handle store that remembers everything that was saved."""
-
-    def __init__(self, handle: Handle | None = None) -> None:
-        super().__init__(handle)
-        self.saved: list[Handle | None] = []
-
-    def save(self, handle: Handle | None) -> None:
-        self.saved.append(handle)
-        super().save(handle)
-
-
-@dataclass
-class ExtractorJob:
-    """A job directory with a CRTDL, and the step in it."""
-
-    path: Path
-    server: MockExtraction
-    config: PipelineConfig = field(default_factory=configuration)
-    store: RecordingStore = field(default_factory=RecordingStore)
-    clock: SimulatedClock = field(default_factory=SimulatedClock)
-    input: str | None = None
-    patients: Path | None = None
-
-    def __post_init__(self) -> None:
-        self.path.mkdir(exist_ok=True)
-        self.crtdl = self.path / "crtdl.json"
-        self.crtdl.write_text(json.dumps(crtdl()))
-        self.context = self.new_context()
-
-    def new_context(self) -> StepContext:
-        crtdl = None if self.input else self.crtdl
-        more = {"input": self.input, "crtdl": crtdl, "patients": self.patients, "handle": self.store}
-        return job.context(self.path, "extractor", self.config, **more)
-
-    def run(self) -> Any:
-        self.context = self.new_context()
-        return run(
-            self.context,
-            client=lambda config, _: http_client(self.server, config),
-            clock=self.clock,
-            sleep=self.clock.sleep,
-        )
-
-    def imported(self) -> dict[str, bytes]:
-        directory = self.path / "import"
-        return {path.name: path.read_bytes() for path in sorted(directory.iterdir())} if directory.exists() else {}
 
 
 def bundles(name: str, count: int) -> bytes:

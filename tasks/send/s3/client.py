@@ -39,11 +39,11 @@ from config import PipelineConfig
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, ServiceBusyError, SluiceError, TransientError
-from tasks.shared.http.answer import Answer, BusyError, RefusedError, RequestContext, place
-from tasks.shared.http.body import SLICE
-from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.proxies import parse_proxy
-from tasks.shared.http.retry import announce, wait_seconds
+from tasks.shared.http_old.answer import Answer, BusyError, RefusedError, RequestContext, place
+from tasks.shared.http_old.body import SLICE
+from tasks.shared.http_old.client import ServiceClient
+from tasks.shared.http_old.proxies import parse_proxy
+from tasks.shared.http_old.retry import announce, wait_seconds
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 

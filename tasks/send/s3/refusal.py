@@ -13,8 +13,8 @@ from typing import Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceError, SluiceError
-from tasks.shared.http.answer import BusyError, RefusedError, RequestContext
-from tasks.shared.http.retry import parse_retry_after
+from tasks.shared.http_old.answer import BusyError, RefusedError, RequestContext
+from tasks.shared.http_old.retry import parse_retry_after
 
 BUSY_CODES: Final = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
 REGION_CODES: Final = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect"})

@@ -17,7 +17,7 @@ import msgspec
 
 from tasks.send.transfer.archive import Archive
 from tasks.shared.fhir.reading import ID, UNREADABLE
-from tasks.shared.http.body import FileBody
+from tasks.shared.http_old.body import FileBody
 
 PROJECT: Final = "http://medizininformatik-initiative.de/sid/project-identifier"
 ORGANIZATION: Final = "http://dsf.dev/sid/organization-identifier"

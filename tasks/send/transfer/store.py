@@ -9,9 +9,9 @@ from typing import Final, NoReturn
 
 from tasks.send.transfer.documents import ZIP, BinaryJson, Document, Transfer, read_documents
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http.answer import Answer, RequestContext, wrong_answer
-from tasks.shared.http.body import Body, FileBody
-from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
+from tasks.shared.http_old.answer import Answer, RequestContext, wrong_answer
+from tasks.shared.http_old.body import Body, FileBody
+from tasks.shared.http_old.client import DEFAULT_TRANSIENT, ServiceClient
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def run(
     path = directory / ARCHIVE.format(digest=compared.inventory.digest)
     where, timeout = service(context.config), send.timeout.total_seconds()
     failed = FailedAnswers(directory).begin().saving_answers()
-    with failed, context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
+    with failed, context.old_client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
         store = FhirStore(client, base, bounds, timeout=timeout)
         documents = store.find(transfer)
         archive = _packed(context, files, path)

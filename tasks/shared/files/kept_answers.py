@@ -23,7 +23,8 @@ import msgspec
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import OutFile
-from tasks.shared.http.answer import Answer, answer_of
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.errors import answer_of
 
 log = logging.getLogger("sluice.step")
 

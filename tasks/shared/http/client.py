@@ -1,81 +1,65 @@
-"""The client of every outgoing HTTP call (document 3 §1).
+"""The client of every outgoing HTTP call (documents 1 and 3 §1): httpx, one client per thread.
 
-``ServiceClient.send`` makes a call and hands back the whole answer, again and again while the failure is
-transient; ``stream`` opens a download, once; ``peek`` checks that the service answers. Errors carry
-references:
-
-=========================  ===========================================================================
-``NetworkError``           ``connect-failed``, ``connect-timeout``, ``host-unknown``, ``tls-handshake``,
-                           ``timeout``, ``connection-broken``, ``proxy-unreachable``
-``ServiceBusyError``       ``service-busy``, ``oauth-busy``
-``ServiceError``           ``service-*`` (see ``answer.py``), ``redirect-refused``, ``redirect-cross-origin``,
-                           ``redirect-downgrade``, ``redirect-invalid``, ``redirect-loop``,
-                           ``answer-too-large``, ``answer-encoding``, ``proxy-authentication``,
-                           ``proxy-refused``, ``tls-untrusted``, ``tls-expired``, ``tls-not-yet-valid``,
-                           ``tls-hostname``, ``tls-protocol``, ``oauth-client``, ``oauth-refused``,
-                           ``oauth-issuer``, ``oidc-issuer-differs``
-``StalledError``           ``transfer-stalled``: the body of a ``stream`` stopped coming
-``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``,
-                           ``header-invalid``
-``StorageError``           ``file-changed`` and others: the file of a ``FileBody`` cannot be read
-``InternalError``          ``request-invalid``, ``internal``
-=========================  ===========================================================================
-
-httpx is driven below its ``Client``: that halves the cost of a small request (``performance.md``), and
-cookies, redirects and environment variables have no unintended effect.
+``send`` makes a call and returns the whole answer, again and again while the failure is transient; ``stream`` opens a
+download, once; ``peek`` asks whether the service is there. References of errors are those of ``errors.py``,
+``auth.py``, ``network.py``, and ``redirect-refused``, ``redirect-cross-origin``, ``redirect-downgrade``,
+``redirect-loop``, ``answer-too-large``, ``url-invalid``.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import math
+import ssl
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Self, TypeVar
+from importlib import metadata
+from typing import Final, Self
+from urllib.parse import urlsplit
 
 import httpx
 
 from config import AuthConfig, RetryConfig, TlsConfig
-from tasks.shared.errors import NetworkError, ServiceError, SluiceError, TransientError
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, answer_of
-from tasks.shared.http.body import SILENCE, Body
-from tasks.shared.http.call import Call, Hop, Pairs, RequestTarget, merged, parse_target, user_agent
-from tasks.shared.http.credentials import TOKENS, Credentials, TokenCache
-from tasks.shared.http.retry import announcing, retrying
-from tasks.shared.http.sockets import Patience
-from tasks.shared.http.wire import Connections
+from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, TransientError
+from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.auth import Credentials, OriginAuth, origin_of
+from tasks.shared.http.errors import (
+    DEFAULT_TRANSIENT,
+    TOKEN_OPERATION,
+    RequestContext,
+    error_for,
+    error_without_answer,
+)
+from tasks.shared.http.network import Proxies, Transport, ssl_context
+from tasks.shared.http.request_log import log_request
+from tasks.shared.http.retry import retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
-
-__all__ = ["DEFAULT_TRANSIENT", "Answer", "ServiceClient", "answer_of"]
 
 # These log URLs with their query, httpcore also headers; that must not depend on the root logger's level.
 for _name in ("httpx", "httpcore", "authlib"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-T = TypeVar("T")
+MAX_REDIRECTS: Final = 5
+_CONNECT_SECONDS: Final = 30.0
+_ISSUER_ANSWERS: Final = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
+_AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-Encoding": "identity"}
 
-MAX_REDIRECTS = 5
-_MIB = 1024 * 1024
-_LEAST = 0.01
+Content = bytes | Iterable[bytes] | None
+"""A request body. An iterable starts anew for each attempt (no generator); its length is a header of the caller's."""
 
 
 class ServiceClient:
-    """The calls of one step to one service; thread-safe, with its own connections.
+    """The calls of one step to one service; thread-safe.
 
-    ``service`` is the key under ``services`` in the configuration (``send`` or ``services.send``); errors and
-    log lines name it.
-    ``credentials_origin`` is a URL of the service: the credentials of ``auth`` are sent to its origin (scheme,
-    host, port) and to no other; without it, they are never sent. ``timeout`` (seconds) is for one whole exchange of
-    ``send``, from connecting to the last byte of the answer, and for one silence of the service in ``stream``.
-    ``within`` (seconds, from now) is for all calls of ``send`` together, with their attempts, the waits between them
-    and the token. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
-    seconds of grace. ``warn`` gets warnings about the credentials; by default the meter does.
-    ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
+    ``service`` is the key under ``services``; errors name it. The credentials of ``auth`` go to the origin (scheme,
+    host, port) of ``credentials_origin`` and to no other. ``timeout`` (seconds) is httpx's: for a read, a write, the
+    wait for a connection; ``within`` (seconds) for all attempts of all calls together. ``stop`` ends a wait between
+    attempts. ``transport`` makes the connections of one thread. ``warn`` gets warnings about the credentials, by
+    default the meter. ``environ`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
     """
@@ -92,34 +76,32 @@ class ServiceClient:
         within: float = math.inf,
         stop: Stop | None = None,
         meter: Meter | None = None,
-        max_connections: int = 8,
-        transport: httpx.BaseTransport | None = None,
+        transport: Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport] = Transport,
         environ: Mapping[str, str] | None = None,
         warn: Callable[[str], None] | None = None,
-        tokens: TokenCache = TOKENS,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        self.service = service = service.removeprefix("services.")
-        self._timeout = timeout
-        self._ends = clock() + within
-        self._stop = stop
+        self.service = service.removeprefix("services.")
         self.meter = meter or Meter()
-        self._clock = clock
-        self._patience = Patience(stop)
-        self._connections = Connections(
-            tls, self._patience, max_connections=max_connections, environ=environ, given=transport
-        )
+        self._timeout = timeout
+        self._ends = time.monotonic() + within
+        self._stop = stop or Stop()
+        self._tls = tls
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._clients: list[httpx.Client] = []
+        self._verify: ssl.SSLContext | None = None
+        self._proxies = Proxies(environ)
+        self._transport = transport
+        if tls.ca_cert_path is not None or tls.insecure_skip_verify:
+            self._context()  # what is wrong with it is found at once
+        self._own = origin_of(_url(credentials_origin)) if credentials_origin is not None else None
         warn = warn or functools.partial(self.meter.warn, once=True)
-        self._credentials = Credentials(auth, service=service, fetch=self._fetch, warn=warn, tokens=tokens, clock=clock)
-        self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
-        self._base: Pairs = [(b"User-Agent", user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
-        wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
-        told = announcing(self.meter, service, retry)
-        self._again = functools.partial(retrying, retry, sleep=wait, before_wait=told, seconds_left=self._seconds_left)
-        self._retrying = self._again(retryable=_not_a_token)
-        # A token is obtained inside an attempt and has a separate retry budget.
-        self._token_retrying = self._again()
+        self._credentials = Credentials(auth, service=self.service, fetch=self._fetch, warn=warn)
+        self._retrying = functools.partial(
+            retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep if sleep is None else sleep,
+            seconds_left=lambda: self._ends - time.monotonic(),
+        )  # fmt: skip
 
     def send(
         self,
@@ -127,59 +109,36 @@ class ServiceClient:
         url: str,
         *,
         operation: str,
-        content: bytes | Body | None = None,
+        content: Content = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        retry: bool | Collection[int] = True,
+        retry: bool = True,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
-        max_answer_bytes: int = 64 * _MIB,
-        wants_body: bool = True,
-        silence: float = SILENCE,
-        attempt: int = 1,
+        max_answer_bytes: int = 64 << 20,
     ) -> Answer:
-        """Make a call; the whole answer, when its status is 2xx or in ``accept``.
+        """Make a call; return the whole answer when its status is 2xx or in ``accept``.
 
-        Every attempt sends the same bytes; ``retry=False`` makes one attempt, statuses let only these be
-        repeated (of ``transient``). ``timeout`` is in seconds, for one attempt; ``silence`` (seconds) is how
-        long the service may take no byte of a ``Body``. A redirect is followed for GET and HEAD, within the
-        origin; after any other method it is an error.
-        ``wants_body=False`` leaves the body of a 2xx answer unread: a server may send a large upload back.
-        ``attempt`` is the number of the first attempt: more than 1 for the function of ``repeat_call``.
+        Every attempt sends the same bytes; ``retry=False`` makes one attempt. A redirect is followed for GET and HEAD,
+        within the origin; after any other method it is an error.
 
-        Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
-        came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
-        ``answer_of(error)`` is the answer of an error.
+        Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer came, both after
+        the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         """
-        call = self._call(
-            method, url, operation, timeout, headers, content=content, accept=accept, transient=transient,
-            max_answer_bytes=max_answer_bytes, wants_body=wants_body, silence=silence, attempt=attempt - 1,
-        )  # fmt: skip
-        if isinstance(retry, bool):
-            return self._retrying(self._attempt, call) if retry else self._attempt(call)
-        statuses = frozenset(retry)
-        some = self._again(retryable=lambda error: _not_a_token(error) and error.answered in statuses)
-        return some(self._attempt, call)
+        auth = self._auth(url)
+        attempts = iter(range(1 << 30))
 
-    def repeat_call(
-        self,
-        function: Callable[[int], T],
-        *,
-        retryable: Callable[[TransientError], bool] = lambda _: True,
-        sleep: Callable[[float], None] | None = None,
-    ) -> T:
-        """Return the result of ``function``, repeated like a call of ``send`` while its error is transient.
+        def attempt() -> Answer:
+            call = self._open(
+                method, url, operation, content, headers, auth=auth, timeout=timeout, repeated=next(attempts) > 0
+            )
+            with call as (where, response):
+                answer = self._read(where, response, max_answer_bytes)
+            if not (200 <= answer.status < 300 or answer.status in accept):
+                raise error_for(answer, where, transient=transient)
+            return answer
 
-        ``function`` gets the number of the attempt, from 1, and calls ``send`` with it and ``retry=False``. It may
-        raise a ``TransientError`` of its own, for an answer that must be read to see that it is one. Only errors that
-        are ``retryable`` are repeated. ``sleep`` takes seconds.
-
-        Raises the last error of ``function``; ``Stopped``.
-        """
-        numbers = itertools.count(1)
-        made = self._again if sleep is None else functools.partial(self._again, sleep=sleep)
-        again = made(retryable=lambda error: _not_a_token(error) and retryable(error))
-        return again(lambda: function(next(numbers)))
+        return self._retrying(retryable=_not_a_token)(attempt) if retry else attempt()
 
     @contextmanager
     def stream(
@@ -188,73 +147,56 @@ class ServiceClient:
         url: str,
         *,
         operation: str,
-        content: bytes | Body | None = None,
+        content: Content = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
-        allow_cross_origin: bool = False,
+        follow: bool = False,
         credentials: bool | None = None,
-        whole: bool = False,
-        attempt: int = 1,
+        repeated: bool = False,
     ) -> Iterator[httpx.Response]:
-        """Open a download, in one attempt; read it with ``response.iter_raw()``.
+        """Open a call whose answer is streamed, in one attempt; read it with ``iter_raw()``, whose errors are ours.
 
-        The caller counts its attempts: ``attempt`` begins with 1. ``content`` is a request body.
-
-        The bytes are the file's: no encoding is asked for. Redirects of GET and HEAD are followed within the
-        origin, and with ``allow_cross_origin`` to others, then without any credential; never from https to
-        http. ``credentials``: ``None`` sends them to their origin, ``True`` also to the origin of this URL
-        (document 2, requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout``, in seconds, is
-        the longest silence between two pieces of the body; with ``whole`` that of the whole answer.
-
-        Raises the errors of ``send``, on opening and while the body is read, and ``StalledError`` when the
-        body stops.
+        With ``follow`` redirects lead to other origins, too, then without credentials; never from https to http.
+        ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (document 2,
+        requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the longest silence.
         """
-        call = self._call(
-            method, url, operation, timeout, {"Accept-Encoding": "identity"} | dict(headers or {}), content=content,
-            accept=accept, transient=transient, credentials=credentials, allow_cross_origin=allow_cross_origin,
-            whole=whole, attempt=attempt,
-        )  # fmt: skip
-        hop, response = self._open_redirected(call)
-        try:
-            if not call.welcomes(response.status_code):
-                raise hop.unwelcome(self._read(hop, response))
-            hop.in_body, hop.check = True, lambda _: self.meter.moves()
-            yield response
-        finally:
-            response.close()
+        auth = self._auth(url, credentials)
+        call = self._open(
+            method, url, operation, content, headers, auth=auth, timeout=timeout, follow=follow, repeated=repeated
+        )
+        with call as (where, response):
+            if not (200 <= response.status_code < 300 or response.status_code in accept):
+                raise error_for(self._read(where, response, 1 << 20), where, transient=transient)
+            try:
+                yield response
+            except httpx.HTTPError as error:
+                raise error_without_answer(error, where, in_body=True) from None
 
     def peek(self, method: str, url: str, *, headers: Mapping[str, str] | None = None) -> Answer:
-        """Return the head of the answer to one request without credentials, whatever its status. No body is read.
-
-        One attempt, no redirect is followed, at most 10 seconds long. Raises ``NetworkError`` without an answer,
-        ``ServiceError`` when a certificate or the proxy is in the way.
-        """
-        call = self._call(method, url, "reach", min(self._timeout, 10.0), headers)
-        hop, response = self._open(call, call.target, [])
-        response.close()
-        status = response.status_code
-        head = Answer(status, response.headers, b"")
-        if hop.proxy is not None and status == 407:
-            raise hop.unwelcome(head)
-        if hop.proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
-            # A forwarding proxy answers like this if it cannot reach the service.
-            what = f"failed: the proxy {hop.proxy.host} does not reach {call.target.origin[1]}"
-            raise hop.where.error(NetworkError, "proxy-unreachable", what, status=status)
+        """Return the head of the answer to one request without credentials, whatever its status. No redirect is
+        followed, no body read, and it takes at most 10 seconds. Raises ``NetworkError`` without an answer,
+        ``ServiceError`` when a certificate or the proxy is in the way."""
+        where = self._where(method, url, "reach")
+        with self._request(where, None, headers, None, min(self._timeout, 10.0), repeated=False) as response:
+            head = Answer(response.status_code, response.headers, b"")
+        if where.proxy is not None and head.status == 407:
+            raise error_for(head, where, transient=())
+        if where.proxy is not None and url.lower().startswith("http:") and head.status in (502, 503, 504):
+            what = f"failed: the proxy {where.proxy} does not reach {where.host}"
+            raise where.error(NetworkError, "proxy-unreachable", what, status=head.status)
         return head
 
     def authorize(self) -> None:
-        """Obtain the OAuth 2.0 token now, so that a wrong client is found before a job begins.
-
-        Does nothing for other schemes. Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or
-        ``ServiceBusyError`` when it does not answer.
-        """
+        """Obtain the OAuth 2.0 token now, so that a wrong client is found before a job begins."""
         self._credentials.headers()
 
     def close(self) -> None:
         """Close every connection."""
-        self._connections.close()
+        with self._lock:
+            for client in self._clients:
+                client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -265,105 +207,158 @@ class ServiceClient:
     def __repr__(self) -> str:
         return f"ServiceClient({self.service!r})"
 
-    def _call(
-        self, method: str, url: str, name: str, timeout: float | None, headers: Mapping[str, str] | None, **more: Any
-    ) -> Call:
-        seconds = self._timeout if timeout is None else timeout
-        whole = merged(self._base, headers)
-        return Call(self.service, method.upper(), parse_target(url), name, seconds, whole, **more)
-
-    def _attempt(self, call: Call) -> Answer:
-        call.attempt += 1
-        call.timeout = min(call.timeout, max(self._seconds_left(), _LEAST))
-        hop, response = self._open_redirected(call)
-        answer = self._read(hop, response)
-        if call.welcomes(answer.status):
-            return answer
-        raise hop.unwelcome(answer)
-
-    def _seconds_left(self) -> float:
-        return self._ends - self._clock()
-
-    def _open_redirected(self, call: Call) -> tuple[Hop, httpx.Response]:
-        """Return the response to a call, its body not read yet, from where the redirects lead to."""
-        target = call.target
+    @contextmanager
+    def _open(
+        self,
+        method: str,
+        url: str,
+        operation: str,
+        content: Content,
+        headers: Mapping[str, str] | None,
+        *,
+        auth: httpx.Auth | None,
+        timeout: float | None = None,
+        follow: bool = False,
+        repeated: bool = False,
+    ) -> Iterator[tuple[RequestContext, httpx.Response]]:
+        """Yield the response to a call, its body not read yet, from where the redirects lead to."""
+        where, seconds = self._where(method, url, operation), self._timeout if timeout is None else timeout
         for _ in range(MAX_REDIRECTS + 1):
-            hop, response = self._open_authorized(call, target)
-            try:
-                following = hop.redirected(response)
-            except SluiceError:
-                response.close()
-                raise
-            if following is None:
-                return hop, response
-            response.close()
-            target = following
-        what = f"was redirected more than {MAX_REDIRECTS} times"
-        raise replace(hop, target=call.target).where.error(ServiceError, "redirect-loop", what)
+            with self._request(where, content, headers, auth, seconds, repeated=repeated) as response:
+                following = _redirected(where, response, follow=follow)
+                if following is None:
+                    yield where, response
+                    return
+            where = self._where(method, following, operation)
+        raise where.error(ServiceError, "redirect-loop", f"was redirected more than {MAX_REDIRECTS} times")
 
-    def _open_authorized(self, call: Call, target: RequestTarget) -> tuple[Hop, httpx.Response]:
-        """Return the response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
-        if not self._trusts(call, target):
-            return self._open(call, target, [])
-        secrets = self._credentials.headers()
-        hop, response = self._open(call, target, secrets)
-        if response.status_code == 401 and self._credentials.renewable:
-            response.close()
-            self._credentials.drop(secrets)
-            return self._open(call, target, self._credentials.headers())
-        return hop, response
-
-    def _trusts(self, call: Call, target: RequestTarget) -> bool:
-        """Return whether ``target`` gets the credentials."""
-        if call.credentials is None or not call.credentials or self._origin is None:
-            return call.credentials is None and target.origin == self._origin
-        leaves_tls = self._origin[0] == "https" and target.origin[0] != "https"
-        return target.origin in (self._origin, call.target.origin) and not leaves_tls
-
-    def _open(self, call: Call, target: RequestTarget, secrets: Pairs) -> tuple[Hop, httpx.Response]:
-        """Return the response to one request, its body not read yet."""
-        if self._stop is not None:
-            self._stop.before_request()
-        proxy, transport = self._connections.route(target.origin)
-        hop = Hop(call, target, proxy, self._clock())
-        # Repeated requests and errors do not count as progress (``Snapshot.still``).
-        hop.check = functools.partial(self._check, call.attempt <= 1)
+    @contextmanager
+    def _request(
+        self,
+        where: RequestContext,
+        content: Content,
+        headers: Mapping[str, str] | None,
+        auth: httpx.Auth | None,
+        seconds: float,
+        *,
+        repeated: bool,
+    ) -> Iterator[httpx.Response]:
+        self._stop.before_request()
+        timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+        begun, sent = time.monotonic(), len(content) if isinstance(content, bytes) else 0
+        response: httpx.Response | None = None
         try:
-            return hop, hop.send(transport, secrets)
+            client = self._client()
+            request = client.build_request(where.method, where.url, content=content, headers=headers, timeout=timeout)
+            response = client.send(request, auth=auth, stream=True)
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, UnicodeError) as error:
+            wrong = error_without_answer(error, where)
+            log_request(where.method, where.url, wrong.reference, begun, sent)
+            raise wrong from None
         finally:
-            self.meter.request(self._clock() - hop.started, repeated=call.attempt > 1)
-
-    def _read(self, hop: Hop, response: httpx.Response) -> Answer:
-        """Read the whole answer."""
+            self.meter.request(time.monotonic() - begun, repeated=repeated)
         try:
-            unread = not hop.call.wants_body and response.is_success
-            hop.check = functools.partial(self._check, hop.call.welcomes(response.status_code))
-            body = b"" if unread else b"".join(hop.content(response))
-        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            raise hop.broken(error) from None
+            yield response
         finally:
             response.close()
-        return Answer(response.status_code, response.headers, body)
+            received = response.num_bytes_downloaded
+            log_request(where.method, where.url, str(response.status_code), begun, sent, received)
 
-    def _check(self, moving: bool, hop: Hop) -> None:
-        # While bytes flow, no socket waits, so the stop is checked only here.
-        self._patience.check()
-        if moving:
-            self.meter.moves()
-        if self._clock() - hop.started > hop.call.timeout:
-            raise hop.broken(httpx.ReadTimeout(""))
+    def _read(self, where: RequestContext, response: httpx.Response, most: int) -> Answer:
+        """Read the whole answer, at most ``most`` bytes of it."""
+        parts, size = [], 0
+        try:
+            for part in response.iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    what = f"was answered with more than {most} bytes"
+                    raise where.error(ServiceError, "answer-too-large", what, status=response.status_code)
+        except httpx.HTTPError as error:
+            raise error_without_answer(error, where) from None
+        return Answer(response.status_code, response.headers, b"".join(parts))
+
+    def _client(self) -> httpx.Client:
+        """Return this thread's client: httpcore's pool closes connections under threads that share it."""
+        client: httpx.Client | None = getattr(self._local, "client", None)
+        if client is None:
+            client = httpx.Client(
+                transport=self._transport(self._context(), self._proxies), headers=_AGENT, trust_env=False
+            )
+            with self._lock:
+                self._clients.append(client)
+            self._local.client = client
+        return client
+
+    def _context(self) -> ssl.SSLContext:
+        with self._lock:
+            self._verify = self._verify or ssl_context(self._tls)
+            return self._verify
+
+    def _where(self, method: str, url: str, operation: str) -> RequestContext:
+        proxy = self._proxies.select(_url(url))
+        host = urlsplit(proxy).hostname if proxy else None
+        return RequestContext(self.service, operation, method.upper(), url, host)
+
+    def _auth(self, url: str, credentials: bool | None = None) -> httpx.Auth | None:
+        """Return who gets the credentials of a call: their origin, with ``True`` that of the URL, too."""
+        if self._own is None or credentials is False:
+            return None
+        origins, target = {self._own}, origin_of(_url(url))
+        if credentials and not (self._own[0] == "https" and target[0] != "https"):
+            origins.add(target)
+        return OriginAuth(self._credentials, frozenset(origins))
 
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
-        """Send a request to the OAuth issuer: ``credentials.Fetch``."""
-        timeout = min(self._timeout, 60.0)
-        more = {"content": content, "accept": _ISSUER_ANSWERS, "credentials": False}
-        call = self._call(method, url, TOKEN_OPERATION, timeout, headers, **more)
-        return self._token_retrying(self._attempt, call)
+        """Send a request to the OAuth issuer: ``auth.Fetch``. It has a retry budget of its own."""
+
+        def attempt() -> Answer:
+            with self._open(method, url, TOKEN_OPERATION, content, headers, auth=None, timeout=60.0) as (
+                where,
+                response,
+            ):
+                answer = self._read(where, response, 1 << 20)
+            if 200 <= answer.status < 300 or answer.status in _ISSUER_ANSWERS:
+                return answer
+            raise error_for(answer, where, transient=DEFAULT_TRANSIENT)
+
+        return self._retrying()(attempt)
 
 
-# ``credentials.py`` reads the issuer's answers about the client and its configuration.
-_ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
+def _url(text: str) -> httpx.URL:
+    """Return a parsed URL. Raises ``InputError`` (``url-invalid``)."""
+    try:
+        url = httpx.URL(text)
+        # httpx escapes characters that a host name cannot contain instead of refusing them.
+        if url.scheme in ("http", "https") and url.host and b"%" not in url.raw_host:
+            return url
+    except (httpx.InvalidURL, ValueError):  # their texts quote the URL
+        pass
+    raise InputError("url-invalid", "this is not an http or https URL", context=place(text)) from None
+
+
+def _redirected(where: RequestContext, response: httpx.Response, *, follow: bool) -> str | None:
+    """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
+    if not response.has_redirect_location:
+        return None
+    status = response.status_code
+    if where.method not in ("GET", "HEAD"):
+        hint = "configure the URL that the service is at"
+        raise where.error(ServiceError, "redirect-refused", "was redirected, not accepted", hint=hint, status=status)
+    try:
+        url = _url(str(response.url.join(response.headers["location"])))
+    except (SluiceError, httpx.InvalidURL, ValueError):
+        raise where.error(ServiceError, "redirect-invalid", "was redirected to no HTTP URL", status=status) from None
+    what = f"was redirected to {url.scheme}://{url.host}"
+    if response.url.scheme == "https" and url.scheme != "https":
+        hint = "configure an https URL that does not redirect"
+        raise where.error(ServiceError, "redirect-downgrade", f"{what}, out of TLS", hint=hint, status=status)
+    if not follow and origin_of(url) != origin_of(response.url):
+        hint = "configure that URL if it is the one that is meant"
+        raise where.error(ServiceError, "redirect-cross-origin", what, hint=hint, status=status)
+    return str(url)
 
 
 def _not_a_token(error: TransientError) -> bool:
+    """A token is obtained inside an attempt and has been tried as often as the retry block says."""
     return error.operation != TOKEN_OPERATION

@@ -151,17 +151,6 @@ def clash(place: Path) -> None:
         (place / "data" / ward / "Patient.ndjson").write_bytes(GOOD)
 
 
-def test_one_empty_file_among_others_is_a_warning_before_a_job_exists(sluice, place):
-    (place / "data" / "void.ndjson").write_bytes(b"")
-    ran = sluice("pipeline", "plan", "config.yaml")
-    assert ran.code == 0, ran.err
-    assert "warning: empty" in ran.err
-    assert "void.ndjson" in ran.err
-    assert ran.out == "1 warning. The job can start.\n"
-    (place / "data" / "void.ndjson").unlink()
-    assert sluice("pipeline", "plan", "config.yaml").out == "All checks passed. The job can start.\n"
-
-
 @pytest.mark.parametrize(
     ("spoil", "reference", "named"),
     [
@@ -171,7 +160,7 @@ def test_one_empty_file_among_others_is_a_warning_before_a_job_exists(sluice, pl
         (empty_file, "empty-file", ["empty.ndjson"]),
         (only_a_fifo, "input-no-ndjson", ["regular files"]),
         (only_a_link_out, "input-no-ndjson", ["symbolic links"]),
-        (clash, "name-clash", ["a/Patient.ndjson, b/Patient.ndjson"]),
+        (clash, "name-clash", ["a/Patient.ndjson", "b/Patient.ndjson"]),
     ],
 )
 def test_a_directory_that_cannot_be_imported_is_found_before_a_job_exists(sluice, place, spoil, reference, named):

@@ -20,7 +20,7 @@ UNKNOWN = "99999999-9999-4999-8999-999999999999"
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientExtraction]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tasks.extractor.client.PAUSE", 0)
+    monkeypatch.setattr("tasks.extractor.server._PAUSE", 0)
     with extraction_server(PatientExtraction()) as running:
         project(tmp_path, running.url)
         yield running

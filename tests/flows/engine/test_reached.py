@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
 
 from flows.engine.api_address import ApiAddress, not_proxied
-from tasks.shared.http.proxies import Proxies
+from tasks.shared.http.network import Proxies
 from tests.conftest import Commands, is_apart
 from tests.peers.project import allowed
 from tests.peers.server import Reply, loopback
@@ -183,11 +184,11 @@ def test_hosts_that_are_excepted_already_stay_so(names: tuple[str, ...]) -> None
     assert environment["NO_PROXY"] == environment["no_proxy"]
     proxies = Proxies(environment)
     for host in ("pseudonymizer.hospital.example", "10.0.0.1", "127.0.0.1", "127.0.0.2", "localhost"):
-        assert proxies.select("http", host, 80) is None, host
-    assert proxies.select("http", "elsewhere.example", 80) is not None
+        assert proxies.select(httpx.URL(f"http://{host}")) is None, host
+    assert proxies.select(httpx.URL("http://elsewhere.example")) is not None
     everything = {"HTTP_PROXY": "http://proxy.example:3128", "NO_PROXY": "*"}
     not_proxied(address, everything)
-    assert Proxies(everything).select("http", "elsewhere.example", 80) is None
+    assert Proxies(everything).select(httpx.URL("http://elsewhere.example")) is None
 
 
 def test_for_an_api_elsewhere_the_environment_is_left_as_it_is() -> None:

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from config import CompressionConfig, PipelineConfig
 from flows.job.inputs import JobInputs
 from flows.job.preflight import RESERVE, exit_code, preflight, space_needed, warnings
 from tasks import declared
-from tasks.http_import.importer import findings
+from tasks.http_import.run import findings
 from tasks.shared.errors import SluiceError
+from tasks.shared.file_work import Done, digest, records_of
+from tasks.shared.files.part_file import write_whole
 from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest, loopback
 from tests.peers.services import pseudonyms
@@ -241,8 +244,8 @@ def test_a_job_that_goes_on_asks_only_for_the_urls_it_has_no_file_of(found, tmp_
     with loopback([Reply(404)]) as server:
         url = f"{server.url}/Patient.ndjson"
         assert list(found("http_import", input=url)) == ["url-refused"]
-        (tmp_path / "jobs" / "job" / "import").mkdir(parents=True)
-        (tmp_path / "jobs" / "job" / "import" / "Patient.ndjson").write_bytes(LINE)
+        record = Done(file="Patient", identity=digest(url), output="Patient.ndjson")
+        write_whole(records_of(tmp_path / "jobs" / "job", 1) / "Patient.json", msgspec.json.encode(record))
         assert found("http_import", input=url, job={"job_dir": tmp_path / "jobs" / "job"}) == {}
 
 
@@ -256,22 +259,6 @@ class TestSizesOverHttp:
         with loopback([Reply(200, b"x" * 900)]) as server:
             assert found("http_import", input=f"{server.url}/b.ndjson") == {}
             assert [(seen.method, seen.target) for seen in server.seen] == [("HEAD", "/b.ndjson")]
-
-    @pytest.mark.parametrize("status", [400, 403, 404, 405, 406, 501])
-    def test_a_server_that_refuses_head_is_asked_for_the_first_byte(self, status):
-        def answer(seen: SeenRequest) -> Reply:
-            if seen.method == "HEAD":
-                return Reply(status)
-            assert seen.headers["range"] == "bytes=0-0"
-            return Reply(206, b"x", {"Content-Range": "bytes 0-0/900"})
-
-        with loopback(answer) as server:
-            assert remote(server, "/a.zst") == 900
-            assert [seen.method for seen in server.seen] == ["HEAD", "GET"]
-
-    def test_a_server_that_knows_no_range_says_the_size_too(self):
-        with loopback(lambda seen: Reply(405) if seen.method == "HEAD" else Reply(200, b"x" * 900)) as server:
-            assert remote(server, "/a.zst") == 900
 
     @pytest.mark.parametrize(
         "answer",
@@ -292,8 +279,10 @@ class TestSizesOverHttp:
         (tmp_path / "job" / "import" / "a.ndjson.zst").write_bytes(b"x" * 500)
         with loopback([Reply(200, b"x" * 900)]) as server:
             config = configured(urls=[f"{server.url}/a.ndjson.zst", f"{server.url}/b.ndjson.zst"])
+            record = Done(file="a", identity=digest(f"{server.url}/a.ndjson.zst"), output="a.ndjson.zst", size=500)
+            write_whole(records_of(tmp_path / "job", 1) / "a.json", msgspec.json.encode(record))
             sizes: dict[str, int] = {}
-            assert findings(config, job_dir=tmp_path / "job", sizes=sizes) == []
+            assert [*findings(CheckContext(config, job_dir=tmp_path / "job", sizes=sizes))] == []
             assert [seen.target for seen in server.seen] == ["/b.ndjson.zst"]
         where = {"directory": None, "offered": sizes, "job_dir": tmp_path / "job"}
         assert needed(config, ["http_import"], **where) == RESERVE + 900
@@ -317,7 +306,7 @@ def remote(server: Loopback, *paths: str) -> int:
     """Return the bytes that an import of these paths needs, besides the reserve."""
     config = configured(urls=[server.url + path for path in paths])
     sizes: dict[str, int] = {}
-    findings(config, sizes=sizes)
+    [*findings(CheckContext(config, sizes=sizes))]
     return needed(config, ["http_import"], directory=None, offered=sizes, job_dir=None) - RESERVE
 
 

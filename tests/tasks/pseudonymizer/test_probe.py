@@ -1,4 +1,4 @@
-"""The made-up resource that goes to the pseudonymization service first (document 3 §4): what is believed of it."""
+"""The made-up resource goes first: what each answer to it means, row by row (document 3 §4)."""
 
 from __future__ import annotations
 
@@ -9,121 +9,159 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.common.serve import serve_in_thread
-from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.pseudonymizer.client import BUNDLE, PATIENT
-from tasks.pseudonymizer.client import service as declared_service
-from tasks.shared.errors import SluiceError
-from tests.peers import job
-from tests.peers.pseudonymization import RULES, FakePseudonymizer, PseudonymizationRequest, identity
-from tests.peers.server import Reply, loopback
-from tests.peers.services import pseudonyms
+from config import PipelineConfig
+from tasks.pseudonymizer.probe import BUNDLE, OLDEST, service
+from tasks.pseudonymizer.rules import read_rules
+from tasks.pseudonymizer.step import STEP
+from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tests.peers import job, services
+from tests.peers.data import bundle, patient, write
+from tests.peers.server import Reply, ScriptedServer, SeenRequest
+from tests.peers.services import JSON, as_json, issue, outcome
 
-Change = Callable[[dict[str, Any]], Any]
-
-
-def probe_service(url: str, rules: Path | None = None, **more: Any) -> list[Any]:
-    settings = {"url": url, "anonymization_config": rules and str(rules)} | more
-    config = job.configuration({"pseudonymizer": settings}, attempts=1 if more else 3)
-    return job.probed(declared_service(config), config, sleep=lambda _: None)
+Json = dict[str, Any]
+FATAL = outcome(issue("fatal", "processing"))
 
 
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
+def pseudonymized(change: Callable[[Json, Json], Any] = lambda *_: None, **members: Any) -> Reply:
+    """Return the answer of a good service, changed: the function gets Patient and Observation."""
+    answer = json.loads(services.pseudonyms(json.dumps(BUNDLE).encode()))
+    one, other = (entry["resource"] for entry in answer["entry"])
+    change(one, other)
+    return as_json({key: value for key, value in (answer | members).items() if value is not None})
+
+
+def emptied() -> Reply:
+    resources = [{"resourceType": "Patient"}, {"resourceType": "Observation"}]
+    return as_json({"resourceType": "Bundle", "entry": [{"resource": one} for one in resources]})
+
+
+def subject(reference: str) -> Callable[[Json, Json], Any]:
+    return lambda _, other: other.update(subject={"reference": reference})
+
+
+ROWS: dict[str, tuple[Reply, str]] = {
+    "a page": (Reply(200, b"<html>", {"Content-Type": "text/html"}), "wrong-service"),
+    "another resource": (as_json({"resourceType": "OperationOutcome"}), "wrong-service"),
+    "entries in another order": (pseudonymized(entry=json.loads(json.dumps(BUNDLE["entry"]))[::-1]), "wrong-service"),
+    "no such operation": (Reply(404, outcome(issue())), "wrong-service"),
+    "nothing changed": (as_json(BUNDLE), "not-pseudonymized"),
+    "everything removed": (emptied(), "everything-removed"),
+    "ids too long": (pseudonymized(lambda one, _: one.update(id="a" * 65)), "ids-invalid"),
+    "ids with other characters": (pseudonymized(lambda one, _: one.update(id="a_b")), "ids-invalid"),
+    "references stay": (pseudonymized(subject("Patient/sluice-probe-patient")), "references-broken"),
+    "references to something else": (pseudonymized(subject("Patient/other")), "references-broken"),
+    "references lose their type": (pseudonymized(subject("abc")), "references-broken"),
+    "ids stay": (pseudonymized(lambda one, _: one.update(id="sluice-probe-patient")), "references-broken"),
+    "400": (Reply(400, FATAL, JSON), "rules-refused"),
+    "422, a missing domain in the newest": (Reply(422, FATAL, JSON), "rules-refused"),
+    "500 fatal, a missing domain": (Reply(500, FATAL, JSON), "rules-refused"),
+    "500 without a word": (Reply(500), "service-busy"),
+    "503": (Reply(503, FATAL, JSON), "service-busy"),
+    "401": (Reply(401), "service-unauthorized"),
+}
+
+
+def findings(script: Callable[[SeenRequest], Reply | None], directory: Path, **keys: Any) -> list[Any]:
+    retry = {"max_attempts": 2, "initial_backoff_ms": 1, "max_backoff_ms": 1}
+    with ScriptedServer(services.pseudonymization, script) as server:
+        config = PipelineConfig.model_validate(
+            {"services": {"pseudonymizer": {"url": server.url} | keys}, "retry": retry}
+        )
+        return job.probed(service(config), config)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_answer_has_its_row(row: str, tmp_path: Path) -> None:
+    reply, reference = ROWS[row]
+    (error,) = findings(lambda _: reply, tmp_path)
+    assert isinstance(error, SluiceError)
+    assert error.reference == reference
+    assert error.exit_code == (3 if error.transient else 1 if reference == "service-unauthorized" else 2)
+    assert error.hint
+
+
+def test_a_good_service_has_no_finding_and_what_may_surprise_is_a_warning(tmp_path: Path) -> None:
+    assert findings(lambda _: None, tmp_path) == []
+    lost = pseudonymized(lambda _, other: other.update(focus=[{"reference": "abc"}]), type=None)
+    assert [warning.text.split(" ")[0:3] for warning in findings(lambda _: lost, tmp_path)] == [
+        ["the", "service", "makes"], ["the", "rules", "remove"],
+    ]  # fmt: skip
+
+
+def test_replicas_with_different_keys_are_found_at_once(tmp_path: Path) -> None:
+    keys = iter(range(100))
+
+    def replica(seen: SeenRequest) -> Reply:
+        return Reply(200, services.pseudonyms(seen.body, b"key%d" % (next(keys) % 2)), JSON)
+
+    (error,) = findings(replica, tmp_path)
+    assert error.reference == "pseudonyms-change"
+
+
+def rules_file(directory: Path, text: str = "fhirPathRules: [{path: Patient.id, method: cryptoHash}]") -> str:
+    path = directory / "rules.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_service_that_ignores_the_rules_is_too_old(tmp_path: Path) -> None:
+    def old(seen: SeenRequest) -> Reply:
+        return Reply(200, services.pseudonyms(services.deidentify(seen.body)[0]), JSON)
+
+    (error,) = findings(old, tmp_path, anonymization_config=rules_file(tmp_path))
+    assert (error.reference, error.exit_code) == ("pseudonymizer-too-old", 2)
+    assert OLDEST in error.message
+    assert findings(lambda _: None, tmp_path, anonymization_config=rules_file(tmp_path)) == []
+
+
+def test_a_key_that_changes_in_mid_run_is_found_at_the_end_and_the_files_are_done_again(tmp_path: Path) -> None:
+    key = [b"first"]
+    write(tmp_path / "import/a.ndjson", bundle(patient("p")))
+
+    def changing(seen: SeenRequest) -> Reply:
+        if b"sluice-probe" not in seen.body:
+            key[0] = b"second"
+        return Reply(200, services.pseudonyms(seen.body, key[0]), JSON)
+
+    with ScriptedServer(services.pseudonymization, changing) as server:
+        config = PipelineConfig.model_validate({"services": {"pseudonymizer": {"url": server.url}}})
+        context = job.context(tmp_path, "pseudonymizer", config, position=2, source=tmp_path / "import")
+        with pytest.raises(ServiceError) as caught:
+            STEP.run(context)
+        assert (caught.value.reference, caught.value.exit_code) == ("pseudonyms-change", 1)
+        report = STEP.run(context)
+    assert any("done again" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        (None, "file-unreadable"), ("", "file-empty"), ("a: [", "rules-not-yaml"), ("services: {}", "rules-not-yaml"),
+        ("- x", "rules-not-yaml"), ("fhirPathRules: []", "rules-not-yaml"),
+    ],
+)  # fmt: skip
+def test_a_rule_file_that_cannot_be_sent_is_an_error_before_any_request(
+    tmp_path: Path, text: str | None, reference: str
+) -> None:
     path = tmp_path / "rules.yaml"
-    path.write_bytes(RULES)
-    return path
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_rules(path)
+    assert caught.value.reference == reference
+    assert findings(lambda _: Reply(500), tmp_path, anonymization_config=str(path)) == []
 
 
-def answering(change: Change) -> Callable[[bytes], bytes]:
-    """Return a service that answers its resource as ``change`` makes it."""
-
-    def answer(resource: bytes) -> bytes:
-        document = json.loads(pseudonyms(resource))
-        changed = change(document)
-        return json.dumps(document if changed is None else changed).encode()
-
-    return answer
-
-
-@pytest.mark.parametrize("with_rules", [False, True])
-def test_a_probe_that_is_pseudonymized_passes_and_sends_only_made_up_data(rules: Path, *, with_rules: bool) -> None:
-    with FakePseudonymizer(pseudonyms) as service:
-        assert probe_service(service.url, rules if with_rules else None) == []
-    assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]
-    assert [request.config for request in service.requests] == [RULES if with_rules else None]
-    assert [json.loads(request.resource) for request in service.probes] == [PATIENT] * with_rules
-
-
-def test_the_sandbox_service_passes(tmp_path: Path) -> None:
-    with serve_in_thread(pseudonymization_service(PseudonymizationOptions())) as served:
-        assert probe_service(served.url) == []
-
-
-def remove_first(document: dict[str, Any]) -> None:
-    del document["entry"][0]
-
-
-@pytest.mark.parametrize("with_rules", [False, True])
-def test_a_service_that_changes_nothing_is_another_one(rules: Path, *, with_rules: bool) -> None:
-    with FakePseudonymizer(identity) as service:
-        (found,) = probe_service(service.url, rules if with_rules else None)
-    assert isinstance(found, SluiceError)
-    assert (found.reference, found.transient) == ("wrong-service", False)
-    assert "did not pseudonymize" in found.message
-    assert found.context is not None
-    assert found.context.startswith("services.pseudonymizer.url: POST http://127.0.0.1")
-
-
-def test_rules_that_remove_may_take_a_type_away(tmp_path: Path) -> None:
-    removing = tmp_path / "removing.yaml"
-    removing.write_bytes(b"fhirPathRules:\n  - {path: nodesByType('Patient'), method: remove}\n")
-    with FakePseudonymizer(answering(remove_first)) as service:
-        assert probe_service(service.url, removing) == []
-
-
-def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
-    with FakePseudonymizer(pseudonyms) as service:
-        service.reads_config = False
-        (found,) = probe_service(service.url, rules)
-    assert (found.reference, found.exit_code) == ("pseudonymizer-too-old", 2)
-    assert "2.34.0" in found.message
-    assert service.requests == []
-
-
-def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(rules: Path) -> None:
-    def refuses(_: int, request: PseudonymizationRequest) -> Reply | None:
-        return Reply(400, b'{"which":"rule"}') if request.config else None
-
-    with FakePseudonymizer(pseudonyms, refuses) as service:
-        (found,) = probe_service(service.url, rules)
-    assert (found.reference, found.exit_code, found.status) == ("rules-refused", 2, 400)
-    assert found.answer.body == b'{"which":"rule"}'
-    assert [request.config for request in service.requests] == [RULES]
-
-
-@pytest.mark.parametrize(("status", "reference"), [(400, "wrong-service"), (404, "wrong-service"),
-                                                   (405, "wrong-service"), (415, "wrong-service"),
-                                                   (401, "service-unauthorized"), (403, "service-forbidden"),
-                                                   (307, "redirect-refused")])  # fmt: skip
-def test_a_refusal_is_terminal(status: int, reference: str) -> None:
-    reply = Reply(status, headers={"Location": "http://127.0.0.1:1/"} if status == 307 else {})
-    with FakePseudonymizer(script=lambda *_: reply) as service:
-        (found,) = probe_service(service.url)
-    assert (found.reference, found.transient) == (reference, False)
-
-
-@pytest.mark.parametrize("status", [400, 404, 501])
-def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status: int) -> None:
-    with loopback([Reply(status, b"{}")]) as issuer, FakePseudonymizer(pseudonyms) as service:
-        auth = {"oauth_issuer_uri": issuer.url, "oauth_client_id": "c", "oauth_client_secret": "s"}
-        (found,) = probe_service(service.url, auth=auth)
-    assert found.reference.startswith("oauth-") or found.operation == "obtain token"
-    assert found.reference != "wrong-service"
-    assert service.seen == []
-
-
-def test_rules_that_cannot_be_read_are_a_finding_of_their_own(tmp_path: Path) -> None:
-    with FakePseudonymizer(pseudonyms) as service:
-        assert probe_service(service.url, tmp_path / "missing.yaml") == []
-    assert service.seen == []
+@pytest.mark.parametrize(
+    ("method", "parameters", "warned"),
+    [
+        ("dateshift", "{}", True), ("dateShift", "{dateShiftKey: k}", False),
+        ("dateShift", "{dateShiftFixedOffsetInDays: 3}", False), ("cryptoHash", "{}", True),
+        ("encrypt", "{keyDerivationContext: c}", False), ("CryptoHash", "{encryptKey: k}", True),
+        ("redact", "{}", False),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_a_warning(tmp_path: Path, method: str, parameters: str, warned: bool) -> None:
+    text = f"fhirPathRules: [{{path: Patient, method: {method}}}]\nparameters: {parameters}"
+    assert bool(read_rules(Path(rules_file(tmp_path, text))).warnings) is warned

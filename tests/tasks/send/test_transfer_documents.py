@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import BinaryJson, Transfer, read_documents
-from tasks.shared.http.body import FileBody
+from tasks.shared.http_old.body import FileBody
 
 ARCHIVE = Archive(1000, "bb" * 20, ())
 OTHER = Archive(1000, "cc" * 20, ())

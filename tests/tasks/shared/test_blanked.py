@@ -134,7 +134,7 @@ def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignor
 
 def test_credentials_of_a_proxy_are_known() -> None:
     from tasks.shared.blanked import SECRETS
-    from tasks.shared.http.proxies import Proxies
+    from tasks.shared.http.network import Proxies
 
     Proxies({"HTTPS_PROXY": "http://jo:p%40ssword@proxy.example:3128"})
     assert SECRETS.blanked(base64.b64encode(b"jo:p@ssword")) == MARK

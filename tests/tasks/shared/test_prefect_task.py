@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError
-from tasks.shared.files.intake import FileFacts, FileLedger
+from tasks.shared.file_work import Done, records_of
 from tasks.shared.files.inventory import kept_at, load, take_inventory
+from tasks.shared.files.part_file import write_whole
 from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport
 from tasks.shared.service import Found, ProbeWarning, Service
@@ -48,8 +50,8 @@ def test_a_step_without_data_of_its_own_leaves_none(context: StepContext) -> Non
 
 
 def test_the_inventory_of_an_import_has_the_hash_of_the_bytes_written(context: StepContext) -> None:
-    facts = FileFacts("a.ndjson", lines=1, content_bytes=3, stored_bytes=3, sha256="of what was written", resources=1)
-    FileLedger(context.job_dir / ".results" / "1-files.ndjson").add(facts)
+    record = Done(file="a", identity="i", output="a.ndjson", size=3, sha256="of what was written")
+    write_whole(records_of(context.job_dir, 1) / "a.json", msgspec.json.encode(record))
     digest = leave_inventory(context, DONE)
     kept = load(kept_at(context.job_dir, 1), str(digest))
     assert kept is not None

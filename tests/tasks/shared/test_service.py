@@ -116,23 +116,6 @@ def probe_in_mock_time(answers: Callable[[list[float], httpx.Request], httpx.Res
     return list(probe.find_problems(service, patient, transport=transport, sleep=sleep, clock=lambda: now[0])), allowed
 
 
-def test_a_probe_has_two_minutes_in_all() -> None:
-    def slow(now: list[float], _: httpx.Request) -> httpx.Response:
-        now[0] += 59
-        return httpx.Response(200)
-
-    assert probe_in_mock_time(slow) == ([], [120, 61])
-
-
-def test_a_probe_does_not_wait_beyond_its_two_minutes() -> None:
-    def busy(now: list[float], _: httpx.Request) -> httpx.Response:
-        return httpx.Response(503, headers={"Retry-After": "50"})
-
-    (found,), allowed = probe_in_mock_time(busy)
-    assert (found.reference, found.exit_code) == ("service-busy", 3)
-    assert allowed == [120, 70, 20]
-
-
 def test_an_unreachable_service_is_a_finding_and_one_without_address_is_skipped() -> None:
     (gone,) = METADATA.find_problems(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
     assert gone.reference == "connect-failed"

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.http.answer import Answer, RefusedError
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.errors import RefusedError
 from tests.peers.data import CANARY
 
 

@@ -1,0 +1,245 @@
+"""The calls to the extraction server (document 2): submission, status, cohort preview, Task API.
+
+Nothing here waits or decides: the poll loop is in ``polling.py``, the one submission of a job in ``submission.py``. A
+failure is worth another attempt only when it is a ``TransientError`` (document 1, "Errors"). 500 never is: the server
+reserves it for what has failed for good.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.extractor.poll_transport import PollTransport
+from tasks.extractor.task import ExtractionTask, JobStatus, Priority, object_of, parse_json, parse_task, parse_tasks
+from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
+from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tasks.shared.fhir.crtdl import read_content
+from tasks.shared.fhir.resource import ID
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.errors import RefusedError, RequestContext, wrong_answer
+from tasks.shared.service import METADATA, Service
+
+SERVICE: Final = "extractor"
+FHIR_JSON: Final = "application/fhir+json"
+JSON: Final = "application/json"
+
+TRANSIENT: Final = frozenset({408, 429, *range(501, 600)})
+"""Answers that may be another one later (document 1, "States and transitions")."""
+
+LARGEST_SUBMISSION: Final = 2 << 20
+"""Bytes of a kick-off body: a deployed server answers 500 to a larger one, and no job exists."""
+
+_EVERY_ANSWER: Final = frozenset({*range(100, 300), *range(400, 600)})
+_STALE: Final = frozenset({409, 412})
+"""Answers to a version that has moved on: the first is document 2's, the second that of deployed servers."""
+_REPEATS: Final = 10
+_PAUSE: Final = 0.2
+_RUNNING: Final = frozenset({status for status in JobStatus if status.startswith("RUNNING")})
+_FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+_ALLOWED: Final = {
+    "pause": _RUNNING,
+    "resume": frozenset({JobStatus.PAUSED}),
+    "cancel": frozenset(JobStatus) - _FINAL,
+    "delete": frozenset(JobStatus),
+}
+"""States in which an operation may be asked for (document 2, "States and transitions")."""
+_HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
+
+T = TypeVar("T")
+
+
+def service(config: PipelineConfig) -> Service:
+    """Return ``services.extractor``."""
+    return Service(SERVICE, config.services.extractor.base_url, config.services.extractor.auth, METADATA)
+
+
+@contextmanager
+def extraction_server(config: PipelineConfig, **more: Any) -> Iterator[ExtractionServer]:
+    """Open the configured server; ``more`` goes to ``ServiceClient``. Raises ``InputError`` (``extractor-url``)."""
+    extractor = config.services.extractor
+    if extractor.base_url is None:
+        hint = "set it to the server's URL, without /fhir"
+        what = "no extraction server is configured"
+        raise InputError("extractor-url", what, context="services.extractor.base_url", hint=hint)
+    timeout = extractor.request_timeout.total_seconds()
+    where = service(config)
+    with (
+        where.client(config, timeout=timeout, **more) as http,
+        where.client(config, timeout=timeout, transport=PollTransport, **more) as polls,
+    ):
+        yield ExtractionServer(http, polls, str(extractor.base_url), extractor.extraction_timeout.total_seconds())
+
+
+class ExtractionServer:
+    """One extraction server. ``polls`` is the client of status polls; ``preview_timeout`` (seconds) that of the cohort
+    preview, which the server answers when the cohort is known."""
+
+    def __init__(self, http: ServiceClient, polls: ServiceClient, base_url: str, preview_timeout: float) -> None:
+        self.http = http
+        self.base_url = base_url
+        self._polls = polls
+        self._preview_timeout = preview_timeout
+
+    def submit(self, crtdl: Path | bytes, patients: Sequence[str] = ()) -> str:
+        """Start a job, in one attempt; return its status URL, absolute.
+
+        A file travels as ``application/fhir+json``; a CRTDL in memory as ``application/json`` (document 1). With
+        ``patients`` the cohort of the CRTDL is bypassed. Raises ``InputError`` (``crtdl-unreadable``,
+        ``crtdl-not-json``, ``submission-too-large``), ``ServiceError`` (``content-location-missing``, …),
+        ``ServiceBusyError``, ``NetworkError``.
+        """
+        content = crtdl if isinstance(crtdl, bytes) else read_content(crtdl)
+        if parse_json(content) is None:
+            where = str(crtdl) if isinstance(crtdl, Path) else None
+            raise InputError("crtdl-not-json", "the CRTDL is not valid JSON", context=where, operation="submit")
+        parameters = [{"name": "crtdl", "valueBase64Binary": base64.b64encode(content).decode("ascii")}]
+        parameters += [{"name": "patient", "valueString": patient} for patient in patients]
+        body = msgspec.json.encode({"resourceType": "Parameters", "parameter": parameters})
+        if len(body) > LARGEST_SUBMISSION:
+            what = f"the query with {len(patients):,} patient ids is larger than the 2 MiB that the server takes"
+            hint = "split the list of patients into several jobs"
+            raise InputError("submission-too-large", what, hint=hint, operation="submit")
+        url = service_url(self.base_url, "$extract-data")
+        kind = JSON if isinstance(crtdl, bytes) else FHIR_JSON
+        answer = self._send("POST", url, "submit", content=body, headers={"Content-Type": kind}, retry=False)
+        location = answer.headers.get("content-location", "").strip()
+        asked = RequestContext(SERVICE, "submit", "POST", url)
+        if not location:
+            hint = "is services.extractor.base_url an extraction server, and does a proxy drop headers?"
+            what = "without a Content-Location, so the job's address is unknown"
+            raise wrong_answer(answer, asked, what, reference="content-location-missing", hint=hint)
+        status_url = resolve(location, self.base_url)
+        if not is_job_id(job_id_of(status_url)):
+            raise _unexpected(answer, asked, "with a Content-Location that names no job: its last segment is no UUID")
+        return status_url
+
+    def poll(self, status_url: str) -> Answer:
+        """Ask for the state of a job, once; return the answer, whatever its status. Raises ``NetworkError``."""
+        return self._polls.send(
+            "GET", status_url, operation="poll", headers={"Accept": JSON}, retry=False, accept=_EVERY_ANSWER
+        )
+
+    def evaluate_cohort(self, query: bytes) -> tuple[str, ...]:
+        """Return the ids of the patients that a CRTDL or a bare CCDL selects; the server stores nothing."""
+        url = service_url(self.base_url, "$evaluate-cohort")
+        more = {"timeout": self._preview_timeout, "max_answer_bytes": 512 << 20}
+        answer = self._send("POST", url, "preview", content=query, headers={"Content-Type": JSON}, **more)
+        found = object_of(_json_of(answer))
+        entries = found.get("entry") or []
+        references = [str(object_of(object_of(entry).get("item")).get("reference")) for entry in entries]
+        ids = tuple(reference.removeprefix("Patient/") for reference in references)
+        whole = all(one.startswith("Patient/") for one in references) and all(map(ID.fullmatch, ids))
+        if found.get("resourceType") != "List" or not whole:
+            where = RequestContext(SERVICE, "preview", "POST", url)
+            raise _unexpected(answer, where, "with something else than a List of Patient/<id>")
+        return tuple(dict.fromkeys(ids))
+
+    def tasks(
+        self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False
+    ) -> list[ExtractionTask]:
+        """Return the matching jobs, newest first. With ``strict`` the server answers 400 to an unknown value."""
+        query = "&".join(
+            f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values
+        )
+        url = service_url(self.base_url, "Task")
+        headers = {"Prefer": "handling=strict"} if strict else {}
+        answer = self._send("GET", f"{url}?{query}" if query else url, "task", headers=headers)
+        found = parse_tasks(_json_of(answer))
+        if found is None:
+            raise _unexpected(answer, RequestContext(SERVICE, "task", "GET", url), "with something else than a Bundle")
+        return found
+
+    def task(self, job_id: str, *, retry: bool = True) -> ExtractionTask:
+        """Return one job. Raises ``ServiceError`` (``service-not-found`` if there is none)."""
+        return self._task_in(self._send("GET", self._task_url(job_id), "task", retry=retry), job_id, "task", "GET")
+
+    def look(self, job_id: str) -> ExtractionTask | None:
+        """Return one job, asked once and best effort; ``None`` when its Task says nothing useful."""
+        try:
+            return self.task(job_id, retry=False)
+        except SluiceError:
+            return None
+
+    def change(self, job_id: str, operation: str) -> ExtractionTask:
+        """``pause``, ``resume`` or ``cancel`` a job; return the updated Task.
+
+        Repeated after a 409 or 412 when the Task shows that the state allows the operation. Any other second attempt
+        could meet the work of the first. Raises ``ServiceError``, status 409 or 412 when the state does not allow it.
+        """
+        url = self._task_url(job_id, f"${operation}")
+        answer = self._until_fresh(job_id, operation, lambda: self._once("POST", url, operation))
+        return self._task_in(answer, job_id, operation, "POST")
+
+    def delete(self, job_id: str) -> None:
+        """Remove a job and its result files; repeated as ``change`` is."""
+        self._until_fresh(job_id, "delete", lambda: self._once("DELETE", self._task_url(job_id), "delete"))
+
+    def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
+        """Change a job's priority; the version is read again after a 409 or 412: it moves on whenever a batch
+        finishes."""
+        return self._until_fresh(job_id, "delete", lambda: self._put(self.task(job_id), priority))
+
+    def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
+        body = {
+            "resourceType": "Task", "id": task.id, "status": task.task_status, "intent": task.intent,
+            "priority": priority.code,
+        }  # fmt: skip
+        headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version or ""}"'}
+        self._send(
+            "PUT",
+            self._task_url(task.id),
+            "prioritize",
+            content=msgspec.json.encode(body),
+            headers=headers,
+            retry=False,
+        )
+        return self.task(task.id)  # the body of a successful PUT is not specified
+
+    def _until_fresh(self, job_id: str, operation: str, call: Callable[[], T]) -> T:
+        """Make a call until it meets the version that the job has, as long as the job's state allows it."""
+        for attempt in range(1, _REPEATS):
+            try:
+                return call()
+            except ServiceError as error:
+                task = self.look(job_id) if error.answered in _STALE else None
+                if task is None or task.status not in _ALLOWED[operation]:
+                    raise
+            time.sleep(_PAUSE * attempt)
+        return call()
+
+    def _once(self, method: str, url: str, operation: str) -> Answer:
+        return self._send(method, url, operation, content=b"" if method == "POST" else None, retry=False)
+
+    def _send(
+        self, method: str, url: str, operation: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> Answer:
+        """Send a request that is answered with FHIR; ``more`` as in ``ServiceClient.send``."""
+        headers = {"Accept": FHIR_JSON} | (headers or {})
+        return self.http.send(method, url, operation=operation, headers=headers, transient=TRANSIENT, **more)
+
+    def _task_url(self, job_id: str, *more: str) -> str:
+        return service_url(self.base_url, "Task", job_id, *more)
+
+    def _task_in(self, answer: Answer, job_id: str, operation: str, method: str) -> ExtractionTask:
+        task = parse_task(_json_of(answer))
+        if task is None:
+            where = RequestContext(SERVICE, operation, method, self._task_url(job_id))
+            raise _unexpected(answer, where, "with something else than a Task")
+        return task
+
+
+def _json_of(answer: Answer) -> Any:
+    return parse_json(answer.body) if answer.says_json else None
+
+
+def _unexpected(answer: Answer, where: RequestContext, what: str) -> RefusedError:
+    return wrong_answer(answer, where, what, reference="extractor-answer", hint=_HINT)

@@ -1,0 +1,145 @@
+"""Import from HTTP URLs (document 1, http_import; document 3 §8). No credentials are sent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from config import PipelineConfig
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.file_work import digest, read_records
+from tasks.shared.files.ndjson import MIB
+from tasks.shared.http.answer import place
+from tasks.shared.http.download import Downloader
+from tasks.shared.http.url_names import base_of, named_urls
+from tasks.shared.import_directory import directory_of, finish_import, import_report, import_work
+from tasks.shared.report import StepReport
+from tasks.shared.service import Service
+from tasks.shared.step import CheckContext, StepContext
+from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
+
+SERVICE: Final = Service("http_import")
+"""Whatever the URLs name."""
+
+_THREADS: Final = 4
+_REFUSED: Final = frozenset({401, 404, 410})
+"""Answers to HEAD that a GET without credentials does not make better; others may refuse HEAD alone."""
+
+
+def run(context: StepContext) -> StepReport:
+    """Download the URLs into ``import/``, at most four at once. A finished file belongs to its URL, not to its name.
+
+    Raises the findings about URLs, and what ``Downloader.fetch`` raises.
+    """
+    urls = urls_of(context.config, context.given.input)
+    for problem in problems_of(urls):
+        raise problem
+    work, wanted = import_work(context), {named.base: named for named in named_urls(urls)}
+    inputs = {base: digest(named.url) for base, named in wanted.items()}
+    before = {done.file for done in read_records(context.job_dir / ".done" / str(context.position))}
+    todo = work.begin(inputs)
+    warnings = []
+    if gone := sorted(before - wanted.keys()):
+        warnings.append(f"removed, because their URLs left the list: {', '.join(gone[:5])}")
+    if work.again:
+        warnings.append(f"fetched again, because another URL has their name now: {', '.join(work.again[:5])}")
+    context.meter.expect(files=len(wanted))
+    context.meter.add(files=len(wanted) - len(todo))
+    with context.client(SERVICE) as client:
+        downloader = Downloader(
+            client,
+            retry=context.config.retry,
+            compression=context.config.compression,
+            stop=context.stop,
+            meter=context.meter,
+            most=context.config.limits.max_line_mb * MIB,
+            stall_timeout=context.config.services.http_import.stall_timeout.total_seconds(),
+        )
+
+        def one(base: str, stop: Stop) -> None:
+            begun = time.monotonic()
+            with downloader.fetch(wanted[base].url, directory_of(context), base, stop=stop) as intake:
+                done = finish_import(work, base, inputs[base], intake, begun)
+            context.meter.add(files=1, resources=done.counts["resources"])
+
+        for_each(todo, one, threads=_THREADS, stop=context.stop)
+    return import_report(context, work.done(), warnings)
+
+
+def urls_of(config: PipelineConfig, url: str | None) -> tuple[str, ...]:
+    """Return the URL that was given, or those of the configuration."""
+    return (url,) if url is not None else tuple(config.services.http_import.urls)
+
+
+def findings(context: CheckContext) -> Iterator[SluiceError]:
+    """Yield all errors that would stop the import. Each URL that is not imported yet is asked with one ``HEAD``; a
+    server that refuses that is not asked again, because a URL may be good for one use. ``context.sizes`` gets what
+    servers say.
+    """
+    urls = urls_of(context.config, context.given.input)
+    problems = problems_of(urls)
+    yield from problems
+    if problems or not context.online:
+        return
+    done = set()
+    if context.job_dir is not None:
+        done = {one.identity for one in read_records(context.job_dir / ".done" / "1")}
+    silent: set[str] = set()
+    with SERVICE.client(context.config) as client:
+        for url in urls:
+            host = urlsplit(url).netloc
+            if digest(url) in done or host in silent:
+                continue
+            try:
+                answer = client.peek("HEAD", url)
+            except SluiceError as error:
+                silent.add(host)
+                yield error
+                continue
+            if answer.status in _REFUSED:
+                hint = "check the address; http_import sends no credentials"
+                what = f"the server answers {answer.status} for this URL"
+                yield InputError("url-refused", what, context=place(url), hint=hint)
+            elif (length := answer.headers.get("content-length", "")).isdigit() and answer.status == 200:
+                context.sizes[url] = int(length)
+
+
+def problems_of(urls: Sequence[str]) -> list[SluiceError]:
+    """Return what is wrong with the URLs themselves."""
+    if not urls:
+        hint = "set it, or give the URL as INPUT"
+        what = "http_import has no URL"
+        return [InputError("input-missing", what, context="services.http_import.urls", hint=hint)]
+    found: list[SluiceError] = []
+    for url, count in Counter(urls).items():
+        if (problem := _problem(url)) is not None:
+            found.append(problem)
+        elif count > 1:
+            what = f"the same URL is listed {count} times; its data would be imported as often"
+            found.append(InputError("url-duplicate", what, context=place(url), hint="list it once"))
+    cores = [url for url in dict.fromkeys(urls) if base_of(url).casefold() == "core"]
+    if len(cores) > 1:
+        what = f"{len(cores)} URLs give a core file, and only one can come before all others"
+        hint = "import them in separate jobs"
+        found.append(InputError("name-clash", what, context="\n  ".join(map(place, cores)), hint=hint))
+    return found
+
+
+def _problem(url: str) -> InputError | None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme.lower() in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        hint = "write it like https://host.example/path/Patient.ndjson"
+        return InputError("url-invalid", "not an HTTP URL with a host", context=place(url), hint=hint)
+    if parts.username is not None or parts.password is not None:
+        hint = "use a URL that needs no login, or the extractor step, which has an auth block"
+        what = "the URL carries a user name or a password, and http_import sends none"
+        return InputError("url-credentials", what, context=place(url), hint=hint)
+    return None

@@ -1,0 +1,71 @@
+"""The step: the files of a directory into ``import/``, compressed or plain as the configuration says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from tasks.local_import.scan import SourceFile, scan_source
+from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.file_work import FileWork, stat_identity
+from tasks.shared.files.line_check import ExportLogError
+from tasks.shared.import_directory import finish_import, import_report, import_work, intake_of
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
+from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
+
+# Compression has its own thread per file, and the disk is waited for at the end of each one: a second file fills
+# those gaps. More only costs memory.
+_THREADS = 2
+_PIECE = 1 << 18
+
+
+def run(context: StepContext) -> StepReport:
+    """Import the directory; every line is checked to be a FHIR resource, contents stay as they are.
+
+    Raises the problems of the directory; ``DataError`` of ``LineCheck``; ``StorageError`` (``source-changed``,
+    ``disk-full`` …); ``Stopped``.
+    """
+    found = scan_source(context.config, context.given.input)
+    for problem in found.problems:
+        raise problem
+    work, files = import_work(context), {file.base: file for file in found.files}
+    inputs = {base: stat_identity(file.path) for base, file in files.items()}
+    todo = work.begin(inputs)
+    context.meter.expect(files=len(files), bytes=sum(file.size for file in files.values()))
+    for base in files.keys() - set(todo):
+        context.meter.add(files=1)
+        context.meter.advance(files[base].size, 0, earlier=True)
+    warnings = list(found.warnings)
+    if work.again:
+        warnings.append(f"imported again, because they have changed: {', '.join(work.again[:5])}")
+
+    def one(base: str, stop: Stop) -> None:
+        try:
+            _import(context, work, files[base], inputs[base], stop)
+        except ExportLogError:
+            warnings.append(f"not imported, the log of an export tool: {files[base].name}")
+
+    for_each(todo, one, threads=_THREADS, stop=context.stop)
+    return import_report(context, work.done(), warnings)
+
+
+def _import(context: StepContext, work: FileWork, file: SourceFile, identity: str, stop: Stop) -> None:
+    begun = time.monotonic()
+    with intake_of(context, file.base, file.name) as intake:
+        intake.run(_pieces(context, file, stop))
+        # Somebody who still writes it would leave us a file that never existed like this.
+        if stat_identity(file.path) != identity:
+            hint = "wait until whatever writes it has finished, then continue the job"
+            raise StorageError("source-changed", "the file changed while it was imported", context=file.name, hint=hint)
+        done = finish_import(work, file.base, identity, intake, begun)
+    context.meter.add(files=1, resources=done.counts["resources"])
+
+
+def _pieces(context: StepContext, file: SourceFile, stop: Stop) -> Iterator[bytes]:
+    with storage_errors(file.path), file.path.open("rb", buffering=0) as source:
+        while piece := source.read(_PIECE):
+            stop.check()
+            context.meter.advance(len(piece), len(piece))
+            yield piece

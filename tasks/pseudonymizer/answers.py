@@ -1,0 +1,222 @@
+"""The check of an answer against what was sent, while both are in memory (document 3 §4, "What must agree").
+
+A wrong answer ends the step: another kind of resource, entries that are missing, types in another order, ids that no
+server takes. What a rule set does badly is counted by path, for the warnings of the step and the release report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from tasks.pseudonymizer.dates import dates_that_stayed, is_sampled
+from tasks.pseudonymizer.leaks import leaks_of, values_in
+from tasks.shared.errors import DataError
+from tasks.shared.fhir.bundles import Bundle, open_bundle
+from tasks.shared.fhir.persons import Identifying
+from tasks.shared.fhir.resource import ID, UNREADABLE, head_of, references_of, target_of
+from tasks.shared.http.answer import Answer
+
+_TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
+
+
+class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    """A resource of which nothing is left."""
+
+    resource_type: Raw
+    id: Raw = Raw()
+    meta: Raw = Raw()
+
+
+_bare = msgspec.json.Decoder(_Bare)
+
+
+class WrongAnswerError(Exception):
+    """An answer that is not the pseudonymized resource. The message continues "the service gave …"."""
+
+    def __init__(self, reference: str, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.reference = reference
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outline:
+    """A resource or Bundle: its text, the opened Bundle, and type, id and bytes of each resource in it."""
+
+    text: bytes
+    bundle: Bundle | None
+    resources: list[Raw | bytes | None]
+    heads: list[tuple[str, str | None]]
+
+    @property
+    def types(self) -> list[str]:
+        """Return the types of the resources in their order; blank for an entry without one."""
+        return [kind for kind, _ in self.heads]
+
+
+def outline_of(text: bytes) -> Outline:
+    """Return the outline of a line or an answer. Raises ``DataError``."""
+    bundle = open_bundle(text)
+    resources: list[Raw | bytes | None] = [text] if bundle is None else [*bundle.resources()]
+    heads = [head_of(raw) if raw is not None else ("", None) for raw in resources]
+    return Outline(text, bundle, resources, heads)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in the answers of a line or a file, counted in lines: by kind, then by path or type."""
+
+    tallies: dict[str, Counter[str]] = field(default_factory=dict)
+    emptied: int = 0
+    """Resources that came back with nothing but type, id and meta."""
+
+    def add(self, kind: str, names: set[str]) -> None:
+        """Count a line for each of these names."""
+        if names:
+            self.tallies.setdefault(kind, Counter()).update(names)
+
+    def update(self, other: Findings) -> None:
+        """Count what was found in another line or file."""
+        self.emptied += other.emptied
+        for kind, tally in other.tallies.items():
+            self.tallies.setdefault(kind, Counter()).update(tally)
+
+    def merge(self, other: Findings) -> None:
+        """Take over the findings of another part of the same line, each once."""
+        self.emptied += other.emptied
+        for kind, tally in other.tallies.items():
+            self.tallies.setdefault(kind, Counter()).update(tally.keys() - self.tallies[kind].keys())
+
+
+def check(
+    answer: Answer, sent: Outline, *, removes: bool, line: int, values: tuple[Identifying, ...] | None = None
+) -> tuple[Outline, Findings]:
+    """Return the outline of an answer, without line breaks, and what was found in it.
+
+    ``removes``: the rules may remove entries. ``line`` is the number of the line, for the sample of dates; ``values``
+    are the identifying values of the whole line where ``sent`` is a part of it. Raises ``WrongAnswerError``.
+    """
+    if not answer.says_json:
+        raise WrongAnswerError("answer-not-json", "no JSON", "is the URL that of the service?")
+    # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
+    text = answer.body.translate(None, b"\r\n") if b"\n" in answer.body or b"\r" in answer.body else answer.body
+    try:
+        received = outline_of(text)
+    except (DataError, *UNREADABLE):
+        raise WrongAnswerError("answer-not-a-resource", "no FHIR resource") from None
+    _check_shape(sent, received, removes=removes)
+    for _, new in received.heads:
+        if new is not None and ID.fullmatch(new) is None:
+            raise _ids_invalid()
+    findings = Findings()
+    emptied = _emptied(sent, received)
+    findings.emptied = len(emptied)
+    findings.add("emptied", set(emptied))
+    if sent.types == received.types:
+        pairs = zip(sent.heads, received.heads, strict=True)
+        findings.add("ids kept", {kind for (kind, old), (_, new) in pairs if old is not None and old == new})
+    lost, dangling = _references(sent, received)
+    findings.add("references without type", lost)
+    findings.add("references that resolve no more", dangling)
+    values = values_in(sent.resources) if values is None else values
+    found = leaks_of(values, sent.resources, received.resources, received.text)
+    findings.add("leaks", {"|".join(leak) for leak in found})
+    if is_sampled(line) and sent.types == received.types:
+        findings.add("dates that stayed", dates_that_stayed(sent.resources, received.resources))
+    return received, findings
+
+
+def _check_shape(sent: Outline, received: Outline, *, removes: bool) -> None:
+    if (sent.bundle is None) != (received.bundle is None):
+        raise WrongAnswerError("answer-other-kind", "another kind of resource than it was sent")
+    if any(raw is None for raw in received.resources) and all(raw is not None for raw in sent.resources):
+        raise WrongAnswerError("answer-entries", "entries without a resource")
+    if sent.types == received.types:
+        return
+    if removes and not Counter(received.types) - Counter(sent.types):
+        return
+    if len(sent.types) != len(received.types):
+        what = f"{len(received.types)} entries for {len(sent.types)}"
+        raise WrongAnswerError("answer-entries", what, "a rule that removes resources has the method remove")
+    raise WrongAnswerError("answer-types", "resources of other types, or in another order")
+
+
+def _ids_invalid() -> WrongAnswerError:
+    hint = "check the method or truncateToMaxLength of the rule for ids: no FHIR server takes such an id"
+    return WrongAnswerError("ids-invalid", "ids that are no FHIR ids (more than 64, or other, characters)", hint)
+
+
+def _emptied(sent: Outline, received: Outline) -> list[str]:
+    """Return the types of the resources that came back with nothing but type, id and meta."""
+    if sent.types != received.types:
+        return []
+    return [
+        kind
+        for kind, before, after in zip(sent.types, sent.resources, received.resources, strict=True)
+        if after is not None and _is_bare(after) and before is not None and not _is_bare(before)
+    ]
+
+
+def _is_bare(raw: Raw | bytes) -> bool:
+    try:
+        _bare.decode(raw)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _references(sent: Outline, received: Outline) -> tuple[set[str], set[str]]:
+    """Return the paths of references that lost their type, and of those that resolved in the Bundle and do not now.
+
+    Paths are looked for only where the numbers of both differ: as a rule they do not.
+    """
+    before, after = [*references_of(sent.text)], [*references_of(received.text)]
+    untyped = sum(map(_is_untyped, after)) > sum(map(_is_untyped, before))
+    here, there = _keys(sent), _keys(received)
+    dangling = sum(_resolves(one, there) for one in after) < sum(_resolves(one, here) for one in before)
+    if (not untyped and not dangling) or sent.types != received.types:
+        return set(), set()
+    lost, gone = set(), set()
+    for old, new in zip(sent.resources, received.resources, strict=True):
+        if old is not None and new is not None:
+            for path, was, now in _pairs(msgspec.json.decode(old), msgspec.json.decode(new), ""):
+                if not _is_untyped(was) and _is_untyped(now):
+                    lost.add(path)
+                elif _resolves(was, here) and not _resolves(now, there):
+                    gone.add(path)
+    return lost, gone
+
+
+def _keys(outline: Outline) -> set[str]:
+    return {f"{kind}/{one}" for kind, one in outline.heads}
+
+
+def _resolves(reference: str, keys: set[str]) -> bool:
+    return target_of(reference) in keys
+
+
+def _is_untyped(reference: str) -> bool:
+    return not reference.startswith(("#", "urn:")) and _TYPED.match(reference) is None
+
+
+def _pairs(old: Any, new: Any, path: str) -> list[tuple[str, str, str]]:
+    """Return (path, before, after) of each reference that both sides have."""
+    found: list[tuple[str, str, str]] = []
+    if isinstance(old, dict) and isinstance(new, dict):
+        path = path or str(old.get("resourceType"))
+        for key in old.keys() & new.keys():
+            was, now = old[key], new[key]
+            if key == "reference" and isinstance(was, str) and isinstance(now, str):
+                found.append((f"{path}.{key}", was, now))
+            else:
+                found += _pairs(was, now, f"{path}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for was, now in zip(old, new, strict=True):
+            found += _pairs(was, now, path)
+    return found

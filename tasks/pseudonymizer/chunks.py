@@ -1,0 +1,85 @@
+"""What is sent at once: a line, or a part of a Bundle whose line is larger than the threshold (document 3 §4, "Split").
+
+The parts are cut greedily, in the order of the entries. Each has all members of the Bundle and with them its ``id``:
+the service seeds date shifting with it. Entries travel as they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec import Raw
+
+from tasks.shared.errors import DataError
+from tasks.shared.fhir.bundles import Bundle, Members, close_bundle, open_bundle
+from tasks.shared.fhir.persons import Identifying
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A resource to send: a whole line, or a part of a Bundle, up to the ``last`` one.
+
+    ``first`` is the index of its first entry in the Bundle of the line. ``alone``: larger than the threshold, and
+    cannot be smaller. ``values`` are the identifying values of the whole line when this is a part of it.
+    """
+
+    file: str
+    line: int
+    text: bytes = field(repr=False)
+    first: int = 0
+    last: bool = True
+    alone: bool = False
+    values: tuple[Identifying, ...] | None = field(default=None, repr=False)
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether the chunk is only a part of its line."""
+        return self.first > 0 or not self.last
+
+    @property
+    def place(self) -> str:
+        """Return ``file:line``, and from which entry of a Bundle that was split."""
+        return f"{self.file}:{self.line}" + (f" from entry {self.first}" if self.is_part else "")
+
+
+def opened(text: bytes, place: str) -> Bundle | None:
+    """Return the Bundle of a line; ``None`` for another resource. Raises ``DataError`` that names the place."""
+    try:
+        return open_bundle(text)
+    except DataError as error:
+        error.context = place
+        raise
+
+
+def parts_of(bundle: Bundle, threshold: int) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield (index of the first entry, text, is the last one) of parts of at most ``threshold`` bytes; larger is only a
+    single entry."""
+    room = threshold - len(close_bundle(bundle.members, ()))
+    start, size = 0, 0
+    for index, entry in enumerate(bundle.entries):
+        if size and size + len(entry) + 1 > room:
+            yield start, close_bundle(bundle.members, bundle.entries[start:index]), False
+            start, size = index, 0
+        size += len(entry) + 1
+    yield start, close_bundle(bundle.members, bundle.entries[start:]), True
+
+
+def halves_of(bundle: Bundle) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
+    """Return both halves of a Bundle of at least two entries, each with the index of its first entry."""
+    middle = len(bundle.entries) // 2
+    first, second = bundle.entries[:middle], bundle.entries[middle:]
+    return (0, close_bundle(bundle.members, first)), (middle, close_bundle(bundle.members, second))
+
+
+def joined(answers: list[Bundle], sent_type: Raw | None) -> bytes:
+    """Return the line of a Bundle that came back in parts: the members of the first answer, the entries of all.
+
+    ``total`` stays where FHIR allows it; a ``Bundle.type`` that the rules removed is put back as it was sent.
+    """
+    members: Members = dict(answers[0].members)
+    if "type" not in members and sent_type is not None:
+        members["type"] = sent_type
+    if bytes(members.get("type", b"")) not in (b'"searchset"', b'"history"'):
+        members.pop("total", None)
+    return close_bundle(members, [entry for answer in answers for entry in answer.entries])

@@ -1,0 +1,91 @@
+"""Which elements identify a person, and what they hold: one list for the leak check and the release report.
+
+Persons are Patient, RelatedPerson, Person and Practitioner, contained ones, too. Names of Organizations, Locations,
+Medications and Devices identify nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+PERSONS: Final = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
+
+
+class Kind(StrEnum):
+    """What an identifying value is."""
+
+    NAME = "name"
+    TELECOM = "telecom"
+    ADDRESS = "address"
+    PLACE = "place"
+    """City, district, postal code: part of an address that many people share."""
+    IDENTIFIER = "identifier"
+    NARRATIVE = "narrative"
+    PHOTO = "photo"
+    BIRTH_DATE = "birth date"
+
+
+class Identifying(NamedTuple):
+    """One identifying value: ``path`` from the resource type, without indexes; ``system`` of an identifier."""
+
+    path: str
+    kind: Kind
+    value: str
+    system: str = ""
+
+
+_ELEMENTS: Final = {
+    "name": Kind.NAME, "telecom": Kind.TELECOM, "address": Kind.ADDRESS, "identifier": Kind.IDENTIFIER,
+    "text": Kind.NARRATIVE, "photo": Kind.PHOTO, "birthDate": Kind.BIRTH_DATE,
+}  # fmt: skip
+_NO_VALUES: Final = frozenset(
+    {"use", "type", "period", "url", "system", "id", "rank", "contentType", "status", "assigner"}
+)
+_SHARED: Final = frozenset({"city", "district", "state", "postalCode", "country"})
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def identifying(resource: Mapping[str, Any]) -> Iterator[Identifying]:
+    """Yield the identifying values of a resource: of a person all of them, else those of contained persons."""
+    kind = resource.get("resourceType")
+    path = str(kind)
+    if kind in PERSONS:
+        yield from _person(resource, path)
+    for contained in _objects(resource.get("contained")):
+        for found in identifying(contained):
+            yield found._replace(path=f"{path}.contained.{found.path}")
+
+
+def _person(node: Mapping[str, Any], path: str) -> Iterator[Identifying]:
+    for key, value in node.items():
+        kind = _ELEMENTS.get(key.removeprefix("_"))
+        if key == "contained":
+            continue
+        if kind is not None:
+            yield from _values(value, kind, f"{path}.{key}", "")
+        else:
+            for child in _objects(value):  # contact, link, qualification, extension
+                yield from _person(child, f"{path}.{key}")
+
+
+def _values(value: Any, kind: Kind, path: str, system: str) -> Iterator[Identifying]:
+    if isinstance(value, str):
+        if value.strip() and (kind is not Kind.BIRTH_DATE or _DAY.match(value)):
+            yield Identifying(path, kind, value, system)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _values(item, kind, path, system)
+    elif isinstance(value, dict):
+        system = str(value.get("system") or system) if kind is Kind.IDENTIFIER else ""
+        for key, item in value.items():
+            if key not in _NO_VALUES:
+                inner = Kind.PLACE if kind is Kind.ADDRESS and key in _SHARED else kind
+                yield from _values(item, inner, f"{path}.{key}", system)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    found = value if isinstance(value, list) else [value]
+    return [item for item in found if isinstance(item, dict)]

@@ -1,0 +1,75 @@
+"""What is read of a resource without touching the rest: type, id, profiles, references. Numbers keep their spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.errors import DataError
+
+TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
+ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a text that it cannot read."""
+
+REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"((?:[^"\\]|\\.)*)"')
+"""A reference in JSON text. It cannot match inside a string, where quotes are escaped."""
+
+_USUAL: Final = re.compile(
+    rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"'
+)
+"""How nearly every resource begins: where it does, nothing more of it needs to be read."""
+
+
+class _Head(msgspec.Struct, rename="camel", gc=False):
+    resource_type: str
+    id: Any = None
+
+
+class _Profiled(msgspec.Struct, gc=False):
+    meta: Any = None
+
+
+_head = msgspec.json.Decoder(_Head)
+_profiled = msgspec.json.Decoder(_Profiled)
+
+
+def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
+    """Return type and id of a resource, as it is written; ``None`` for an id that is missing or no text.
+
+    Raises ``DataError`` (``not-a-resource``) for anything else than a JSON object with the name of a type.
+    """
+    usual = _USUAL.match(memoryview(raw)[:256])
+    if usual is not None:
+        return usual[1].decode("ascii"), usual[2].decode("ascii")
+    try:
+        read = _head.decode(raw)
+    except UNREADABLE:
+        read = None
+    if read is None or TYPE.fullmatch(read.resource_type) is None:
+        raise DataError("not-a-resource", "not a FHIR resource: an object with a resourceType is expected")
+    return read.resource_type, read.id if isinstance(read.id, str) else None
+
+
+def profiles_of(raw: bytes | msgspec.Raw) -> list[str]:
+    """Return the profiles that a resource claims in ``meta.profile``, without their versions."""
+    meta = _profiled.decode(raw).meta
+    claimed = meta.get("profile") if isinstance(meta, dict) else None
+    return [one.partition("|")[0] for one in claimed or () if isinstance(one, str)]
+
+
+def references_of(raw: bytes | msgspec.Raw) -> Iterator[str]:
+    """Yield the text of every ``reference`` in a resource or Bundle, as it stands there."""
+    for match in REFERENCE.finditer(memoryview(raw)):
+        yield match[1].decode() if b"\\" not in match[1] else msgspec.json.decode(b'"' + match[1] + b'"')
+
+
+def target_of(reference: str) -> str | None:
+    """Return ``Type/id`` of a literal reference, relative or absolute, without its version; ``None`` for any other."""
+    parts = reference.partition("/_history/")[0].split("/")
+    if len(parts) < 2 or TYPE.fullmatch(parts[-2]) is None or ID.fullmatch(parts[-1]) is None:
+        return None
+    return f"{parts[-2]}/{parts[-1]}"

@@ -1,0 +1,210 @@
+"""Check of what is imported, line by line, while the bytes pass (document 3 §1, "At every import").
+
+Each line is a JSON object with a ``resourceType``, in UTF-8. It is read in full, without building Python values, so the
+check costs less than storing the data. No error quotes the content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.errors import DataError
+from tasks.shared.files.ndjson import is_blank, line_too_large
+from tasks.shared.files.zstd import is_zstd
+
+_BOM: Final = b"\xef\xbb\xbf"
+_ARCHIVES: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
+_DATA_TYPES: Final = re.compile(r"application/(x-ndjson|ndjson|fhir\+\w+|zip|gzip|zstd)", re.IGNORECASE)
+_OUTCOME: Final = b'OperationOutcome"'
+_SERVER: Final = "see the log of the server that made this file, and fetch it again"
+_ONE_LINE: Final = "NDJSON holds one JSON object per line"
+
+
+class _Line(msgspec.Struct, rename="camel", gc=False):
+    """The members of a line that tell whether it is a resource, and whether its source was complete."""
+
+    resource_type: Any = None
+    entry: list[msgspec.Raw] | None = None
+    type: Any = None
+    total: Any = None
+    link: Any = None
+    issue: Any = None
+    content_type: Any = None
+    export_id: Any = None
+    event_id: Any = None
+
+
+class _Resource(msgspec.Struct, rename="camel", gc=False):
+    resource_type: Any = None
+    issue: Any = None
+
+
+class _Search(msgspec.Struct, gc=False):
+    mode: Any = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    resource: _Resource | None = None
+    search: _Search | None = None
+
+
+_line = msgspec.json.Decoder(_Line)
+_entry = msgspec.json.Decoder(_Entry)
+
+
+class ExportLogError(DataError):
+    """The file is the log that an export tool leaves beside the data: it is not imported."""
+
+
+class LineCheck:
+    """Checks NDJSON that arrives in pieces of any size, and counts.
+
+    ``name`` is the file that errors name, as ``name:line``; ``most`` the limit of a line in bytes. ``lines`` are those
+    that are not blank, ``resources`` counts those of a Bundle one by one, ``types`` the lines by type, ``bytes`` the
+    content. ``outcomes`` are OperationOutcomes as lines of their own: a warning. Errors are ``DataError``: ``bom``,
+    ``archive``, ``not-json``, ``not-object``, ``not-utf8``, ``unpaired-surrogate``, ``not-a-resource``,
+    ``data-in-binary``, ``line-too-large``, ``source-error``, ``source-incomplete``, ``empty-file``.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self.lines = 0
+        self.resources = 0
+        self.bytes = 0
+        self.outcomes = 0
+        self.types: Counter[str] = Counter()
+        self._name = name
+        self._most = most
+        self._number = 1
+        self._begun: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Check the next piece."""
+        if not self.bytes:
+            self._check_head(piece)
+        self.bytes += len(piece)
+        *ended, rest = piece.split(b"\n")
+        for text in ended:
+            line = b"".join([*self._begun, text]) if self._begun else text
+            self._begun, self._size = [], 0
+            self._check(line)
+            self._number += 1
+        if rest:
+            self._begun.append(rest)
+            self._size += len(rest)
+            if self._size > self._most:
+                raise line_too_large(self._where, self._most)
+
+    def finish(self) -> None:
+        """Check the last line, if it has no line feed, and that there was any."""
+        self._check(b"".join(self._begun))
+        if not self.lines:
+            hint = "an export that broke off looks like this; leave the file out if it is meant to be empty"
+            raise DataError("empty-file", "there is not a single resource in this file", context=self._name, hint=hint)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._name}:{self._number}"
+
+    def _check_head(self, head: bytes) -> None:
+        """Refuse what cannot be NDJSON before more of it is read."""
+        if head.startswith(_BOM):
+            raise self._error("bom", "the file begins with a byte order mark", "save it as UTF-8 without one")
+        if head.startswith(_ARCHIVES) or is_zstd(head):
+            hint = "unpack it first; NDJSON may be plain or compressed once with zstd"
+            raise self._error("archive", "an archive or a compressed file where NDJSON is expected", hint)
+        if head.lstrip().startswith(b"<"):
+            raise self._not_json(head)
+
+    def _check(self, line: bytes) -> None:
+        if not line or is_blank(line):
+            return
+        try:
+            if not line.isascii():
+                line.decode()
+            read = _line.decode(line)
+        except msgspec.ValidationError:
+            read = self._unusual(line)
+        except UnicodeDecodeError:
+            raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8") from None
+        except (msgspec.DecodeError, RecursionError):
+            raise self._not_json(line) from None
+        kind = read.resource_type
+        if not isinstance(kind, str) or _TYPE.fullmatch(kind) is None:
+            raise self._no_resource(read)
+        self.lines += 1
+        self.types[kind] += 1
+        if kind == "Bundle":
+            self.resources += len(read.entry or ())
+            self._check_bundle(line, read)
+            return
+        self.resources += 1
+        if kind == "OperationOutcome":
+            self.outcomes += 1
+            self._check_outcome(read.issue)
+        elif kind == "Binary" and _DATA_TYPES.match(str(read.content_type)):
+            hint = "take the data out of the Binary, and import them as NDJSON"
+            raise self._error("data-in-binary", "a Binary holds data in a wrapper, which no step would look into", hint)
+
+    def _unusual(self, line: bytes) -> _Line:
+        """Return a line whose ``entry`` is no list; raise for one that is no object."""
+        if not line.lstrip().startswith(b"{"):
+            hint = "write one resource per line instead" if line.lstrip().startswith(b"[") else _ONE_LINE
+            raise self._error("not-object", "the line is JSON, but not an object", hint)
+        raise self._error("not-a-resource", "the entry of the Bundle is not a list", _SERVER)
+
+    def _check_bundle(self, line: bytes, read: _Line) -> None:
+        if read.type == "searchset":
+            links = read.link if isinstance(read.link, list) else ()
+            more = any(isinstance(link, dict) and link.get("relation") == "next" for link in links)
+            if more or (type(read.total) is int and read.total > self._matches(read)):
+                hint = "import all pages of the search; if a part is intended, remove total and the next link"
+                what = "the search result is incomplete: it has a next page, or fewer entries than its total"
+                raise self._error("source-incomplete", what, hint)
+        if _OUTCOME in line:
+            for entry in self._entries(read):
+                if entry.resource is not None and entry.resource.resource_type == "OperationOutcome":
+                    self._check_outcome(entry.resource.issue)
+
+    def _entries(self, read: _Line) -> list[_Entry]:
+        try:
+            return [_entry.decode(raw) for raw in read.entry or ()]
+        except msgspec.ValidationError:
+            raise self._error("not-a-resource", "an entry of the Bundle is not an object", _SERVER) from None
+
+    def _matches(self, read: _Line) -> int:
+        """Return how many entries of a searchset are hits of the search, not what was included with them."""
+        searches = [entry.search for entry in self._entries(read)]
+        return sum(1 for search in searches if search is None or search.mode not in ("include", "outcome"))
+
+    def _check_outcome(self, issues: Any) -> None:
+        found = issues if isinstance(issues, list) else ()
+        severities = {issue.get("severity") for issue in found if isinstance(issue, dict)}
+        if severities & {"error", "fatal"}:
+            what = "an OperationOutcome with an error: the server could not return all data"
+            raise self._error("source-error", what, _SERVER)
+
+    def _not_json(self, line: bytes) -> DataError:
+        if line.lstrip().startswith(b"<"):
+            hint = "a login page or an error page looks like this; open the address in a browser to see it"
+            return self._error("not-json", "an HTML or XML document where NDJSON is expected", hint)
+        if _SURROGATE.search(line):
+            what = "the line has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
+            return self._error("unpaired-surrogate", what, "the text was cut inside a character at its source")
+        hint = f"{_ONE_LINE}; a pretty-printed document does not qualify"
+        return self._error("not-json", "the line is not valid JSON", hint)
+
+    def _no_resource(self, read: _Line) -> DataError:
+        if read.export_id is not None and read.event_id is not None:
+            return ExportLogError("export-log", "this is the log of an export, not data", context=self._where)
+        hint = "an error that a server wrote in place of the data looks like this; see its log"
+        return self._error("not-a-resource", "not a FHIR resource: an object with a resourceType is expected", hint)
+
+    def _error(self, reference: str, message: str, hint: str) -> DataError:
+        return DataError(reference, message, context=self._where, hint=hint)

@@ -1,0 +1,283 @@
+"""Credentials of a service: Basic, OAuth 2.0 client credentials, API key (document 1, "Authentication").
+
+Tokens are kept for the process, per issuer and client, so that all clients of a run share one; they are refreshed 30
+seconds before they expire. How a client identifies itself to the issuer is authlib's.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import quote_plus, urlsplit
+
+import httpx
+
+from config import AuthConfig
+from tasks.shared.blanked import SECRETS
+from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.errors import TOKEN_OPERATION
+
+_REFRESH_BEFORE_EXPIRY: Final = 30.0
+_KEYCLOAK_PATH: Final = "/protocol/openid-connect/token"
+_FORM: Final = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded;charset=UTF-8"}
+# fmt: off
+_OAUTH_ERRORS: Final = frozenset({  # RFC 6749 §5.2 and §4.1.2.1; any other code is text of the issuer
+    "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
+    "invalid_scope", "server_error", "temporarily_unavailable",
+})
+# fmt: on
+
+Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
+"""Sends a request (method, URL, headers, body) without credentials, repeated by the retry block. Any status below 500
+but 408 and 429 is returned; other failures raise."""
+
+Origin = tuple[str, str, int]
+
+E = TypeVar("E", bound=SluiceError)
+
+
+def origin_of(url: httpx.URL) -> Origin:
+    """Return scheme, host and port of a URL."""
+    return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
+
+
+class OriginAuth(httpx.Auth):
+    """httpx's hook: adds the credentials to requests to these origins, and to no others. After a 401 a bearer token is
+    dropped, and the request repeated once with a fresh one."""
+
+    def __init__(self, credentials: Credentials, origins: frozenset[Origin]) -> None:
+        self._credentials = credentials
+        self._origins = origins
+
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Yield the request as it is to be sent."""
+        if origin_of(request.url) not in self._origins:
+            yield request
+            return
+        sent = self._credentials.headers()
+        request.headers.update(sent)
+        response = yield request
+        if response.status_code == 401 and self._credentials.drop(sent):
+            request.headers.update(self._credentials.headers())
+            yield request
+
+
+@dataclass
+class _Token:
+    """The token of one client, as far as there is one; a thread that needs it during a fetch waits for this fetch."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: str | None = field(default=None, repr=False)
+    good_until: float = 0.0
+    endpoint: tuple[str, str] | None = None
+
+
+_tokens: dict[tuple[str, str, bytes], _Token] = {}
+_tokens_lock = threading.Lock()
+
+
+class Credentials:
+    """The headers that authenticate one service's requests. ``service`` is the key under ``services``.
+
+    Raises ``InputError`` (``auth-value``) for a value that a header cannot contain.
+    """
+
+    def __init__(
+        self, auth: AuthConfig | None, *, service: str, fetch: Fetch, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._fixed: dict[str, str] = {}
+        self._grant: _ClientCredentials | None = None
+        if auth is None:
+            return
+        SECRETS.auth(auth)
+        block = f"services.{service}.auth"
+        if auth.oauth_issuer_uri:
+            self._grant = _ClientCredentials(auth, block, fetch, warn)
+        elif auth.username is not None:
+            password = auth.password.get_secret_value() if auth.password else ""
+            pair = base64.b64encode(f"{auth.username}:{password}".encode()).decode("ascii")
+            self._fixed["Authorization"] = f"Basic {pair}"
+        if auth.api_key:
+            name = _header_value(auth.api_key_header, f"{block}.api_key_header")
+            self._fixed[name] = _header_value(auth.api_key.get_secret_value(), f"{block}.api_key")
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of one request; a token is obtained if none is valid.
+
+        Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or ``ServiceBusyError`` when it cannot answer.
+        """
+        if self._grant is None:
+            return self._fixed
+        return {"Authorization": f"Bearer {self._grant.token()}", **self._fixed}
+
+    def drop(self, sent: Mapping[str, str]) -> bool:
+        """Forget a token that a service has refused; return whether there can be another one."""
+        if self._grant is None:
+            return False
+        self._grant.drop(sent["Authorization"].removeprefix("Bearer "))
+        return True
+
+
+class _ClientCredentials:
+    """The client-credentials grant of one client. ``block`` is the key path that errors name."""
+
+    def __init__(self, auth: AuthConfig, block: str, fetch: Fetch, warn: Callable[[str], None]) -> None:
+        self._block = block
+        self._issuer = (auth.oauth_issuer_uri or "").rstrip("/")
+        self._host = urlsplit(self._issuer).hostname or "?"
+        self._id = auth.oauth_client_id or ""
+        self._secret = auth.oauth_client_secret.get_secret_value() if auth.oauth_client_secret else ""
+        self._fetch = fetch
+        self._warn = warn
+        self._named = False
+        # With its digest, a block with a wrong secret does not get the token of a block with the right one.
+        key = (self._issuer, self._id, hashlib.sha256(self._secret.encode()).digest())
+        with _tokens_lock:
+            self._token = _tokens.setdefault(key, _Token())
+
+    def token(self) -> str:
+        """Return a valid access token."""
+        with self._token.lock:
+            if self._token.endpoint is None:
+                self._token.endpoint = self._discover()
+            self._name_endpoint(self._token.endpoint[0])
+            if self._token.value is None or time.monotonic() >= self._token.good_until:
+                value, lifetime = self._obtain(*self._token.endpoint)
+                kept = lifetime is not None and lifetime > _REFRESH_BEFORE_EXPIRY
+                self._token.value = value if kept else None
+                self._token.good_until = time.monotonic() + (lifetime or 0.0) - _REFRESH_BEFORE_EXPIRY
+                return value
+            return self._token.value
+
+    def _name_endpoint(self, endpoint: str) -> None:
+        """Warn, once for each client, that the secret goes to another host than the issuer's."""
+        host = urlsplit(endpoint).hostname
+        if not self._named and host != self._host:
+            self._warn(f"{self._block}: the token endpoint of the issuer {self._host} is on another host, {host}")
+        self._named = True
+
+    def drop(self, value: str) -> None:
+        """Forget the token ``value``, unless it is replaced already."""
+        with self._token.lock:
+            if self._token.value == value:
+                self._token.value = None
+
+    def _obtain(self, endpoint: str, method: str) -> tuple[str, float | None]:
+        """Return a new token, and its lifetime in seconds if the issuer gives one."""
+        from authlib.oauth2 import ClientAuth  # many sites never need it
+
+        # RFC 6749 §2.3.1 form-encodes both parts of Basic, which authlib leaves out.
+        spelled = quote_plus if method == "client_secret_basic" else str
+        client = ClientAuth(spelled(self._id), spelled(self._secret), method)
+        _, headers, form = client.prepare("POST", endpoint, dict(_FORM), "grant_type=client_credentials")
+        answer = self._fetch("POST", endpoint, headers, form.encode("ascii"))
+        token = _object(answer.body)
+        if code := token.get("error"):
+            self._token.endpoint = None  # it may have moved
+            raise self._refused(str(code), answer.status)
+        value = token.get("access_token")
+        if answer.status != 200 or not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            raise self._unusable("answered without a usable access token", answer.status)
+        if str(token.get("token_type") or "bearer").lower() != "bearer":
+            raise self._unusable("gave a token that is no bearer token", answer.status)
+        SECRETS.token(value)
+        return value, _seconds(token.get("expires_in"))
+
+    def _discover(self) -> tuple[str, str]:
+        """Return the token endpoint and the authentication method of the client there."""
+        answer = self._fetch(
+            "GET", f"{self._issuer}/.well-known/openid-configuration", {"Accept": "application/json"}, None
+        )
+        if answer.status == 404:
+            return self._trusted(self._issuer + _KEYCLOAK_PATH), "client_secret_post"
+        metadata = _object(answer.body) if answer.status == 200 else {}
+        endpoint, named = metadata.get("token_endpoint"), metadata.get("issuer")
+        if not isinstance(endpoint, str) or not endpoint.lower().startswith(("https://", "http://")):
+            raise self._unusable("gave no usable OpenID configuration", answer.status)
+        if not isinstance(named, str) or named.rstrip("/") != self._issuer:
+            other = f" ({place(named)})" if isinstance(named, str) and named.isprintable() else ""
+            raise self._differs(
+                f"gives another issuer in its metadata{other}",
+                f"if that one is meant, enter it as {self._block}.oauth_issuer_uri; else make the configured URL the "
+                "server's public URL (Keycloak: hostname)",
+            )
+        methods = metadata.get("token_endpoint_auth_methods_supported")
+        basic = isinstance(methods, list) and "client_secret_basic" in methods and "client_secret_post" not in methods
+        return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"
+
+    def _trusted(self, endpoint: str) -> str:
+        """Return the token endpoint, if it may get the secret: with TLS, or of an issuer without TLS that is near."""
+        near = self._issuer.lower().startswith("http:") and _is_near(self._host)
+        if not endpoint.lower().startswith("https:") and not near:
+            hint = "use an https issuer; plain HTTP is for issuers on loopback or at a private address"
+            raise self._differs("gives a token endpoint without TLS", hint)
+        return endpoint
+
+    def _refused(self, code: str, status: int) -> SluiceError:
+        known = code if code in _OAUTH_ERRORS else "an unknown error"
+        if code in ("temporarily_unavailable", "server_error"):
+            return self._error(ServiceBusyError, "oauth-busy", f"cannot answer now ({known})", status=status)
+        client = code in ("invalid_client", "unauthorized_client")
+        hint = f"check oauth_client_id and oauth_client_secret in {self._block}, and the client's grants"
+        reference = "oauth-client" if client else "oauth-refused"
+        return self._error(ServiceError, reference, f"refused the client ({known})", hint=hint, status=status)
+
+    def _differs(self, what: str, hint: str) -> ServiceError:
+        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint=hint)
+
+    def _unusable(self, what: str, status: int) -> ServiceError:
+        hint = f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
+        return self._error(ServiceError, "oauth-issuer", what, hint=hint, status=status)
+
+    def _error(
+        self, kind: type[E], reference: str, what: str, *, hint: str | None = None, status: int | None = None
+    ) -> E:
+        return kind(
+            reference,
+            f"{self._block}: the issuer {self._host} {what}",
+            context=f"{self._block}.oauth_issuer_uri",
+            hint=hint,
+            operation=TOKEN_OPERATION,
+            status=status,
+        )
+
+
+def _header_value(value: str, key: str) -> str:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        hint = "it must be ASCII, without line breaks and without blanks at its ends"
+        raise InputError("auth-value", f"the value of {key} cannot be sent in an HTTP header", context=key, hint=hint)
+    return value
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in an answer; empty for anything else."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _seconds(lifetime: Any) -> float | None:
+    try:
+        return float(lifetime)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_near(host: str) -> bool:
+    """Return whether a host is this machine or one at a private address."""
+    try:
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_private for address in addresses)

@@ -1,0 +1,184 @@
+"""TLS and proxies of every outgoing call (documents 1 and 3 §1), S3 included, and the check of the environment.
+
+``tls.ca_cert_path`` is added to the operating system's trust store and may hold server certificates, too. The variables
+``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` name proxies, in lower case, which wins, and in upper
+case; loopback is never proxied. What of them cannot work is an error that names the variable.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from config import TlsConfig
+from tasks.shared.blanked import SECRETS
+from tasks.shared.errors import InputError
+from tasks.shared.log import logger
+
+KEY: Final = "tls.ca_cert_path"
+_KEEP_ALIVE_SECONDS: Final = 4.0  # many servers close an idle connection after 5
+_warned = threading.Event()
+
+
+def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
+    """Return the context of every TLS connection. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE`` that cannot
+    be used. With ``insecure_skip_verify`` a warning is logged, once in a process."""
+    system = os.environ.get("SSL_CERT_FILE", "")
+    if system and not Path(system).is_file():
+        raise InputError("ssl-cert-file", "the environment variable SSL_CERT_FILE names no file", context=system)
+    context = ssl.create_default_context()
+    # A server certificate in the bundle is trusted without the CA that signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # Python 3.13 turns strict RFC 5280 checks on; hospital CAs often lack the extensions it asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if tls.ca_cert_path is not None:
+        _add_bundle(context, tls.ca_cert_path)
+    if tls.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if not _warned.is_set():
+            _warned.set()
+            logger.warning(
+                "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and "
+                "change the data and the credentials of this run. For development and testing only."
+            )
+    return context
+
+
+def _add_bundle(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate that can be used"
+        hint = f"{KEY} must name a PEM file; openssl x509 -inform der -in FILE -out FILE.pem converts a DER file"
+        raise InputError(
+            "tls-ca-bundle", f"the certificate bundle cannot be read: {reason}", context=f"{KEY} {path}", hint=hint
+        ) from None
+
+
+class Proxies:
+    """The proxies of this process, as the environment names them. Raises ``InputError`` (``proxy-invalid``), which
+    names the variable and not its text: it may hold a password."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        values = os.environ if environ is None else environ
+        found = {scheme: _named(values, scheme) or _named(values, "all") for scheme in ("http", "https")}
+        self._by_scheme = {scheme: _checked(*named) for scheme, named in found.items() if named is not None}
+        excluded = values.get("no_proxy", values.get("NO_PROXY", ""))
+        self._excluded = [item.strip().lower() for item in excluded.split(",") if item.strip()]
+
+    def select(self, url: httpx.URL) -> str | None:
+        """Return the URL of the proxy for a request; ``None`` when its host is reached directly."""
+        proxy = self._by_scheme.get(url.scheme)
+        host, port = url.host.lower().rstrip("."), url.port or (443 if url.scheme == "https" else 80)
+        if proxy is None or is_loopback(host) or any(_covers(item, host, port) for item in self._excluded):
+            return None
+        return proxy
+
+    def all(self) -> set[str]:
+        """Return the URLs of all proxies."""
+        return set(self._by_scheme.values())
+
+
+class Transport(httpx.BaseTransport):
+    """The connections of one client: direct ones, and those through each proxy. For one thread."""
+
+    def __init__(self, verify: ssl.SSLContext, proxies: Proxies) -> None:
+        limits = httpx.Limits(keepalive_expiry=_KEEP_ALIVE_SECONDS)
+        self._proxies = proxies
+        self._direct = httpx.HTTPTransport(verify=verify, limits=limits)
+        self._through = {
+            url: httpx.HTTPTransport(verify=verify, limits=limits, proxy=_proxy(url, verify)) for url in proxies.all()
+        }
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request, through its proxy if it has one."""
+        proxy = self._proxies.select(request.url)
+        return (self._through[proxy] if proxy else self._direct).handle_request(request)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for transport in (self._direct, *self._through.values()):
+            transport.close()
+
+
+def _proxy(url: str, verify: ssl.SSLContext) -> httpx.Proxy:
+    return httpx.Proxy(url, ssl_context=verify if url.lower().startswith("https:") else None)
+
+
+def _named(values: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
+    """Return the variable that names a proxy for a scheme, and its text."""
+    for variable in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY"):
+        if variable in values:  # an empty lower-case variable switches the upper-case one off
+            return (variable, values[variable].strip()) if values[variable].strip() else None
+    return None
+
+
+def _checked(variable: str, text: str) -> str:
+    url = text if "://" in text else f"http://{text}"
+    problem = "is not a proxy URL"
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https"):
+            problem = "names a kind of proxy that is not supported (http and https are)"
+        elif parts.hostname and (parts.port is None or parts.port > 0):
+            httpx.Proxy(url)
+            if parts.username is not None:
+                SECRETS.pair(unquote(parts.username), unquote(parts.password or ""))
+            return url
+    except (ValueError, httpx.InvalidURL):  # the message would quote the text
+        pass
+    raise InputError(
+        "proxy-invalid",
+        f"the environment variable {variable} {problem}",
+        context=variable,
+        hint=f"{variable}=http://[user:password@]host:port, or unset it",
+    ) from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` (a name or an address, without port and brackets) is this machine."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = _address(name)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address is not None and address.is_loopback
+
+
+def _covers(item: str, host: str, port: int) -> bool:
+    """Return whether an entry of ``NO_PROXY`` covers a host: ``*``, a domain, an address, a network, or a host with a
+    port."""
+    if item == "*":
+        return True
+    address = _address(host)
+    if address is not None and "/" in item:
+        try:
+            return address in ipaddress.ip_network(item, strict=False)
+        except ValueError:
+            return False
+    name, colon, number = item.rpartition(":")
+    if colon and number.isdigit() and (":" not in name or name.endswith("]")):
+        if int(number) != port:
+            return False
+        item = name
+    item = item.strip("[]").removeprefix("*").removeprefix(".").rstrip(".")
+    if address is not None:
+        return _address(item) == address
+    return host == item or host.endswith(f".{item}")
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

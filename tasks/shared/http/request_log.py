@@ -1,0 +1,53 @@
+"""What ``-v`` prints for each request: method, address and result (``4-product.md`` §2).
+
+A line has the status or the error, the bytes of the bodies and the time; never a body, a header, a user or a password.
+It has the names of a query, not the values (permissions, identifiers of persons), and no id behind a resource type.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from tasks.shared.http.answer import place
+from tasks.shared.units import human_bytes, human_duration
+
+_TYPE = re.compile(r"[A-Z][A-Za-z]+|patients?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_.:-]*", re.ASCII)
+_MASKED = "…"
+
+listener: Callable[[str], None] | None = None
+"""Gets the line of each request of this process, if set."""
+
+
+def listen(new: Callable[[str], None] | None) -> None:
+    """Set the listener; ``None`` removes it."""
+    global listener
+    listener = new
+
+
+def log_request(method: str, url: str, what: str, begun: float, sent: int = 0, received: int = 0) -> None:
+    """Log a request that ended: ``what`` is a status or a reference, ``begun`` a time of ``time.monotonic``."""
+    if listener is None:
+        return
+    sizes = [f"{human_bytes(sent)} sent"] if sent else []
+    sizes += [f"{human_bytes(received)} back"] if received else []
+    listener(f"{method} {shown(url)}: {', '.join([what, *sizes, human_duration(time.monotonic() - begun)])}")
+
+
+def shown(url: str) -> str:
+    """Return a URL without identifiers of persons and credentials."""
+    address, _, query = url.partition("#")[0].partition("?")
+    head, slashes, path = place(address).partition("://")
+    parts = path.split("/")
+    for n in range(2, len(parts)):
+        if _TYPE.fullmatch(parts[n - 1]) and parts[n] and not parts[n].startswith(("$", "_")):
+            parts[n] = _MASKED
+    masked = f"{head}{slashes}{'/'.join(parts)}"
+    return f"{masked}?{'&'.join(map(_parameter, query.split('&')))}" if query else masked
+
+
+def _parameter(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name if _NAME.fullmatch(name) else _MASKED}={_MASKED}" if equals else _MASKED

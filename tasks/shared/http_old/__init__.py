@@ -1,0 +1,1 @@
+"""HTTP to services: one client, its answers, failures, retries and credentials."""

@@ -1,0 +1,153 @@
+"""The calls to the validation service (document 3 §6), and the probe before.
+
+An answer 200, or 412 or 422 as FHIR servers' ``$validate`` gives, with an OperationOutcome that has an issue is an
+answer, whatever it says; everything else is a failure of the step, which names the file and its lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from config import PipelineConfig
+from tasks.shared.errors import SluiceError
+from tasks.shared.http.answer import Answer, issues
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.errors import RefusedError, answer_of
+from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
+from tasks.validation.chunks import ValidationChunk
+from tasks.validation.findings import read_outcome, wrong_with
+
+OPERATION: Final = "validate resources"
+HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}
+WITH_ERRORS: Final = frozenset({412, 422})
+"""Statuses with which FHIR servers answer when there are errors in the data."""
+
+_MAX_ANSWER: Final = 16 << 20
+_LINE_BREAKS: Final = re.compile(rb"[\r\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOutcome:
+    """One line of the report: an OperationOutcome about a chunk."""
+
+    line: bytes = field(repr=False)
+    chunk: ValidationChunk
+
+
+def endpoint(url: str) -> str:
+    """Return the URL to post to: ``url`` if it names the operation, else ``{url}/validateResource``."""
+    return url if url.endswith(("/validateResource", "/$validate")) else f"{url}/validateResource"
+
+
+class Validator:
+    """Asks the service about chunks; thread-safe. ``timeout`` (seconds) is for one request."""
+
+    def __init__(self, client: ServiceClient, url: str, *, timeout: float) -> None:
+        self._client = client
+        self._url = endpoint(url)
+        self._timeout = timeout
+
+    def validate(self, chunk: ValidationChunk) -> list[ChunkOutcome]:
+        """Return the outcomes about a chunk: one, or more where the service takes or gives only smaller pieces.
+
+        A resource that the service cannot process while it processes others is a finding about that resource. Raises
+        what ``ServiceClient.send`` raises, with file and lines; ``validation-answer``, ``validation-too-large``.
+        """
+        try:
+            answer = self._ask(chunk.body())
+        except SluiceError as error:
+            if not self._is_about_data(error):
+                raise self._placed(error, chunk) from None
+            if len(chunk) > 1:
+                first, second = chunk.halves()
+                return [*self.validate(first), *self.validate(second)]
+            if error.answered == 413:
+                raise self._too_large(error, chunk) from None
+            return [ChunkOutcome(_cannot_be_validated(error), chunk)]
+        # A line break in JSON text is only ever white space between tokens (document 3 §1).
+        return [ChunkOutcome(_LINE_BREAKS.sub(b"", self._checked(answer, chunk).body).strip(), chunk)]
+
+    def _ask(self, body: bytes) -> Answer:
+        return self._client.send(
+            "POST", self._url, operation=OPERATION, content=body, headers=HEADERS, timeout=self._timeout,
+            accept=WITH_ERRORS, max_answer_bytes=_MAX_ANSWER,
+        )  # fmt: skip
+
+    def _is_about_data(self, error: SluiceError) -> bool:
+        """Return whether halves of what was sent may be taken: it was too large, or the service failed on it."""
+        if error.answered == 413 or error.reference == "answer-too-large":
+            return True
+        answer = answer_of(error)
+        return answer is not None and answer.status == 500 and bool(issues(answer.body)) and self._still_works()
+
+    def _still_works(self) -> bool:
+        """Return whether the service still validates the made-up resource."""
+        try:
+            return not wrong_with(self._ask(_BODY), 1)
+        except SluiceError:
+            return False
+
+    def _checked(self, answer: Answer, chunk: ValidationChunk) -> Answer:
+        if what := wrong_with(answer, len(chunk)):
+            raise RefusedError(
+                "validation-answer", f"validation: a request was answered {answer.status} with {what}",
+                context=chunk.where, hint="is services.validation.url the URL of a validation service?",
+                operation=OPERATION, status=answer.status,
+            ).made_from(answer)  # fmt: skip
+        return answer
+
+    def _placed(self, error: SluiceError, chunk: ValidationChunk) -> SluiceError:
+        error.context = f"{chunk.where}\n  {error.context}" if error.context else chunk.where
+        return error
+
+    def _too_large(self, error: SluiceError, chunk: ValidationChunk) -> SluiceError:
+        what = f"validation: a resource of {chunk.size:,} bytes is more than the service takes"
+        hint = "raise the service's limit for the size of a request"
+        return RefusedError(
+            "validation-too-large", what, context=chunk.where, hint=hint, operation=OPERATION, status=error.status
+        )
+
+
+def _cannot_be_validated(error: SluiceError) -> bytes:
+    text = f"the validation service cannot process this resource ({error.reference}, status {error.answered})"
+    issue = {"severity": "error", "code": "exception", "diagnostics": text, "expression": ["Bundle.entry[0]"]}
+    return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
+
+
+_WRONG_PATIENT: Final = {
+    "resourceType": "Patient",
+    "id": "sluice-probe-patient",
+    "sluiceProbe": True,
+    "gender": "sluice-probe",
+    "birthDate": "yesterday",
+}
+"""An element that FHIR does not know, a code that is none, a date that is none."""
+
+_BODY: Final = json.dumps({
+    "resourceType": "Bundle",
+    "type": "collection",
+    "entry": [{"fullUrl": "https://example.org/sluice/probe/Patient/sluice-probe-patient", "resource": _WRONG_PATIENT}],
+}).encode()  # fmt: skip
+
+
+def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[ProbeRequest]:
+    yield ProbeRequest("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS, WITH_ERRORS)
+
+
+def _wrong(answer: Answer) -> str | None:
+    if what := wrong_with(answer, 1):
+        return f"answered {answer.status} with {what}"
+    if not any(issue.is_finding for issue in read_outcome(answer.body)):
+        return "found nothing wrong with a Patient that is wrong in three ways: it does not validate"
+    return None
+
+
+def service(config: PipelineConfig) -> Service:
+    """Return ``services.validation``: it has no credentials, and its URL is the one that is asked."""
+    return Service(
+        "validation", config.services.validation.url, probe=SyntheticProbe("a validation service", _exchanges)
+    )
