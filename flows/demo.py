@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import itertools
 import os
 import shutil
@@ -27,7 +26,6 @@ from flows.jobs_dir import load
 from flows.output import on_terminal, patience, print_line
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
-from tasks.shared.files.private_file import open_private
 from tasks.shared.report import COLUMNS
 from tasks.shared.units import human_bytes
 
@@ -105,7 +103,7 @@ def show(record: JobRecord) -> None:
         print_line("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
     directory = Path(record.directory or "")
     for table in sorted(directory.glob("csv/*.csv")):
-        with io.TextIOWrapper(io.BufferedReader(open_private(table)), encoding="utf-8") as lines:
+        with table.open(encoding="utf-8") as lines:
             first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
         print_line("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
     print_line(f"\nfiles of job {record.id}, in {directory}:")

@@ -15,11 +15,7 @@ from pydantic import ValidationError
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.out_file import PartFile
-from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.report import StepReport
-
-LARGEST: Final = 16 * 1024 * 1024
-"""Bytes. A result is counts and names: some kilobytes, whatever the size of the data."""
 
 _JSON: Final = "prefect.serializers.prefect_json_object_"
 _SERIALIZER: Final = {
@@ -70,11 +66,11 @@ def read_report(path: Path) -> StepReport | None:
 def _checked(path: Path) -> tuple[str, StepReport] | None:
     """Return the text of a result and the report in it."""
     try:
-        content = read_private(path, most=LARGEST)
-    except NotPrivateError as problem:
-        raise DamagedResultError(str(problem)) from None
-    if content is None:
+        content = path.read_bytes()
+    except FileNotFoundError:
         return None
+    except OSError as problem:
+        raise DamagedResultError(f"it cannot be read ({problem.strerror})") from None
     try:
         record = msgspec.json.decode(content, type=_Record)
         report = StepReport.model_validate_json(record.result, strict=True)
@@ -98,8 +94,6 @@ def write_result(path: Path, content: bytes) -> None:
     """
     with storage_errors(path), PartFile(path) as part:
         part.write(content)
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
         part.commit()
 
 

@@ -39,7 +39,6 @@ from tasks.release_report.report.build import make
 from tasks.release_report.report.document import sha256
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
-from tasks.shared.files.private_file import read_private
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
@@ -274,9 +273,9 @@ def _link(job: RunningJob, name: str, copied: Path | None) -> str | None:
     prefix = job.config.report.link
     if prefix is not None and copied is not None:
         return f"{prefix.rstrip('/')}/{copied.name}"
-    page = read_private(job.directory.path / name)
+    page = (job.directory.path / name).read_bytes()
     path = f"{REPORTS_PATH}{job.id}/{name.removeprefix(f'{files.DIRECTORY}/')}"
-    return link_in_ui(job.api.address, path, page) if page is not None else None
+    return link_in_ui(job.api.address, path, page)
 
 
 def _measured(job: RunningJob, leaving: Inventory, delivery: Delivery) -> Measures:

@@ -32,7 +32,6 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_file, refuse_link
 
 RELEASED: Final = ".released"
 """The directory, below ``jobs_dir``."""
@@ -150,7 +149,6 @@ def record_release(job: RunningJob) -> None:
     for key in (_host(where), _same(job, where)):
         if key is not None:
             path = _pointer(job, key)
-            refuse_link(path.parent)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_file(path, job.id.encode() + b"\n")
 
@@ -162,7 +160,7 @@ def last_released(job: RunningJob, *, recipient: bool = False) -> ReleaseReport 
     if key is None:
         return None
     try:
-        before = read_file(_pointer(job, key)).decode("ascii").strip()
+        before = _pointer(job, key).read_text(encoding="ascii").strip()
         if not before or "/" in before or before == job.id:
             return None
         return files.read(job.directory.path.parent / before, None, recipient=recipient)

@@ -13,7 +13,6 @@ from flows.engine.results import DamagedResultError, read_report, read_result
 from flows.job.running.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
-from tasks.shared.files.private_file import refuse_links
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 
@@ -49,9 +48,8 @@ class JobDirectory:
         """Make the directory, private to this user.
 
         Raises:
-            StorageError: the jobs directory cannot be written, or there is a symbolic link in the job's directory.
+            StorageError: the jobs directory cannot be written.
         """
-        refuse_links(self.path)
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700, exist_ok=True)

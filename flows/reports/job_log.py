@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.shared.errors import storage_errors
-from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 
 
@@ -30,7 +28,7 @@ class _JobLogFormatter(logging.Formatter):
 def job_log(path: Path) -> Iterator[None]:
     """Append everything from the pipeline's logger to ``job.log`` (0600)."""
     with storage_errors(path):
-        stream = io.TextIOWrapper(io.BufferedWriter(open_private(path, "ab")), encoding="utf-8")
+        stream = path.open("a", encoding="utf-8")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
     level = logger.level

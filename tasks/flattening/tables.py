@@ -26,7 +26,7 @@ from tasks.flattening.rows import RowReader, header
 from tasks.flattening.views import GroupView
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import FileProgress, Ledger
-from tasks.shared.files.out_file import PART, OutFile, can_continue, publish, size_of, write_file
+from tasks.shared.files.out_file import PART, OutFile, publish, size_of, write_file
 
 OUTPUT: Final = "csv"
 DEFINITIONS: Final = "viewdefinitions"
@@ -212,7 +212,7 @@ class Tables:
             self.again += 1
             with storage_errors(table.path):
                 table.path.unlink()
-        if account.counts["batches"] and can_continue(table.partial, self.size(place)):
+        if account.counts["batches"] and size_of(table.partial) >= self.size(place):
             table.open(self.size(place))
             return
         if account.counts["batches"] or account.complete is not None:

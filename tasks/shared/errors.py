@@ -178,11 +178,6 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         )
     if error.errno in {errno.ENOENT, errno.ESTALE}:
         return StorageError("file-vanished", "the file or its directory is gone", context=where)
-    if error.errno == errno.ELOOP:
-        return StorageError(
-            "link-not-followed", "this is a symbolic link, and Sluice does not follow links here", context=where,
-            hint="put the file or directory itself in its place, or remove the link",
-        )  # fmt: skip
     if error.errno == errno.ENAMETOOLONG:
         return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
     reason = error.strerror or type(error).__name__

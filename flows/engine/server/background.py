@@ -21,7 +21,7 @@ from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, print_line
 from flows.shell import command
 from tasks.shared.errors import TerminalError
-from tasks.shared.files.private_file import open_private
+from tasks.shared.files.out_file import open_lock
 
 
 def home_of(config: str | None, jobs_dir: str | None) -> Path:
@@ -54,7 +54,7 @@ def stop(home: Path) -> int:
     with PrefectApi(running, told=True) as api:
         busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
         held = [run for run in busy if is_held(home.parent / run)]
-    with open_private(home / "clients.lock", "r+b") as clients:
+    with open_lock(home / "clients.lock") as clients:
         if not _alone(clients):
             held = held or ["a command"]
         if held:

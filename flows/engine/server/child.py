@@ -35,7 +35,7 @@ from flows.engine.server.auth import ReportPages, RequestGuard
 from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make
 from flows.engine.server.proof import STARTED, announce, announced, read_secret, withdraw
 from tasks.shared.errors import StorageError
-from tasks.shared.files.private_file import open_private
+from tasks.shared.files.out_file import open_lock
 
 LOOK_EVERY = 0.2
 """Seconds before the watch begins, and between two checks of a server without users."""
@@ -55,7 +55,7 @@ class Watch:
     def __init__(self, home: Path, lock: int) -> None:
         self.home = home
         self._lock = lock
-        self._clients = open_private(home / "clients.lock", "r+b")
+        self._clients = open_lock(home / "clients.lock")
         self._until = 0.0
 
     def run(self) -> None:

@@ -27,8 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tasks.shared.errors import NetworkError, StorageError
-from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
+from tasks.shared.files.out_file import open_lock, write_file
 
 DATABASE = "prefect.db"
 ELSEWHERE = tuple(
@@ -45,9 +44,6 @@ _HEADER = b"SQLite format 3\x00"
 
 BESIDE = ("", "-wal", "-shm", "-journal")
 """A database and SQLite's files next to it: a remaining log would be applied to the new database."""
-
-LARGEST = 64_000_000
-"""Bytes of a migrated database at most; it has about 2 MB."""
 
 
 def prepare_database(home: Path) -> bool:
@@ -129,7 +125,7 @@ def diagnosed(home: Path | None) -> Iterator[None]:
 
 def _versions(path: Path, *, thoroughly: bool) -> list[str]:
     """Return the versions in the database; none if Prefect has not written to it yet."""
-    with open_private(path) as file:
+    with path.open("rb") as file:
         header = file.read(len(_HEADER))
     if not header:
         return []  # a server that was killed before its first word; the next one begins with it
@@ -198,9 +194,9 @@ def ready() -> ReadyDatabase | None:
     if path is None or not _is_ours(path.parent):
         return None
     try:
-        content = read_private(path, most=LARGEST)
-        return ReadyDatabase(content, migrated_revision(content)) if content is not None else None
-    except (NotPrivateError, ValueError, sqlite3.Error, AttributeError):  # an SQLite built without deserialize
+        content = path.read_bytes()
+        return ReadyDatabase(content, migrated_revision(content))
+    except (OSError, ValueError, sqlite3.Error, AttributeError):  # an SQLite built without deserialize
         return None
 
 
@@ -276,6 +272,6 @@ def _store_in_cache(content: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_ours(path.parent):
             return
-        with open_private(path.with_suffix(".lock"), "r+b") as lock:
+        with open_lock(path.with_suffix(".lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_file(path, content)

@@ -40,8 +40,7 @@ from flows.engine.server.watch import find
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, print_line
 from tasks.shared.errors import InputError, NetworkError, StorageError
-from tasks.shared.files.out_file import OutFile
-from tasks.shared.files.private_file import open_private, refuse_links
+from tasks.shared.files.out_file import OutFile, open_lock
 
 LINGER = timedelta(minutes=1)
 """Time that a server stays after the last command on a terminal (``4-product.md`` §6)."""
@@ -143,8 +142,8 @@ class EmbeddedServer:
 
     def _begin(self) -> None:
         make_home(self.home)
-        self._share = open_private(self.home / "clients.lock", "r+b")
-        with open_private(self.home / "start.lock", "r+b") as starting:
+        self._share = open_lock(self.home / "clients.lock")
+        with open_lock(self.home / "start.lock") as starting:
             locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
             locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
             self._address = find(self.home, wait=False)
@@ -199,8 +198,7 @@ class EmbeddedServer:
 
 
 def make_home(home: Path) -> None:
-    """Make the directory of a server (0700). Raises ``StorageError`` if there is a symbolic link in it."""
-    refuse_links(home)
+    """Make the directory of a server (0700)."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -280,7 +278,7 @@ def spawn(
         stack.enter_context(listener)
         log = stack.enter_context(stack.enter_context(OutFile(home / "server.log")).opened())
         # Locked before the server starts, so that a live server never appears dead.
-        lock = stack.enter_context(open_private(home / "server.lock", "r+b"))
+        lock = stack.enter_context(open_lock(home / "server.lock"))
         locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
         if os.fstat(lock.fileno()).st_size:  # not shortened: on a full disk the server could not write it again
             os.pwrite(lock.fileno(), b" " * len(STARTED), 0)

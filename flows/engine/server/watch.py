@@ -27,7 +27,6 @@ from flows.engine.server.proof import (
 )
 from flows.output import print_line
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, storage_error
-from tasks.shared.files.private_file import open_private
 
 LOOK_EVERY = 0.1
 """Seconds between two checks of the server's lock, which the kernel releases when it ends (some microseconds each).
@@ -55,7 +54,7 @@ def _state(home: Path) -> bytes | None:
     Raises the errors of ``is_alive``.
     """
     try:
-        with open_private(home / "server.lock") as handle:
+        with (home / "server.lock").open("rb") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -24,8 +24,7 @@ from flows.job.running import lease as leases
 from flows.job.running.lease import Lease, is_leased, lease_api
 from flows.job.running.proof import Heartbeat, LeaseTakenError, last_beat
 from tasks.shared.errors import TerminalError, storage_errors
-from tasks.shared.files.out_file import write_all
-from tasks.shared.files.private_file import open_private, read_file, refuse_link
+from tasks.shared.files.out_file import open_lock, write_all
 from tasks.shared.log import logger
 
 LOCK = ".lock"
@@ -100,8 +99,7 @@ class JobLock:
         self._last_sign = last_sign(self.path.parent) if self._judges else None
         with storage_errors(self.path), ExitStack() as unless_held:
             # Unbuffered: a failed write is not repeated on closing.
-            refuse_link(self.path.parent)
-            handle = unless_held.enter_context(open_private(self.path, "r+b"))
+            handle = unless_held.enter_context(open_lock(self.path))
             self._flock(handle)
             lease = self._leased(_holder(handle))
             if lease is not None:
@@ -136,10 +134,10 @@ class JobLock:
         Raises ``OSError`` if the file cannot be read. A new holder writes its name and never removes the file: if it is
         gone, the job's directory was removed.
         """
-        if read_file(self.path) == self._content:
+        if self.path.read_bytes() == self._content:
             return True
         with self._writing:
-            return read_file(self.path) == self._content
+            return self.path.read_bytes() == self._content
 
     def fence(self) -> None:
         """Return when the job certainly belongs to this process; else end the process. Called before irreversible
@@ -248,7 +246,7 @@ def is_held(directory: Path) -> bool:
     if directory.absolute() / LOCK in JobLock.held:
         return False
     try:
-        with open_private(directory / LOCK) as handle:
+        with (directory / LOCK).open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             holder = _holder(handle)
     except BlockingIOError:
@@ -290,7 +288,7 @@ class LastHolder(NamedTuple):
 def last_holder(directory: Path) -> LastHolder | None:
     """Return the content of a job's lock file; ``None`` without one."""
     try:
-        with open_private(directory / LOCK) as handle:
+        with (directory / LOCK).open("rb") as handle:
             return LastHolder(_holder(handle), datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC))
     except OSError:
         return None

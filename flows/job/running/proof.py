@@ -48,9 +48,6 @@ HEARTBEAT = ".heartbeat"
 _LENGTH = 64
 """Constant size in bytes, so that it can be rewritten on a full disk."""
 
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
-"""No link is followed, and no pipe is waited for: neither is a sign of life."""
-
 
 class Heartbeat:
     """The heartbeat file of one job."""
@@ -63,7 +60,7 @@ class Heartbeat:
         """Write the next beat. The file is opened and closed each time, so that NFS shows it. Raises ``OSError``."""
         self._beats += 1
         content = f"{holder} {self._beats}".encode().ljust(_LENGTH - 1) + b"\n"
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(handle, content, 0)
         finally:
@@ -72,11 +69,9 @@ class Heartbeat:
     def read(self) -> bytes | None:
         """Return the content; ``None`` without a file. Raises ``OSError`` if it cannot be read."""
         try:
-            handle = os.open(self.path, os.O_RDONLY | _FLAGS)
+            return self.path.read_bytes()
         except FileNotFoundError:
             return None
-        with os.fdopen(handle, "rb") as file:
-            return file.read(_LENGTH)
 
     def remove(self) -> None:
         """Remove the file: the job was released."""

@@ -26,7 +26,6 @@ from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.inventory import Inventory, InventoryEntry
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.stop import Stop
 
 SPOOL: Final = ".report"
@@ -158,10 +157,9 @@ def decode(text: bytes) -> Measures | None:
 def read_kept(delivery: Delivery, imported: str, leaving: str) -> Measures | None:
     """Return what was measured before of the files with these digests; ``None`` if nothing was, or it is damaged."""
     try:
-        text = read_private(_place(delivery, imported, leaving))
-    except (NotPrivateError, OSError):
+        return decode(_place(delivery, imported, leaving).read_bytes())
+    except OSError:
         return None
-    return decode(text) if text is not None else None
 
 
 def store_measures(delivery: Delivery, measures: Measures) -> None:

@@ -47,7 +47,6 @@ from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE
 from tasks.shared.files.lines import head_of
-from tasks.shared.files.private_file import open_private
 from tasks.shared.stop import Stop
 
 _LOOKED_UP: Final = (TEXT, NUMBER, DATE)
@@ -321,7 +320,7 @@ def _hash_rest(path: Path, digest: Any, stored: int) -> int | None:
     """Hash what was not read of a file; how many bytes, ``None`` when that is not possible."""
     rest = 0
     try:
-        with open_private(path) as file:
+        with path.open("rb") as file:
             file.seek(stored)
             while piece := file.read(1 << 20):
                 digest.update(piece)

@@ -25,7 +25,6 @@ from tasks.release_report.page.page import html
 from tasks.release_report.report.document import Decided, ReleaseReport, decisions_for, sha256
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import PartFile, as_text, publish, size_of
-from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.report import Approval
 
 DIRECTORY: Final = "report"
@@ -33,8 +32,6 @@ FILES: Final = "files.csv"
 
 _NAME: Final = "release-report"
 _STEP: Final = "step-"
-_LARGEST: Final = 32 << 20
-"""Bytes of a report's JSON that is read."""
 
 
 def place(job: Path, step: int | None) -> Path:
@@ -76,10 +73,11 @@ def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseRepo
     """
     path = document(job, step, recipient=recipient)
     try:
-        content = read_private(path, most=_LARGEST)
-        return None if content is None else ReleaseReport.model_validate_json(content)
-    except NotPrivateError as error:
-        raise _damaged(path, f"the release report cannot be read: {error}") from None
+        return ReleaseReport.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _damaged(path, f"the release report cannot be read: {error.strerror}") from None
     except ValidationError:
         raise _damaged(path, "the file is not a release report, or another version wrote it") from None
 
@@ -102,8 +100,8 @@ def _page_shows(path: Path, report: ReleaseReport) -> bool:
     if made_by is not None and made_by != metadata.version("sluice"):
         return size_of(path) > 0
     try:
-        return read_private(path, most=_LARGEST) == html(report).encode()
-    except NotPrivateError:
+        return path.read_bytes() == html(report).encode()
+    except OSError:
         return False
 
 

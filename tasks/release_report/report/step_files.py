@@ -28,7 +28,6 @@ from tasks.release_report.report.facts import (
 )
 from tasks.release_report.report.sections.query import left_out_for_consent
 from tasks.shared.files.out_file import as_text
-from tasks.shared.files.private_file import open_private
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.stop import Stop
 
@@ -109,7 +108,7 @@ def patients_outside(job: Path, steps: Sequence[StepReport], stop: Stop) -> int 
 
 
 def _text(path: Path, *, encoding: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedReader(open_private(path)), encoding=encoding, newline="")
+    return path.open(encoding=encoding, newline="")
 
 
 def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> dict[FindingKind, dict[str, Cell]]:

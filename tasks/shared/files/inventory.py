@@ -27,7 +27,6 @@ import msgspec
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.out_file import PartFile
-from tasks.shared.files.private_file import open_private, read_private
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
@@ -134,7 +133,7 @@ def take_inventory(
 
 
 def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callable[[int], None]) -> InventoryEntry:
-    with storage_errors(path), open_private(path) as file:
+    with storage_errors(path), path.open("rb", buffering=0) as file:
         state = state_of(os.fstat(file.fileno()))
         sha256 = known(name, state) if known is not None else None
         if sha256 is not None:
@@ -154,7 +153,7 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
 def load(path: Path, digest: str) -> Inventory | None:
     """Return a stored inventory; ``None`` if it no longer has this digest."""
     try:
-        lines = (read_private(path) or b"").splitlines()
+        lines = path.read_bytes().splitlines()
         # json reads names that are not UTF-8, msgspec does not.
         found = Inventory(tuple(msgspec.convert(json.loads(line), InventoryEntry) for line in lines))
     except (OSError, ValueError, RecursionError):

@@ -11,7 +11,6 @@ from typing import Protocol, Self
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
 from tasks.shared.files.out_file import Spool
-from tasks.shared.files.private_file import open_private
 
 _PIECE = 1 << 18
 """Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""
@@ -52,7 +51,7 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
     Raises ``StorageError`` when the file cannot be read, ``DataError`` (``zst-truncated``, ``zst-corrupt``) when its
     compressed form is broken.
     """
-    with storage_errors(path), open_private(path) as file:
+    with storage_errors(path), path.open("rb", buffering=0) as file:
         head = file.read(4)
         file.seek(0)
         if not is_compressed(head):

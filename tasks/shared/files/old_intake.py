@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import threading
@@ -13,15 +12,13 @@ from typing import Self
 import msgspec
 
 from config import CompressionConfig
-from tasks.shared.errors import DataError, storage_error, storage_errors
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.fhir.sources import SourceNotes
 from tasks.shared.files.check import LineCheck, check_file
 from tasks.shared.files.compression import ByteReader, CompressedSink, DecompressedStream, is_compressed
 from tasks.shared.files.data_directory import data_file_name
 from tasks.shared.files.out_file import AppendFile, PartFile
-from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
-from tasks.shared.log import logger
 from tasks.shared.stop import Stop
 
 _READ = 1 << 18
@@ -52,7 +49,7 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 def facts_of(path: Path, stop: Stop, *, largest: int = LARGEST_RESOURCE) -> FileFacts:
     """Return the facts of a data file that is already there, by reading (and checking) it once; see ``check_file``."""
     check = check_file(path, stop, source=True, largest=largest)
-    with storage_errors(path), open_private(path) as file:
+    with storage_errors(path), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = os.fstat(file.fileno()).st_size
     return FileFacts(
@@ -255,17 +252,8 @@ class FileLedger:
             self._known[facts.name] = facts
 
     def _load(self) -> None:
-        try:
-            data = read_private(self._path)
-        except NotPrivateError as problem:
-            if self._path.parent.is_symlink():  # the target is not ours to remove
-                raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), self._path.parent) from None
-            logger.warning("%s is not believed: %s; the files are read once more", self._path.name, problem)
-            with storage_errors(self._path):
-                self._path.unlink()  # also a link or a pipe, which would be written into
-            return
-        if data is None:
-            return
+        with storage_errors(self._path):
+            data = self._path.read_bytes() if self._path.exists() else b""
         for line in data.splitlines():
             try:
                 facts = msgspec.json.decode(line, type=FileFacts)

@@ -1,13 +1,11 @@
-"""Writing of output files: private, complete or cut to the known part, never through a foreign link or file.
+"""Writing of output files: private, complete or cut to the known part.
 
 An ``OutFile`` is written in one run, or continued after its first bytes in another. A ``PartFile`` is named
 ``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
 final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds data
 too large for memory.
 
-All are 0600. Foreign files are replaced, never written into: links, non-regular files, files of another owner; also
-files with a second name if the file is to be cut. Errors of the file system are raised as ``StorageError`` (including
-``disk-full``).
+All are 0600. Errors of the file system are raised as ``StorageError`` (including ``disk-full``).
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,7 @@ from tasks.shared.errors import StorageError, storage_error, storage_errors
 PART: Final = ".part"
 """Suffix of an unfinished file."""
 
-_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no pipe is waited for
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _BLOCK: Final = 1 << 16
 
 
@@ -37,15 +35,10 @@ def part_of(final: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a regular file in bytes; -1 if it is missing."""
-    facts = _lstat(path)
-    return facts.st_size if facts is not None and stat.S_ISREG(facts.st_mode) else -1
-
-
-def can_continue(path: Path, size: int) -> bool:
-    """Return whether there is a file that only we can write, with at least ``size`` bytes."""
-    facts = _lstat(path)
-    return facts is not None and _is_ours_alone(facts, size)
+    """Return the size of a file in bytes; -1 if it is missing."""
+    with storage_errors(path), contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return -1
 
 
 def publish(*names: tuple[Path, Path]) -> None:
@@ -81,7 +74,7 @@ def write_all(handle: int, data: bytes | memoryview) -> None:
 class OutFile:
     """The file at ``path``, new, or cut to its first ``keep`` bytes and continued after them.
 
-    With ``keep``, ``can_continue`` must hold for the file. ``size`` is its size in bytes. Written data remain after
+    With ``keep``, the file must have as many bytes. ``size`` is its size in bytes. Written data remain after
     closing. Errors name the file ``named``. For one thread.
     """
 
@@ -146,13 +139,7 @@ class OutFile:
                 os.close(handle)
 
     def _open(self, keep: int) -> int:
-        if not keep:
-            return _anew(self.path)
-        handle = os.open(self.path, _FLAGS)
-        if not _is_ours_alone(os.fstat(handle), keep):
-            os.close(handle)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return handle
+        return os.open(self.path, _FLAGS if keep else _FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def _intact_size(self, keep: int) -> int:
         return keep
@@ -226,10 +213,7 @@ def write_file(path: Path, content: bytes) -> Path:
 
 
 class AppendFile(OutFile):
-    """The file of lines at ``path``, made if it is missing. A killed process leaves whole lines; a torn one is cut off.
-
-    A file with a second name is continued, too, so that a backup by hard links does not discard the lines.
-    """
+    """The file of lines at ``path``, made if it is missing. What follows its last line feed is cut off."""
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines with their line feeds, in order."""
@@ -249,18 +233,7 @@ class AppendFile(OutFile):
             self.sync()
 
     def _open(self, keep: int) -> int:
-        try:
-            handle = os.open(self.path, _FLAGS | os.O_APPEND)
-        except OSError as error:
-            if error.errno not in {errno.ENOENT, errno.ELOOP}:
-                raise
-        else:
-            facts = os.fstat(handle)
-            # The owner of the directory may have written this.
-            if stat.S_ISREG(facts.st_mode) and facts.st_uid in {os.geteuid(), self.path.parent.stat().st_uid}:
-                return handle
-            os.close(handle)
-        return _anew(self.path, os.O_APPEND)
+        return os.open(self.path, _FLAGS | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _intact_size(self, keep: int) -> int:
         """Return the size up to the last line feed, in bytes."""
@@ -305,21 +278,9 @@ def spooled(text: bytes | Spool, directory: Path) -> Spool:
     return spool
 
 
-def _anew(path: Path, flags: int = 0) -> int:
-    # A leftover is replaced, never written into: it may have another owner or be a link.
-    path.unlink(missing_ok=True)
-    return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL | flags, 0o600)
-
-
-def _is_ours_alone(facts: os.stat_result, size: int) -> bool:
-    ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-    return ours and facts.st_nlink == 1 and facts.st_size >= size
-
-
-def _lstat(path: Path) -> os.stat_result | None:
-    with storage_errors(path), contextlib.suppress(FileNotFoundError):
-        return path.lstat()
-    return None
+def open_lock(path: Path) -> io.FileIO:
+    """Open a file for ``flock``; it is made if it is missing (0600). Raises ``OSError``."""
+    return os.fdopen(os.open(path, _FLAGS | os.O_CREAT, 0o600), "r+b", buffering=0)
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")

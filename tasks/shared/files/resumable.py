@@ -16,7 +16,7 @@ from typing import Final, Self
 from config import CompressionConfig
 from tasks.shared.files.compression import CompressedSink
 from tasks.shared.files.data_directory import data_file_name
-from tasks.shared.files.out_file import PartFile, can_continue, part_of
+from tasks.shared.files.out_file import PartFile, part_of, size_of
 
 CUT_EVERY: Final = 16 << 20
 """Bytes of content between two cuts: the most that a kill costs, and a frame large enough to compress well."""
@@ -55,7 +55,7 @@ class ResumableWriter:
         self._compression = compression
         self._every = every
         final = directory / data_file_name(base, compressed=compression.enabled)
-        keep = resume.stored if can_continue(part_of(final), resume.stored) else 0
+        keep = resume.stored if size_of(part_of(final)) >= resume.stored else 0
         self._file = PartFile(final, keep)
         self.resumed = resume if keep == resume.stored else BEGIN
         self._lines = self.resumed.lines

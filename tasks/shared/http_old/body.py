@@ -18,7 +18,6 @@ from typing import Final, Protocol
 import httpx
 
 from tasks.shared.errors import StorageError, storage_errors
-from tasks.shared.files.private_file import open_private
 
 SLICE: Final = 1024 * 1024
 """Bytes of a body between two checks of the deadline and the stop."""
@@ -59,7 +58,7 @@ class FileBody:
     def pieces(self) -> Iterator[bytes]:
         """Yield the file's content from its start."""
         done = 0
-        with storage_errors(self.path), open_private(self.path) as file:
+        with storage_errors(self.path), self.path.open("rb") as file:
             while done < self._length:
                 piece = file.read(min(SLICE, self._length - done))
                 if not piece:

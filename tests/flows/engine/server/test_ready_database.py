@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.engine.server import database
-from flows.engine.server.database import BESIDE, LARGEST, cached_at, provide, ready
+from flows.engine.server.database import BESIDE, cached_at, provide, ready
 from flows.engine.server.proof import announced
 from flows.engine.server.start import EmbeddedServer
 from flows.engine.server.watch import is_alive
@@ -126,20 +126,12 @@ def two_revisions(cached: Path) -> None:
         connection.execute("INSERT INTO alembic_version VALUES ('other')")
 
 
-def linked(cached: Path) -> None:
-    cached.rename(cached.with_name("elsewhere"))
-    cached.symlink_to(cached.with_name("elsewhere"))
-
-
 NOT_BELIEVED: dict[str, Spoil] = {
     "empty": lambda cached: cached.write_bytes(b""),
     "no database": lambda cached: cached.write_bytes(b"x" * 5000),
     "cut off": lambda cached: os.truncate(cached, 100_000),
-    "too large": lambda cached: os.truncate(cached, LARGEST + 1),
     "rows of somebody": with_row,
     "two revisions": two_revisions,
-    "a link": linked,
-    "others may write it": lambda cached: cached.chmod(0o666),
     "others may write beside it": lambda cached: cached.parent.chmod(0o777),
     "of another version of Prefect": lambda cached: cached.rename(cached.with_name("prefect-3.8.7.db")),
 }

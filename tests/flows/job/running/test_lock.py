@@ -98,15 +98,6 @@ def test_a_lock_that_cannot_be_given_back_in_writing_is_let_go_and_fails_no_job(
         pass
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("as it was")
-    (tmp_path / ".lock").symlink_to(elsewhere)
-    with pytest.raises(StorageError):
-        JobLock(tmp_path).acquire()
-    assert elsewhere.read_text() == "as it was"
-
-
 def test_the_lock_file_is_private(tmp_path):
     with JobLock(tmp_path):
         assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600

@@ -140,21 +140,6 @@ def test_a_heartbeat_is_a_private_file_of_one_length(tmp_path: Path) -> None:
     assert heartbeat.read() is None
 
 
-def test_a_link_or_a_pipe_in_its_place_is_neither_written_to_nor_believed(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("as it was")
-    for put in (lambda path: path.symlink_to(elsewhere), os.mkfifo):
-        heartbeat = Heartbeat(tmp_path)
-        put(heartbeat.path)
-        with pytest.raises(OSError):
-            heartbeat.beat("holder")
-        assert elsewhere.read_text() == "as it was"
-        heartbeat.remove()
-    heartbeat.path.symlink_to(elsewhere)
-    with pytest.raises(OSError):
-        heartbeat.read()
-
-
 @pytest.mark.parametrize(("ago", "lives"), [(0, True), (50, True), (70, False), (-300, False)])
 def test_for_display_a_heartbeat_of_the_last_minute_counts_but_not_a_future_one(
     tmp_path: Path, ago: float, lives: bool

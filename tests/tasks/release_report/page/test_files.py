@@ -73,17 +73,6 @@ class TestReading:
         with pytest.raises(DataError, match="another version"):
             files.read(tmp_path, 3)
 
-    def test_a_link_or_a_file_that_others_may_write_is_not_believed(self, tmp_path: Path) -> None:
-        written(tmp_path)
-        path = files.document(tmp_path, 3)
-        path.chmod(0o622)
-        with pytest.raises(DataError, match="others may have written it"):
-            files.read(tmp_path, 3)
-        path.unlink()
-        path.symlink_to(tmp_path / "elsewhere.json")
-        with pytest.raises(DataError):
-            files.read(tmp_path, 3)
-
 
 class TestDigest:
     def test_the_same_data_have_the_same_hash_whenever_and_by_whomever(self) -> None:

@@ -10,16 +10,12 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from tasks.shared.errors import StorageError, storage_errors
-from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, Spool, can_continue, publish, size_of, write_file
-from tasks.shared.files.private_file import open_private
+from tasks.shared.errors import StorageError
+from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, Spool, publish, size_of, write_file
 from tests.conftest import ROOT
-
-THEIRS = b"theirs\n"
 
 
 def test_what_stands_behind_the_known_size_is_cut_off_and_writing_goes_on_there(tmp_path: Path) -> None:
@@ -27,8 +23,7 @@ def test_what_stands_behind_the_known_size_is_cut_off_and_writing_goes_on_there(
     with OutFile(path) as first:
         first.write(b"known")
         first.write(b"unknown")
-    assert can_continue(path, 12)
-    assert not can_continue(path, 13)
+    assert size_of(path) == 12
     with OutFile(path, 5) as again:
         again.write(b" more")
         assert again.size == 10
@@ -38,40 +33,6 @@ def test_what_stands_behind_the_known_size_is_cut_off_and_writing_goes_on_there(
     again.close()
     assert path.read_bytes() == b"known mo!"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def linked(path: Path, victim: Path) -> None:
-    path.symlink_to(victim)
-
-
-def hard_linked(path: Path, victim: Path) -> None:
-    path.hardlink_to(victim)
-
-
-def of_another(path: Path, victim: Path) -> None:
-    victim.rename(path)
-    if os.geteuid():
-        pytest.skip("only root can give files away")
-    os.chown(path, 4711, -1)
-
-
-def pipe(path: Path, _: Path) -> None:
-    os.mkfifo(path)
-
-
-def short(path: Path, _: Path) -> None:
-    path.write_bytes(b"x")
-
-
-def gone(_: Path, __: Path) -> None:
-    pass
-
-
-@pytest.mark.parametrize("mode", ["rb", "r+b", "ab"])
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, mode: Literal["rb", "r+b", "ab"]) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StorageError), storage_errors(tmp_path / "pipe"):
-        open_private(tmp_path / "pipe", mode)
 
 
 def continued(path: Path) -> None:
@@ -87,52 +48,6 @@ def anew(path: Path) -> None:
 def appended(path: Path) -> None:
     with AppendFile(path) as file:
         file.append(b"ours\n")
-
-
-Plant = Callable[[Path, Path], None]
-
-
-@pytest.mark.parametrize(
-    ("plant", "write", "after"),
-    [
-        (linked, continued, None),
-        (hard_linked, continued, None),
-        (of_another, continued, None),
-        (pipe, continued, None),
-        (short, continued, None),
-        (gone, continued, None),
-        (linked, anew, b"ours\n"),
-        (hard_linked, anew, b"ours\n"),
-        (of_another, anew, b"ours\n"),
-        (pipe, anew, b"ours\n"),
-        (short, anew, b"ours\n"),
-        (linked, appended, b"ours\n"),
-        (hard_linked, appended, THEIRS + b"ours\n"),  # a backup by hard links takes no ledger away
-        (of_another, appended, b"ours\n"),
-        (pipe, appended, b"ours\n"),
-        (short, appended, b"ours\n"),  # it is a torn line
-        (gone, appended, b"ours\n"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_what_is_foreign_is_replaced_or_refused_and_never_written_into(
-    tmp_path: Path, plant: Plant, write: Callable[[Path], None], after: bytes | None
-) -> None:
-    path, victim = tmp_path / "a", tmp_path / "victim"
-    victim.write_bytes(THEIRS)
-    plant(path, victim)
-    before = size_of(path)
-    if after is None:
-        assert not can_continue(path, 3)
-        with pytest.raises(StorageError):
-            write(path)
-        assert size_of(path) == before
-    else:
-        write(path)
-        assert path.read_bytes() == after
-        assert not path.is_symlink()
-    if victim.exists() and not (after or b"").startswith(THEIRS):
-        assert victim.read_bytes() == THEIRS
 
 
 @pytest.mark.parametrize("write", [continued, anew, appended])

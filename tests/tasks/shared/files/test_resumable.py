@@ -121,20 +121,6 @@ def test_a_part_that_is_gone_or_too_short_is_begun_anew(tmp_path: Path, form: Co
         (tmp_path / name).unlink()
 
 
-def test_a_part_that_is_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    for link in (Path.symlink_to, Path.hardlink_to):
-        victim.write_bytes(b"0123456789")
-        link(tmp_path / "a.ndjson.part", victim)
-        with ResumableWriter(tmp_path, "a", FORMS[0], resume=Position(1, 4, 4)) as writer:
-            assert writer.resumed == BEGIN
-            write(writer, [b"{}"])
-            writer.finish()
-            writer.publish()
-        assert victim.read_bytes() == b"0123456789"
-        victim.unlink()
-
-
 def test_nothing_has_the_final_name_before_it_is_published_and_all_is_private(tmp_path: Path) -> None:
     directory = tmp_path / "new"
     with ResumableWriter(directory, "a", FORMS[1]) as writer:
