@@ -21,7 +21,6 @@ from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import ZST, is_ndjson_name
 from tasks.shared.files.lines import open_content
 from tasks.shared.files.out_file import PartFile
-from tasks.shared.files.private_file import open_private
 
 MANIFEST: Final = "manifest.json"
 _PIECE: Final = 1 << 18
@@ -110,7 +109,7 @@ def read_archive(path: Path, *, read: Callable[[int], None] = lambda _: None) ->
     sha1 = hashlib.sha1(usedforsecurity=False)
     size = 0
     with storage_errors(path):
-        with open_private(path) as file:
+        with path.open("rb") as file:
             while piece := file.read(_READ):
                 sha1.update(piece)
                 size += len(piece)
