@@ -286,11 +286,10 @@ def test_a_page_in_place_of_the_store_is_no_s3(job: S3Job) -> None:
     assert caught.value.reference == "s3-answer"
 
 
-@pytest.mark.parametrize("key_id", [KEY_ID, "min"])
-def test_the_access_key_that_a_store_quotes_is_blanked_in_what_is_kept(job: S3Job, key_id: str) -> None:
-    quoted = refusal(403, "InvalidAccessKeyId", f"<AWSAccessKeyId>{key_id}</AWSAccessKeyId>")
+def test_the_access_key_that_a_store_quotes_is_blanked_in_what_is_kept(job: S3Job) -> None:
+    quoted = refusal(403, "InvalidAccessKeyId", f"<AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId>")
     with scripted(lambda _: quoted) as store:
-        config = configuration(store.url, attempts=1, access_key_id=key_id)
+        config = configuration(store.url, attempts=1, access_key_id=KEY_ID)
         SECRETS.config(config)  # as the step's task does
         with pytest.raises(SluiceError):
             job.send(config)
