@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tasks.shared.corrections import corrected_files, make_directory, wait_directory
 from tasks.shared.errors import DataError
-from tasks.shared.files.check import check_file
 from tasks.shared.files.data_directory import left_alone_warning, listed, stored_bytes
 from tasks.shared.files.inventory import Inventory, still_approved
+from tasks.shared.files.line_check import LineCheck
+from tasks.shared.files.ndjson import MIB, pieces
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.step import Parked, Step, StepContext
 from tasks.shared.stop import Stop
@@ -29,9 +30,8 @@ def run(context: StepContext) -> StepReport:
         Parked: nobody has decided yet.
         DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
             (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
-            (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8``,
-            ``resource-too-large`` with ``file:line``; ``zst-truncated``, ``zst-corrupt``). Approved corrections are
-            gone (``approval-outdated``).
+            (``empty-file``) or one that is no NDJSON of FHIR resources (the errors of ``LineCheck``;
+            ``zst-truncated``, ``zst-corrupt``). Approved corrections are gone (``approval-outdated``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
@@ -51,7 +51,7 @@ def run(context: StepContext) -> StepReport:
     lines = resources = 0
     empty: list[str] = []
     for file in corrected:
-        count = (0, 0) if tables else _checked(file, context.stop, context.config.limits.largest_resource)
+        count = (0, 0) if tables else _checked(file, context.stop, context.config.limits.max_line_mb * MIB)
         stored = stored_bytes([file])
         if not (stored if tables else count[0]):
             empty.append(file.name)
@@ -75,12 +75,17 @@ def run(context: StepContext) -> StepReport:
     )
 
 
-def _checked(file: Path, stop: Stop, largest: int) -> tuple[int, int]:
-    """Return the number of lines of a file, each a JSON object, and its number of resources, each of at most
-    ``largest`` bytes."""
+def _checked(file: Path, stop: Stop, most: int) -> tuple[int, int]:
+    """Return the number of lines of a file, each of at most ``most`` bytes, and its number of resources."""
+    check = LineCheck(file.name, most)
     try:
-        check = check_file(file, stop, largest=largest)
+        for piece in pieces(file):
+            stop.check()
+            check.feed(piece)
+        check.finish()
     except DataError as error:
+        if error.reference == "empty-file":
+            return 0, 0
         hint = f"mend it in {file.parent}, then continue the job"
         raise DataError(
             error.reference,

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from tests.peers.server import Reply
+from dataclasses import dataclass
 
 _JSON = "application/fhir+json"
 _RIGHT = b'{"resourceType":"Patient","id":"canary","name":[{"family":"M\xc3\xbcller"}]}'
@@ -20,10 +15,6 @@ class WrongJson:
 
     body: bytes
     kind: str | None = _JSON
-
-    def reply(self) -> Reply:
-        """Return the answer for a scripted server."""
-        return Reply(200, self.body, {} if self.kind is None else {"Content-Type": self.kind})
 
 
 WRONG_JSON = {
@@ -58,23 +49,3 @@ WRONG_JSON = {
     "UTF-16": WrongJson(_RIGHT.decode().encode("utf-16")),
     "nested too deeply": WrongJson(b'{"a":' + b"[" * 9000 + b"]" * 9000 + b"}"),
 }
-
-
-@dataclass(frozen=True)
-class Lie:
-    """``tell`` makes the lie of what was asked: a text, or something that becomes JSON. ``reference`` is that of the
-    error it ends in; ``None`` when it cannot be noticed, for the reason ``because``."""
-
-    tell: Callable[[Any], Any]
-    reference: str | None
-    because: str = ""
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    cut: bool = False
-
-    def reply(self, said: Any) -> Reply:
-        """Return the answer with the lie."""
-        body = (
-            said if isinstance(said, bytes) else said.encode() if isinstance(said, str) else json.dumps(said).encode()
-        )
-        return Reply(self.status, body, self.headers, length=len(body) + 10 if self.cut else None, cut=self.cut or None)

@@ -74,15 +74,3 @@ def bundles(draw: st.DrawFn) -> DrawnBundle:
     members = draw(st.permutations(members))
     line = draw(BLANKS) + "{" + _joined(draw, [_member(draw, *member) for member in members]) + "}" + draw(BLANKS)
     return DrawnBundle(line.encode(), None if pieces is None else [piece.encode() for piece in pieces])
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """Draw a Bundle with a byte or a few taken out, put in or changed: nearly always something else than a Bundle."""
-    line = draw(bundles()).line
-    at = draw(st.integers(0, len(line)))
-    gone = draw(st.integers(0, 3))
-    new = draw(
-        st.sampled_from([b"", b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"\xff", b"1", b"{}", b',"id":"x"'])
-    )
-    return line[:at] + new + line[at + gone :]
