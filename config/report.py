@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from config.fields import Boolean, ConfigBlock, FilePath, Integer, KeyKind, Text, Url, one_of
+from config.fields import Boolean, ConfigBlock, Integer, KeyKind, Text, one_of
 
 
 class Language(StrEnum):
@@ -80,25 +80,8 @@ class ReportConfig(ConfigBlock):
     recipient: Text | None = Field(
         None, examples=["Research project Demo"], description="Recipient of the data, shown in the report"
     )
-    reviewers: Integer = Field(
-        1,
-        ge=1,
-        le=2,
-        description="Number of different people who must release: with 2, a second person decides after the first",
-    )
     on_stop: Annotated[OnStop, KeyKind.CHOICE, BeforeValidator(one_of(OnStop))] = Field(
         OnStop.TELL,
         description="Effect of a stop if no `wait` comes before `send`: `tell` reports and records it, `fail` ends the "
         "job before the first request, with exit code 5",
-    )
-    copy_to: FilePath | None = Field(
-        None,
-        examples=["/srv/release-reports"],
-        description="Directory that gets a copy of each report (mode 0640, group of the directory), for people "
-        "without a shell on the machine",
-    )
-    link: Url | None = Field(
-        None,
-        examples=["https://intranet.hospital.example/release-reports/"],
-        description="Beginning of the URL under which the site serves `copy_to`; shown in form and artifact",
     )

@@ -4,9 +4,6 @@ Like ``prefect server start``, with the settings that Sluice needs (``SERVER`` i
 slots of lost runs are freed after a ``kill -9``, a run that has not begun an hour after its time is reported, no page
 calls an analytics host, and no request goes to the internet. Environment variables take precedence; they also set the
 database, the login and ``PREFECT_HOME``. Without a login it listens on loopback only.
-
-With ``--reports`` it shows release reports in the UI to signed-in users. It does not need access to the jobs: the
-directory to which ``report.copy_to`` copies the pages is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from pathlib import Path
 
 from flows.engine import patches
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server.auth import ReportPages
 from flows.engine.server.start import SERVER
 from tasks.shared.errors import InputError
 
@@ -35,17 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="deployments.server", description="A Prefect server for Sluice.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [default: 127.0.0.1]")
     parser.add_argument("--port", type=int, default=4200, help="[default: 4200]")
-    parser.add_argument(
-        "--reports", type=Path, metavar="JOBS_DIR",
-        help="show the release reports of this jobs directory, or of the directory of report.copy_to, in the UI",
-    )  # fmt: skip
     args = parser.parse_args(argv)
     login = os.environ.get(LOGIN)
-    if not login and (args.reports is not None or not is_loopback(args.host)):
-        what = "start and approve jobs" if args.reports is None else "read the release reports"
+    if not login and not is_loopback(args.host):
         refusal = InputError(
-            "server-login", f"without a login everybody who reaches this server could {what}",
-            context=f"--host {args.host}" if args.reports is None else f"--reports {args.reports}",
+            "server-login", "without a login everybody who reaches this server could start and approve jobs",
+            context=f"--host {args.host}",
             hint=f"set {LOGIN} to user:password",
         )  # fmt: skip
         sys.stderr.write(refusal.render() + "\n")
@@ -67,13 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = Path(prefect.settings.PREFECT_HOME.value())
     sys.stdout.write(f"Prefect UI: http://{args.host}:{args.port}\n")
     sys.stdout.flush()
-    app = application(place)
-    if login and args.reports is not None:
-        if not args.reports.is_dir():
-            sys.stderr.write(f"warning: there is no directory {args.reports}, so no release report is shown yet\n")
-        app = ReportPages(app, args.reports, login)
     uvicorn.run(
-        app, host=args.host, port=args.port, log_level="warning", lifespan="on",
+        application(place), host=args.host, port=args.port, log_level="warning", lifespan="on",
         timeout_keep_alive=30, timeout_graceful_shutdown=ENDS_WITHIN,
     )  # fmt: skip
     return 0

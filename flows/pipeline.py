@@ -135,7 +135,6 @@ def run(job: RunningJob) -> Outcome:
         elif step.delivers:
             release.check_before_sending(job, position, sources)
         sent = sources.read_by(step) if step.delivers else sent
-        release.begin_measuring(job, position, sources)
         report = run_step(job, position, step, sources.read_by(step), wait)
         if report.output:
             tables = step.tables or (step.is_wait and sources.newest is not None and sources.newest.tables)

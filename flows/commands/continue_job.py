@@ -16,7 +16,6 @@ from flows.commands.decide import (
     NO_DECISION_ARGS,
     DecisionArgs,
     decision_of,
-    login,
     make_again,
     print_unusable_corrections,
     release,
@@ -24,7 +23,7 @@ from flows.commands.decide import (
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.engine.flow_runs import set_parameters
-from flows.gate.decisions import as_decided, ask_project, refuse_ended, reject, settle, to_be_parked
+from flows.gate.decisions import as_decided, refuse_ended, reject, settle, to_be_parked
 from flows.gate.reviewed_files import why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -39,7 +38,7 @@ from flows.jobs_dir import load
 from flows.output import on_terminal, one_line, print_findings, print_json, print_line
 from flows.reports.status import status_of
 from flows.shell import about
-from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.errors import GateError, InputError, SluiceError
 
 
 @dataclass(frozen=True)
@@ -53,37 +52,27 @@ class ContinueRequest:
     as_json: bool = False
 
 
-def go_on(
-    asked: ContinueRequest,
-    decision: str | None = None,
-    given: DecisionArgs = NO_DECISION_ARGS,
-    *,
-    question: str | None = None,
-) -> int:
+def go_on(asked: ContinueRequest, decision: str | None = None, given: DecisionArgs = NO_DECISION_ARGS) -> int:
     """Continue a job: decide a wait, then run the remaining steps.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
-    job keeps waiting. ``given`` is recorded with the decision. With a ``question`` to the project it waits, too.
+    job keeps waiting. ``given`` is recorded with the decision. An ``approve`` that decides nothing, because the files
+    or the report changed, ends with the exit code of a gate.
     """
+    undone = 0
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             print_line(f"job {record.id}", err=asked.as_json)  # before anything is decided
         place = JobDirectory.of(session.jobs_dir, record.id).path
-        again = why_again(place, record, inputs.load().config) if decision is None and question is None else None
+        again = why_again(place, record, inputs.load().config) if decision is None else None
         if record.done and decision != "reject" and again is None:
             return report(session, record.id, as_json=asked.as_json)
-        verb = "question" if question is not None else "decide" if given.needs_decision else None
-        refuse_ended(record, decision or verb)
+        refuse_ended(record, decision or ("decide" if given.comment else None))
         undecided = record.undecided
         if decision == "reject":
-            shown = record.shown.get(undecided.position) if undecided else None
-            questions = undecided.questions if undecided else ()
-            reject(session, record, decision_of(False, given, shown=shown, questions=questions))
+            reject(session, record, decision_of(False, given))
             report(session, record.id, as_json=asked.as_json)
             return 0
-        if question is not None:
-            ask_project(session, record, inputs, given.by or login(), question)
-            return report(session, record.id, as_json=asked.as_json)
         to_ask = undecided if decision is None else None
         if again is not None:
             make_again(session, record, place, again, err=asked.as_json)
@@ -102,7 +91,8 @@ def go_on(
                 released = release(session, record, inputs, undecided, given, ask_first=asks, err=asked.as_json)
                 if released == "open":
                     return report(session, record.id, as_json=asked.as_json)
-        return run_on(session, record, inputs, asked)
+                undone = GateError.exit_code if released == "again" and decision else 0
+        return run_on(session, record, inputs, asked) or undone
 
 
 def report_again(asked: ContinueRequest) -> None:

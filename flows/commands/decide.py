@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -32,31 +32,23 @@ from flows.job.steps import destinations
 from flows.job.writer import RecordWriter
 from flows.output import print_line
 from tasks.shared.errors import DataError
-from tasks.shared.report import Approval, Shown, Waiting, visible_text
+from tasks.shared.report import Approval, Waiting, visible_text
 
 
 @dataclass(frozen=True)
 class DecisionArgs:
-    """The parts of a decision given on the command line; ``None`` for those not given yet."""
+    """The parts of a decision given on the command line; ``by`` is ``None`` if it is not given yet."""
 
     by: str | None = None
     comment: str = ""
-    despite: str = ""
-    accept: tuple[str, ...] = ()
-    refuse: tuple[str, ...] = ()
-
-    @property
-    def needs_decision(self) -> bool:
-        """Return whether something is given that is recorded only with a decision."""
-        return bool(self.comment or self.despite or self.accept or self.refuse)
 
 
 NO_DECISION_ARGS = DecisionArgs()
 
 
 def ask_decision(waiting: Waiting, config: PipelineConfig, given: DecisionArgs, *, err: bool) -> DecisionArgs | None:
-    """Show the short release report, the input of the next step and its destination, and ask for a decision, a name,
-    and a reason if the report has stops. Return ``None`` if nothing is decided.
+    """Show the short release report, the input of the next step and its destination, and ask for a decision, a name
+    and a comment. Return ``None`` if nothing is decided.
 
     In English, like the rest of the terminal; the lines of the report are in its own language.
     """
@@ -66,23 +58,21 @@ def ask_decision(waiting: Waiting, config: PipelineConfig, given: DecisionArgs, 
         print_line(f"  {file}", err=err)
     for step, where in destinations(config, waiting.position):
         print_line(f"then {step}: to {where}", err=err)
-    show_report(waiting, visible_text(given.despite), err=err)
+    show_report(waiting, err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
-    by, comment, despite = given.by, given.comment, given.despite
+    by, comment = given.by, given.comment
     ask = partial(click.prompt, type=AnswerText(), err=err)
     if by is None:
         by = str(ask("Your name", default=login()))
-    if not comment:
+    if not visible_text(comment):
         comment = str(ask("Comment (recorded with the decision)", default="", show_default=False))
-    if not visible_text(despite) and waiting.report is not None and waiting.report.open:
-        despite = str(ask("Reason to release despite the stops", default="", show_default=False))
-    return replace(given, by=by, comment=comment, despite=despite)
+    return DecisionArgs(by, comment)
 
 
-def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
-    """Print the short release report before a decision, and who has decided already."""
-    for line in report_lines(waiting, despite=despite):
+def show_report(waiting: Waiting, *, err: bool) -> None:
+    """Print the short release report before a decision."""
+    for line in report_lines(waiting):
         print_line(line, err=err)
 
 
@@ -92,31 +82,19 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     print_line("\n".join(where_to_look(waiting)), err=err)
 
 
-def decision_of(
-    answer: bool, given: DecisionArgs, *, files: str = "", shown: Shown | None = None, questions: tuple[str, ...] = ()
-) -> Approval:
+def decision_of(answer: bool, given: DecisionArgs, *, files: str = "") -> Approval:
     """Return a decision made now with this command, by the given person or else the logged-in user.
 
-    ``files`` is the digest of the reviewed files, ``shown`` the release report, ``questions`` the earlier questions.
-
-    Raises:
-        InputError: an answer names no finding of the report.
+    ``files`` is the digest of the reviewed files.
     """
-    user = login()
-    approval = Approval(
+    return Approval(
         approved=answer,
-        by=_text(user if given.by is None else given.by),
-        login=_text(user),
+        by=_text(login() if given.by is None else given.by),
         comment=_text(given.comment),
-        despite=_text(visible_text(given.despite)),
         when=now(),
         where="cli",
         files=files,
-        accepted=rules.answers(map(_text, given.accept), shown),
-        refused=rules.answers(map(_text, given.refuse), shown),
-        questions=questions,
     )
-    return rules.stamped(approval, shown)
 
 
 def login() -> str:
@@ -152,20 +130,18 @@ def release(
     place = JobDirectory.of(session.jobs_dir, record.id).path
     files = digest_at_decision(place, record, waiting)
     config = inputs.load().config
-    why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
-    if why is not None and not (why == rules.NOT_MADE and visible_text(given.despite)):
+    why = rules.to_be_made(place, waiting.report, files, config)
+    if why is not None and not (why == rules.NOT_MADE and visible_text(given.comment)):
         make_again(session, record, place, why, err=err)
         return "again"
     if not ask_first:
-        show_report(waiting, visible_text(given.despite), err=err)
+        show_report(waiting, err=err)
     elif (answer := ask_decision(waiting, config, given, err=err)) is not None:
         given = answer
     else:
         still_waiting(record.id, waiting, err=err)
         return "open"
-    save_decision(
-        session, record, decision_of(True, given, files=files, shown=waiting.report, questions=waiting.questions)
-    )
+    save_decision(session, record, decision_of(True, given, files=files))
     return "decided"
 
 

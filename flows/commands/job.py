@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import click
 
@@ -82,10 +81,6 @@ def list_(
 @job_argument
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON instead of the page.")
-@click.option("--for", "reader", type=click.Choice(["recipient"]), help="The copy for the recipient: coarser numbers.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to FILE, mode 0600."
-)
 @click.option("--check", is_flag=True, help="Exit code 5 if the report has stops, 1 if files were edited.")
 @set_option
 def report(
@@ -93,8 +88,6 @@ def report(
     job: str,
     browser: bool,
     as_json: bool,
-    reader: str | None,
-    out: Path | None,
     check: bool,
     overrides: tuple[str, ...],
 ) -> int:
@@ -106,9 +99,7 @@ def report(
     """
     from flows.commands import report as command
 
-    return command.report(
-        config, job, overrides, recipient=reader is not None, as_json=as_json, browser=browser, out=out, check=check
-    )
+    return command.report(config, job, overrides, as_json=as_json, browser=browser, check=check)
 
 
 @group.command()

@@ -67,23 +67,6 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 )
 @click.option("--comment", type=AnswerText(), default="", metavar="TEXT", help="Comment, recorded with the decision.")
 @click.option(
-    "--despite",
-    type=AnswerText(),
-    default="",
-    metavar="TEXT",
-    help="With --approve: reason to release although the report has stops.",
-)
-@click.option(
-    "--accept", multiple=True, metavar="FINDING=TEXT", help="Accept a finding of the release report, with the reason."
-)
-@click.option(
-    "--refuse",
-    multiple=True,
-    metavar="FINDING=TEXT",
-    help="With --reject: a finding that is not acceptable, with the reason.",
-)
-@click.option("--question", type=AnswerText(), metavar="TEXT", help="Question to the project. The job keeps waiting.")
-@click.option(
     "--from",
     "step",
     metavar="STEP",
@@ -101,10 +84,6 @@ def continue_(
     reject: bool,
     by: str | None,
     comment: str,
-    despite: str,
-    accept: tuple[str, ...],
-    refuse: tuple[str, ...],
-    question: str | None,
     step: str | None,
     yes: bool,
     overrides: tuple[str, ...],
@@ -116,7 +95,7 @@ def continue_(
     A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
     next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
     either, the job keeps waiting. If the report failed or is older than the files, it is made again and the job waits
-    again. If the report has stops, a release needs a reason. The texts are limited to 2,000 characters each.
+    again. If the report has stops or failed, an approval needs a comment.
     """
     from flows.commands import continue_job
     from flows.commands.decide import DecisionArgs
@@ -126,28 +105,18 @@ def continue_(
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if by is not None and not visible_text(by):
         raise click.UsageError("--by needs a name")
-    if despite.strip() and reject:
-        raise click.UsageError("--despite and --reject together: a reason is for a release")
-    given = DecisionArgs(by, comment, despite, accept, refuse)
-    if question is not None and (approve or reject or given.needs_decision or not visible_text(question)):
-        raise click.UsageError(
-            "--question needs a text, and cannot be combined with --approve, --reject and what is recorded with them: "
-            "the job keeps waiting"
-        )
-    if given.needs_decision and question is None and not (approve or reject or on_terminal()):
-        raise click.UsageError(
-            "--comment, --despite, --accept and --refuse are recorded with a decision: add --approve or --reject"
-        )
+    if comment and not (approve or reject or on_terminal()):
+        raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
 
     asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
     if step is not None:
-        if approve or reject or question is not None or given.needs_decision:
+        if approve or reject or comment:
             raise click.UsageError("--from cannot be combined with a decision: the job asks again at its next wait")
         if not (yes or on_terminal()):
             raise click.UsageError("--from discards results: add --yes")
         return continue_job.go_on_from(asked, step, ask=not yes)
     decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision, given, question=question)
+    return continue_job.go_on(asked, decision, DecisionArgs(by, comment))
 
 
 @group.command()

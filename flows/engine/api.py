@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import httpx
 import tenacity
@@ -236,16 +235,3 @@ class PrefectApi:
         """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
-
-
-def link_in_ui(address: ApiAddress, path: str, page: bytes) -> str | None:
-    """Return the path of a link to ``path`` in the UI of an API if its server answers there with ``page``."""
-    try:
-        answer = httpx.get(
-            f"{address.ui}{path}", headers=dict(address.headers), timeout=_LOOK, verify=address.trust(),
-            trust_env=not is_loopback(address),
-        )  # fmt: skip
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return None
-    is_shown = answer.status_code == 200 and answer.content == page
-    return f"{urlsplit(address.ui).path}{path}" if is_shown else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -191,10 +191,6 @@ def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) ->
             api.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
 
 
-_LONGEST_ANSWERS: Final = 20 * LONGEST_TEXT
-"""Characters of the answers to findings in one field of a form, one on each line."""
-
-
 class FormAnswer(BaseModel):
     """A person's decision. No field has a default decision or reviewer.
 
@@ -204,12 +200,9 @@ class FormAnswer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
-    decision: Literal["release", "reject", "question"]
+    decision: Literal["release", "reject"]
     by: str = Field(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S")
     comment: str = Field("", max_length=LONGEST_TEXT)
-    despite: str = Field("", max_length=LONGEST_TEXT)
-    accepted: str = Field("", max_length=_LONGEST_ANSWERS)
-    refused: str = Field("", max_length=_LONGEST_ANSWERS)
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:

@@ -5,98 +5,36 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from config import PipelineConfig
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page, append_log, form_answer
 from flows.gate import rules
 from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs, job_command
 from flows.job.record import JobRecord, cancelled, now
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.running.state import JobState
 from flows.job.session import Session
 from flows.job.writer import RecordWriter
 from flows.output import one_line
-from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
+from tasks.shared.errors import GateError, InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
-from tasks.shared.report import Approval, Problem, Shown, Waiting, visible_text
+from tasks.shared.report import Approval, Problem, Waiting, visible_text
 
 
-def answered_at(
-    api: PrefectApi, record: JobRecord, position: int, config: PipelineConfig
-) -> tuple[Approval | None, str | None]:
+def answered_at(api: PrefectApi, record: JobRecord, position: int) -> tuple[Approval | None, str | None]:
     """Return the answer in the form of the wait at ``position``, and the reason if it is refused."""
     answer = form_answer(api, record.id, record.forms.get(position))
     if answer is None:
         return None, None
     given = Approval(
-        approved=answer.decision != "reject",
+        approved=answer.decision == "release",
         by=visible_text(answer.by),
         comment=answer.comment,
-        despite=visible_text(answer.despite),
         when=now(),
         where="ui",
         files=record.seen.get(position, ""),
     )
-    shown = record.shown.get(position)
-    if answer.decision == "question":
-        if not visible_text(answer.comment):
-            return given, "not released: a question needs a comment"
-        return given, question(given.by, answer.comment)
-    try:
-        accepted = rules.answers(answer.accepted.splitlines(), shown)
-        refused = rules.answers(answer.refused.splitlines(), shown)
-    except InputError as error:
-        if given.approved:
-            return given, f"not released: {error.message}"
-        accepted = refused = {}  # a rejection is always accepted, and its words are kept
-        words = filter(str.strip, (answer.comment, answer.accepted, answer.refused))
-        given = given.model_copy(update={"comment": "\n".join(words)})
-    asked = record.questions.get(position, ())
-    given = given.model_copy(update={"accepted": accepted, "refused": refused, "questions": asked})
-    given = rules.stamped(given, shown)
-    why = rules.objection(given, record.reviews.get(position), config)
+    why = rules.objection(given, record.shown.get(position))
     return given, None if why is None else f"not released: {why}"
-
-
-QUESTION = "question of "
-"""Beginning of the line that records a reviewer's question, after which the job keeps waiting."""
-
-
-def question(by: str, text: str) -> str:
-    """Return the line of a reviewer's question to the project."""
-    return f"{QUESTION}{one_line(by)}: {one_line(text.strip())}"
-
-
-def ask_project(session: Session, record: JobRecord, inputs: JobInputs, by: str, text: str) -> None:
-    """Add a reviewer's question to the record and the page of a job, which continues to wait."""
-    from flows.reports import pages  # a status needs no page
-
-    waiting = record.undecided
-    if waiting is None:
-        return
-    asked = "\n".join((*waiting.questions, question(by, text)))
-    RecordWriter(session.api, record.id).set(**{f"questions__{waiting.position}": asked})
-    with pages.best_effort("the page of the job"):
-        config, directory = inputs.load().config, JobDirectory.of(session.jobs_dir, record.id)
-        now_there = session.job(record.id)
-        now_there = now_there.model_copy(update={"steps": tuple(directory.whole(step) for step in now_there.steps)})
-        pages.job_page(
-            Page(session.api, record.id), now_there, state="waiting",
-            language=config.report.language,
-            continued_with=job_command(inputs, config, directory.path, "pipeline continue"),
-        )  # fmt: skip
-
-
-def record_decision(
-    writer: RecordWriter, record: JobRecord, position: int, decision: Approval, config: PipelineConfig
-) -> bool:
-    """Record a decision. Return whether it is final: the first of two decisions is not."""
-    if rules.is_first(decision, record.reviews.get(position), config):
-        writer.review(position, decision)
-        return False
-    writer.approve(position, decision)
-    return True
 
 
 def with_refusal(record: JobRecord, why: str) -> JobRecord:
@@ -114,11 +52,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
     """Record an answer given in the UI as the decision of the job, and return the job's record.
 
     A job that was rejected ends as cancelled, and so does a job that was cancelled in the UI while no process ran it.
-    A question is recorded, and the job keeps waiting.
     """
     record = session.job(job_id)
     waiting = record.waiting
-    writer = RecordWriter(session.api, job_id)
     if record.state is JobState.CANCELLED and session.state_type(job_id) == "CANCELLING":
         session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
         end_parked(session, job_id)
@@ -126,12 +62,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
         return record
     decision, refusal = record.approvals.get(waiting.position), None
     if decision is None and session.state_type(job_id) != "PAUSED":
-        decision, refusal = answered_at(session.api, record, waiting.position, session.loaded.config)
+        decision, refusal = answered_at(session.api, record, waiting.position)
         if decision is not None and refusal is None:
-            record_decision(writer, record, waiting.position, decision, session.loaded.config)
-        elif refusal is not None and refusal.startswith(QUESTION):
-            writer.record_questions(waiting.position, (*waiting.questions, refusal))
-            decision = refusal = None
+            RecordWriter(session.api, job_id).approve(waiting.position, decision)
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision, waiting.step)
     now_there = session.job(job_id)
@@ -148,13 +81,11 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
     if waiting is None or record.parked:
         return record
     position = waiting.position
-    decision, refusal = answered_at(session.api, record, position, session.loaded.config)
+    decision, refusal = answered_at(session.api, record, position)
     if decision is None:
         return record
     if refusal is not None:
         return with_refusal(record, refusal)
-    if rules.is_first(decision, record.reviews.get(position), session.loaded.config):
-        return record.model_copy(update={"reviews": record.reviews | {position: decision}})
     if decision.approved:
         decision = decision.model_copy(update={"when": record.updated or decision.when})
         approvals = record.approvals | {position: decision}
@@ -168,12 +99,11 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
 def save_decision(session: Session, record: JobRecord, decision: Approval) -> None:
     """Save a decision in the record, where the next run looks for it.
 
-    If somebody else has decided since ``record`` was read, that decision stands. If two people must release, the first
-    release is stored as a review, and the job waits for the second person.
+    If somebody else has decided since ``record`` was read, that decision stands.
 
     Raises:
-        InputError: the job no longer waits, the release report has stops and no reason is given, the same person
-            decides twice, or the report was made again.
+        InputError: the job no longer waits.
+        GateError: the release report has stops or is missing, and no comment is given.
         TerminalError: the job was cancelled or rejected.
     """
     if record.undecided is None:
@@ -182,32 +112,15 @@ def save_decision(session: Session, record: JobRecord, decision: Approval) -> No
     now_there = settle(session, record.id)
     if now_there.undecided is None or now_there.undecided.position != position:
         raise decided_meanwhile(now_there, position)
-    config = session.loaded.config
-    refuse(decision, now_there.reviews.get(position), now_there.shown.get(position), config)
-    record_decision(RecordWriter(session.api, record.id), now_there, position, decision, config)
-
-
-def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
-    """Raise ``InputError`` if a decision cannot be accepted. The job then keeps waiting."""
-    if decision.approved and shown is not None and decision.report != shown.sha256:
-        raise InputError(
-            "report-changed", "nothing is decided: the release report was made again in the meantime",
-            hint="review it, and decide again",
-        )  # fmt: skip
-    why = rules.objection(decision, first, config)
-    if why is None:
-        return
-    if decision.refused:
-        raise InputError(
-            "finding-refused", f"nothing is decided: {why}", hint="reject it, or release it without --refuse"
-        )
-    if decision.unexplained:
+    shown = now_there.shown.get(position)
+    why = rules.objection(decision, shown)
+    if why is not None:
         lines = shown.stop_lines if shown is not None else ()
-        raise InputError(
+        raise GateError(
             "report-stops", f"nothing is decided: {why}", context="\n  ".join(map(one_line, lines)),
-            hint="reject it, or release it with a reason: --approve --despite TEXT",
+            hint="reject it, or approve it with a comment: --approve --comment TEXT",
         )  # fmt: skip
-    raise InputError("second-reviewer", f"nothing is decided: {why}", hint="let another person decide, named with --by")
+    RecordWriter(session.api, record.id).approve(position, decision)
 
 
 def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
@@ -237,7 +150,7 @@ def refuse_ended(record: JobRecord, decision: str | None) -> None:
         state = "decided already" if decided else record.state.value
         raise InputError(
             "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
-            hint="continue it without a decision, answers and comment",
+            hint="continue it without a decision and comment",
         )  # fmt: skip
 
 

@@ -1,21 +1,12 @@
-"""Collect the facts of a release report from a job, and the files that are measured.
-
-``jobs_dir/.released/`` remembers releases in small files with the id of a job: the last one of a query's data to a
-destination, and the hosts to which this installation has sent before. A missing or damaged file counts as no release.
-"""
+"""Collect the facts of a release report from a job, and the files that are measured."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import platform
 import pwd
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from flows.gate.rules import rules_of
 from flows.job.inputs import JobInputs
@@ -23,27 +14,15 @@ from flows.job.job import RunningJob
 from flows.job.steps import Sources
 from tasks import declared
 from tasks.release_report.measure.delivery import Delivery
-from tasks.release_report.page import files
-from tasks.release_report.report.document import Decided, ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, ReportFacts, destination_of
+from tasks.release_report.report.document import Decided
+from tasks.release_report.report.facts import Corrected, ReportFacts, destination_of
 from tasks.release_report.report.query import read_query
-from tasks.release_report.report.step_files import read_rules
-from tasks.shared.errors import SluiceError
+from tasks.release_report.report.rule_file import read_rules
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load
-from tasks.shared.files.out_file import write_file
-
-RELEASED: Final = ".released"
-"""The directory, below ``jobs_dir``."""
 
 _AHEAD: Final = timedelta(hours=14)
 """Offset of the most eastern clock from UTC; its date of today is not in the future."""
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of Sluice, Python and Prefect in this process."""
-    return {"sluice": version("sluice"), "python": platform.python_version(), "prefect": version("prefect")}
 
 
 def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -> ReportFacts:
@@ -54,35 +33,28 @@ def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -
     """
     rules, kept = rules_of(job.config)
     steps = [job.steps[position] for position in sorted(job.steps)]
-    given = Path(job.inputs.crtdl) if job.inputs.crtdl else None
-    where = destination_of(job.config)
-    if where is not None:
-        where = replace(where, first_time=not _is_known_host(job, _host(where)))
     return ReportFacts(
         job=job.id,
         project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
         made=datetime.now().astimezone().isoformat(timespec="seconds"),  # local: German pages have local times
         step=step,
         settings=job.config.report,
-        destination=where,
-        query=read_query(job.crtdl, given if given is not None and given.is_file() else None) if job.crtdl else None,
+        destination=destination_of(job.config),
+        query=read_query(job.crtdl) if job.crtdl else None,
         rules=read_rules(rules) if rules is not None else None,
         kept=kept,
         steps=steps,
         corrected=tuple(_corrected(job)),
         changed=_changed_since(job, place, there),
         decisions=tuple(Decided.of(one) for _, one in job.record().decisions),
-        last=last_released(job),
-        last_copy=last_released(job, recipient=True),
         asked_patients=_asked_patients(job.inputs),
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
-        versions=versions(),
     )
 
 
-def delivery_of(job: RunningJob, place: Path, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
-    """Return the files measured for a report: those ``there`` below ``place``, and those of the import."""
+def delivery_of(job: RunningJob, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
+    """Return the files measured for a report: those ``there``, and those of the import."""
     first = min(job.steps.values(), key=lambda step: step.position, default=None)
     folder = first.output if first is not None else None
     return Delivery(
@@ -136,58 +108,3 @@ def _asked_patients(inputs: JobInputs) -> int | None:
             return sum(1 for line in lines if line.strip())
     except OSError:
         return None
-
-
-# --- earlier releases -----------------------------------------------------------------------------------------
-
-
-def record_release(job: RunningJob) -> None:
-    """Remember that the data of this job were sent. A file that cannot be written counts as no release."""
-    where = destination_of(job.config)
-    if where is None:
-        return
-    for key in (_host(where), _same(job, where)):
-        if key is not None:
-            path = _pointer(job, key)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_file(path, job.id.encode() + b"\n")
-
-
-def last_released(job: RunningJob, *, recipient: bool = False) -> ReleaseReport | None:
-    """Return the report of the last job that released data of this query there, or its recipient's copy."""
-    where = destination_of(job.config)
-    key = _same(job, where) if where is not None else None
-    if key is None:
-        return None
-    try:
-        before = _pointer(job, key).read_text(encoding="ascii").strip()
-        if not before or "/" in before or before == job.id:
-            return None
-        return files.read(job.directory.path.parent / before, None, recipient=recipient)
-    except (OSError, ValueError, SluiceError):
-        return None
-
-
-def _is_known_host(job: RunningJob, key: str) -> bool:
-    return _pointer(job, key).is_file()
-
-
-def _pointer(job: RunningJob, key: str) -> Path:
-    return job.directory.path.parent / RELEASED / hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def _host(where: Destination) -> str:
-    return f"host {where.host or where.bucket}"
-
-
-def _same(job: RunningJob, where: Destination) -> str | None:
-    """Return a key of the query and destination of a job; ``None`` for a job without a query."""
-    if job.crtdl is None:
-        return None
-    try:
-        query = hashlib.sha256(job.crtdl.read_bytes()).hexdigest()
-    except OSError:
-        return None
-    known: dict[str, Any] = asdict(where)
-    place = [str(known[name]) for name in ("mode", "host", "path", "bucket", "project", "organization")]
-    return "\n".join(["query", query, *place])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.gate import rules
 from flows.job.record import JobRecord
-from flows.output import one_line, print_line
+from flows.output import print_line
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files, stored_bytes
@@ -33,8 +33,8 @@ _WORTH_A_WORD = 256_000_000
 NEXT = "the next step"
 """The reader of released data that a further step processes before they are sent."""
 
-INSIDE = "this decision sends no data, so it needs no reason"
-"""Why a release of data that another step still processes needs no reason: that step may resolve the stops."""
+INSIDE = "this decision sends no data, so it needs no comment"
+"""Why an approval of data that another step still processes needs no comment: that step may resolve the stops."""
 
 CHANGED = "files changed after the job began to wait"
 CORRECTED = "corrected files are there and will be read"
@@ -186,12 +186,12 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand
         shown = record.shown_at_the_end if record.done and config.report.enabled else None
         if shown is None or shown.on_demand:
             return ON_DEMAND if shown is not None and on_demand else None
-        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
+        return None if rules.is_there(job, shown) else rules.NOT_MADE
     position = waiting.position
     if waiting.refused:
         return None  # the run says why the answer in the form is not taken
     files, corrected = digest_now(job, record, waiting)
-    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
+    why = rules.to_be_made(job, waiting.report, files, config, corrected=corrected)
     if why is not None or files == record.seen.get(position):
         return why
     return CORRECTED if corrected else CHANGED
@@ -215,7 +215,7 @@ def wait_lines(waiting: Waiting) -> list[str]:
     """Return the lines on a wait for the terminal: why the job waits again, files to be read, report."""
     lines = ["  the job waits again for a decision on the current files:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
-    lines += [f"  {line}" for line in (*waiting.refused, *waiting.questions)]
+    lines += [f"  {line}" for line in waiting.refused]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
         lines += [f"  {waiting.reader} will read {which} in {waiting.reads}"]
@@ -228,24 +228,19 @@ def where_to_look(waiting: Waiting) -> list[str]:
     return [f"  look at {waiting.looked_at}", correction_words(waiting), *wait_lines(waiting)]
 
 
-def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
-    """Return the summary and path of the release report and the first of two decisions; no hints with ``despite``."""
+def report_lines(waiting: Waiting) -> list[str]:
+    """Return the summary and path of the release report, and whether an approval needs a comment."""
     shown, lines = waiting.report, []
-    if shown is not None and shown.missing is not None:
+    if shown is None:
+        return []
+    if shown.missing is not None:
         lines += [f"the release report is missing: {shown.missing}"]
-    elif shown is not None:
+    else:
         lines += [f"release report: {line}" if number == 0 else f"  {line}" for number, line in enumerate(shown.lines)]
-        page = Path(waiting.directory).parent / shown.page if shown.page else None
-        lines += [f"  {place}" for place in (None if shown.in_ui else shown.link, page) if place]
-    if shown is not None and shown.open and not despite:
-        lines += ["To release despite the stops, give a reason with --despite TEXT (in the UI: field Reason)."]
-    if shown is not None and (shown.stops or shown.looks) and not despite:
-        lines += ["To answer a finding by its key, add --accept FINDING=TEXT, or --reject --refuse FINDING=TEXT."]
-    if shown is not None and shown.inside:
-        lines += [INSIDE]
-    if waiting.first is not None:
-        lines += [f"the first of two decisions: {waiting.first.describe_decision(one_line)}"]
-    return lines
+        lines += [f"  {Path(waiting.directory).parent / shown.page}"] if shown.page else []
+    if shown.needs_comment:
+        lines += ["To approve it, say why in a comment (--comment TEXT)."]
+    return lines + ([INSIDE] if shown.inside else [])
 
 
 def to_be_read(waiting: Waiting) -> tuple[Path, tuple[str, ...]]:

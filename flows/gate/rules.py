@@ -1,38 +1,24 @@
-"""Rules for a release: the reviewed report, a reason if it has stops, a second reviewer.
+"""Rules for a release: the report must cover the files and the destination, and needs a comment if it has stops.
 
-Document 5, §3; ``4-product.md`` §2 and §4, "Wait". The same rules apply to the form in the Prefect UI, to commands and
-to the record of an earlier run.
+Document 5, §3; ``4-product.md`` §4, "Wait". The same rules apply to the form in the Prefect UI and to commands.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 from config import PipelineConfig
-from flows.output import one_line
 from tasks import declared
-from tasks.shared.errors import InputError
-from tasks.shared.errors import shown as quoted
-from tasks.shared.report import LONGEST_TEXT, Approval, Shown, visible_text
+from tasks.shared.report import Approval, Shown, visible_text
 
-WITHOUT_REPORT = "no release report was made"
-ANOTHER_REPORT = "the decision was for another release report"
+WITHOUT_REPORT = "the job began to wait without a release report"
 OTHER_SETTINGS = "the destination or the settings of the release report changed after it was made"
-TWO_PEOPLE = "report.reviewers requires two different people to release"
-GONE = "the release report is missing or was edited"
-OTHER_FILES = "the first of two decisions was for other files"
 OTHER_THAN_SEEN = "the release report was made from other files"
 OLDER = "the corrected files are newer than the release report"
-NOT_MADE = "the release report could not be made"
-NO_REASON = "the release report has stops, and the decision gives no reason"
-
-_NOT_SHOWN: Final = {"enabled", "copy_to", "link"}
-"""Settings of ``report`` that change nothing in a report."""
+NOT_MADE = "there is no release report"
 
 
 def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
@@ -43,7 +29,7 @@ def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
 
     rules, kept = rules_of(config)
     where = None if inside else destination_of(config)
-    settings = config.report.model_dump(mode="json", exclude=_NOT_SHOWN)
+    settings = config.report.model_dump(mode="json", exclude={"enabled"})
     given = {name: "" if value is None else value for name, value in settings.items()}
     known = [given, asdict(where) if where else None, str(rules), sorted(kept)]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
@@ -56,74 +42,19 @@ def rules_of(config: PipelineConfig) -> tuple[Path | None, tuple[str, ...]]:
     return (service.anonymization_config, tuple(service.kept_identifiers)) if takes else (None, ())
 
 
-def stamped(decision: Approval, shown: Shown | None) -> Approval:
-    """Return a decision with the hash of its report and the stops that it overrides."""
-    if shown is None:
-        return decision
-    overridden = shown.open if decision.approved else ()
-    return decision.model_copy(update={"report": shown.sha256, "overridden": overridden})
-
-
-def answers(lines: Iterable[str], shown: Shown | None) -> dict[str, str]:
-    """Return a reviewer's answers to findings by their keys. Each line is ``FINDING=TEXT``; ``FINDING`` is the key of a
-    finding of the report, or its code where that is the code of one finding only.
-
-    Raises:
-        InputError: a line has no text or too long a one, or names no finding of the report, or several.
-    """
-    known = (*shown.stops, *shown.looks) if shown is not None else ()
-    found: dict[str, str] = {}
-    for line in filter(str.strip, lines):
-        name, why = _split_answer(line.strip(), known)
-        keys = [key for key in known if key == name] or [key for key in known if key.partition(" ")[0] == name]
-        if len(keys) != 1 or not why:
-            problem = "needs a text: FINDING=TEXT" if not why else "names several findings" if keys else "is no finding"
-            raise InputError(
-                "finding-unknown", f"the answer to {quoted(name)} {problem}", context="\n  ".join(keys or known),
-                hint="name a stop or a look of the release report by its key",
-            )  # fmt: skip
-        if len(why) > LONGEST_TEXT:
-            raise InputError(
-                "answer-too-long", f"the answer to {quoted(keys[0])} is longer than {LONGEST_TEXT:,} characters",
-                hint="shorten it",
-            )  # fmt: skip
-        found[keys[0]] = why
-    return found
-
-
-def _split_answer(line: str, known: Iterable[str]) -> tuple[str, str]:
-    """Return finding and text of ``FINDING=TEXT``. A key may contain ``=`` itself, in the URL of an extension."""
-    for key in sorted(known, key=len, reverse=True):
-        text = line[len(key) :].lstrip()
-        if line.startswith(key) and text.startswith("="):
-            return key, visible_text(text[1:])
-    name, _, text = line.partition("=")
-    return name.strip(), visible_text(text)
-
-
-def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
+def objection(decision: Approval, shown: Shown | None) -> str | None:
     """Return why a decision made now is refused, in words that continue "not released: …"; ``None`` if it is accepted.
 
-    ``first`` is the first of two decisions. A rejection is always accepted.
+    A rejection is always accepted.
     """
     if not decision.approved:
         return None
     if not visible_text(decision.by):
         return "a decision needs a name"
-    if decision.refused:
-        return f"not acceptable ({len(decision.refused)}): {one_line(', '.join(decision.refused))}"
-    if open_ := decision.unexplained:
-        stops = len(open_)
-        what = "is missing" if decision.report == "" else f"has stops ({stops})"
-        return f"the release report {what}, and no reason is given"
-    if config.report.reviewers > 1 and first is not None and first.same_person(decision):
-        return f"{one_line(first.by)} has already released it, and the second decision needs a different person"
-    return None
-
-
-def is_first(decision: Approval, first: Approval | None, config: PipelineConfig) -> bool:
-    """Return whether a decision needs a second one by another person."""
-    return decision.approved and config.report.reviewers > 1 and first is None
+    if shown is None or not shown.needs_comment or visible_text(decision.comment):
+        return None
+    what = "is missing" if shown.missing is not None else f"has stops ({shown.stops})"
+    return f"the release report {what}, and no comment is given"
 
 
 def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | None:
@@ -138,7 +69,7 @@ def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | N
 
 
 def to_be_made(
-    job: Path, position: int, shown: Shown | None, files: str, config: PipelineConfig, *, corrected: bool = False
+    job: Path, shown: Shown | None, files: str, config: PipelineConfig, *, corrected: bool = False
 ) -> str | None:
     """Return why the release report must be made again before a decision on ``files``, or ``None``.
 
@@ -147,42 +78,12 @@ def to_be_made(
     why = outdated(shown, files, config)
     if why is not None:
         return OLDER if corrected and why == OTHER_THAN_SEEN else why
-    if config.report.enabled and shown is not None and shown.missing is not None:
-        return NOT_MADE
-    return gone(job, position, shown, config)
+    return NOT_MADE if config.report.enabled and shown is not None and not is_there(job, shown) else None
 
 
-def other_report(
-    approval: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig
-) -> tuple[str, ...]:
-    """Return why an approval does not cover the current report, one line per reason; empty if it does."""
-    if approval.approved and config.report.reviewers > 1 and (first is None or first.same_person(approval)):
-        return (TWO_PEOPLE,)
-    if approval.approved and config.report.reviewers > 1 and first is not None and first.files != approval.files:
-        return (OTHER_FILES,)
-    if not config.report.enabled:
-        return ()
-    if shown is None:
-        return (WITHOUT_REPORT,)
-    if approval.report != shown.sha256 or (first is not None and first.report != shown.sha256):
-        return (ANOTHER_REPORT,)
-    if _set_otherwise(shown, config):
-        return (OTHER_SETTINGS,)
-    if approval.refused or approval.model_copy(update={"overridden": shown.open}).unexplained:
-        return (NO_REASON,)
-    return ()
-
-
-def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineConfig) -> str | None:
-    """Return the error if the report in the directory of the ``job`` is not the recorded one. This blocks a decision.
-
-    Its contents are never trusted: the stops are in the record.
-    """
-    if not config.report.enabled or shown is None or shown.missing is not None:
-        return None
-    from tasks.release_report.page import files  # a status needs no page
-
-    return None if files.is_as_made(job, position, shown.sha256) else GONE
+def is_there(job: Path, shown: Shown) -> bool:
+    """Return whether a report was made and its page is still in the directory of the ``job``."""
+    return shown.page is not None and (job / shown.page).is_file()
 
 
 def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from flows.engine import runs
 from flows.gate import release, rules
-from flows.gate.decisions import QUESTION, answered_at, record_decision, rejected
+from flows.gate.decisions import answered_at, rejected
 from flows.gate.reviewed_files import NEXT, ReviewedFiles, changes_since_approval
 from flows.job.job import RunningJob
 from flows.job.outcome import cancelled, ends_at, show
@@ -31,7 +31,7 @@ class CurrentWait:
     """The wait at ``position`` of a job that this process runs.
 
     ``reviewed`` has the directories of the wait and ``there`` the current files. ``again`` and ``refused`` are the
-    reasons why the job waits again, and ``asked`` is whether the form asked the project.
+    reasons why the job waits again.
     """
 
     def __init__(self, job: RunningJob, position: int, sources: Sources) -> None:
@@ -42,7 +42,6 @@ class CurrentWait:
         self.there = Inventory(())
         self.again: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
-        self.asked = False
 
     @property
     def approval(self) -> Approval | None:
@@ -106,7 +105,6 @@ class CurrentWait:
             Ended: the decision is a rejection.
             DataError: a name of a corrected file cannot be used, or approved files were edited in place.
         """
-        self._void_first_decision()
         known = self.approval
         if known is None or (known.approved and known.where == "cli"):
             self._read_form(known)
@@ -114,7 +112,7 @@ class CurrentWait:
         if decision is not None and decision.approved and self._void_decision():
             return  # the step parks the job
         job = self.job
-        if decision is not None or self.position in job.record().reviews:
+        if decision is not None:
             short_form.add_decisions(job.short, job.directory.path, job.record(), self.position, job.config.report)
         if decision is None or decision.approved:
             return
@@ -124,25 +122,20 @@ class CurrentWait:
 
     def _read_form(self, known: Approval | None) -> None:
         """Record the answer in the form of this wait, given the decision that is already ``known``."""
-        position, record, config = self.position, self.job.record(), self.job.config
-        answer, refusal = answered_at(self.job.api, record, position, config)
+        position, record = self.position, self.job.record()
+        answer, refusal = answered_at(self.job.api, record, position)
         if answer is None:
             if known is None and position in record.forms:
                 logger.warning("step %d wait: resumed without a decision and a name: the job waits again", position)
             return
         if known is not None and answer.approved:
             return
-        if refusal is not None and refusal.startswith(QUESTION):
-            self.asked = True
-            self.job.writer.record_questions(position, (*record.questions.get(position, ()), refusal))
-            logger.info("step %d wait: a reviewer asks the project, and the job waits again", position)
-        elif refusal is not None:
+        if refusal is not None:
             self.refused = (refusal,)
             logger.warning("step %d wait: the answer was refused; the job waits again and shows the reason", position)
-        elif record_decision(self.job.writer, record, position, answer, config):
-            logger.info("step %d wait was decided in the Prefect UI or through its API", position)
         else:
-            logger.info("step %d wait was released by the first of two people", position)
+            self.job.writer.approve(position, answer)
+            logger.info("step %d wait was decided in the Prefect UI or through its API", position)
 
     def _void_decision(self) -> bool:
         """Void an approval that does not cover the current files. Return whether it was voided.
@@ -154,33 +147,15 @@ class CurrentWait:
         if self.reviewed is None or approval is None:
             return False
         self.reviewed.check()
-        shown, first = record.shown.get(self.position), record.reviews.get(self.position)
-        why = changes_since_approval(approval, self.reviewed, self.there) or rules.other_report(
-            approval, first, shown, job.config
-        )
-        if not why and (gone := rules.gone(job.directory.path, self.position, shown, job.config)) is not None:
-            why = (gone,)
+        why = changes_since_approval(approval, self.reviewed, self.there)
+        outdated = rules.outdated(record.shown.get(self.position), self.there.digest, job.config)
+        if not why and outdated is not None:
+            why = (outdated,)
         if not why:
             self.reviewed.as_left(self.there, job.steps.values())
             return False
         self._void(why)
         return True
-
-    def _void_first_decision(self) -> None:
-        """Void the first of two decisions if it does not cover the current files; both are asked for again."""
-        job, record = self.job, self.job.record()
-        first = record.reviews.get(self.position)
-        if self.reviewed is None or first is None or self.position in record.approvals:
-            return
-        why = changes_since_approval(first, self.reviewed, self.there)
-        if job.config.report.enabled and not why:
-            shown = record.shown.get(self.position)
-            outdated = rules.outdated(shown, self.there.digest, job.config)
-            other = rules.ANOTHER_REPORT if shown is None or shown.sha256 != first.report else None
-            gone = rules.gone(job.directory.path, self.position, shown, job.config)
-            why = tuple(filter(None, (outdated or other or gone,)))
-        if why:
-            self._void(why)
 
     def _asks_again(self) -> bool:
         """Return whether a complete wait has to ask again; its approval is void then.
@@ -193,8 +168,8 @@ class CurrentWait:
             Stopped: the job is asked to stop.
         """
         job, position, approval = self.job, self.position, self.approval
-        if self.sources.newest is None or approval is None or not approval.files:
-            return False  # decided under a version that kept no hashes
+        if self.sources.newest is None or approval is None:
+            return False
         self.read_files()
         if self.reviewed is None:
             return False
@@ -232,7 +207,7 @@ class CurrentWait:
         position = self.position
         logger.warning("step %d wait: the approval is void, and the job waits again: %s", position, "; ".join(why))
         # The answer of the form, too: it was for the files of that form.
-        self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "review", "form")), **labels)
+        self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "form")), **labels)
         self.again = why
 
     def approved(self, context: StepContext) -> StepContext:
@@ -257,8 +232,6 @@ class CurrentWait:
         waiting = self.waiting(parked.directory, looked_at)
         record = job.record()
         again = "resumed without a decision; " if position in record.forms else ""
-        if self.asked:
-            again = "resumed with a question to the project; "
         if self.refused:
             again = "resumed with an answer that was refused; "
         language, by_hand = job.config.report.language, None if job.deployed else job.continued_with
@@ -283,8 +256,6 @@ class CurrentWait:
             since=now(),
             again=self.again,
             refused=self.refused,
-            questions=record.questions.get(position, ()),
-            first=record.reviews.get(position),
             report=shown,
         )
         if self.reviewed is None:

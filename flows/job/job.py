@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tenacity
 
@@ -31,9 +30,6 @@ from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_seconds
 
-if TYPE_CHECKING:
-    from tasks.release_report.measure.beside import BesideProcess
-
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has released its job."""
 
@@ -55,8 +51,6 @@ class RunningJob:
     steps: dict[int, StepReport] = field(default_factory=dict)
     ended: bool = False
     """True once the end of this run was announced."""
-    beside: BesideProcess | None = None
-    """The process that measures for the release report while steps work."""
     page: Page = field(init=False)
     short: Page = field(init=False)
     """The short form of the release report."""
@@ -64,12 +58,6 @@ class RunningJob:
     def __post_init__(self) -> None:
         self.page = Page(self.api, self.id)
         self.short = Page(self.api, self.id, REPORT)
-
-    def end_measuring(self) -> None:
-        """End the process that measures in parallel to the steps, if any."""
-        if self.beside is not None:
-            self.beside.close()
-            self.beside = None
 
     @property
     def config(self) -> PipelineConfig:
@@ -127,10 +115,7 @@ class RunningJob:
                 steps={step.position: directory.check_result(step) for step in record.steps},
             )
             job.stop.fence = lock.fence
-            try:
-                yield job
-            finally:
-                job.end_measuring()
+            yield job
 
     def prepare(self) -> None:
         """Write the requirements of all steps: the record's head and the effective CRTDL."""

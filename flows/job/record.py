@@ -56,16 +56,12 @@ class JobRecord(StoredModel):
     step_names: tuple[str, ...] = ()
     steps: tuple[StepReport, ...] = ()
     approvals: dict[int, Approval] = Field(default_factory=dict)
-    reviews: dict[int, Approval] = Field(default_factory=dict)
-    """The first of two decisions, where the second is still to come or has come."""
     shown: dict[int, Shown] = Field(default_factory=dict)
     """The release report at a wait, or at a step with which data leave without one."""
     shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
     seen: dict[int, str] = Field(default_factory=dict)
     """Digest of the files present when a wait was parked."""
-    questions: dict[int, tuple[str, ...]] = Field(default_factory=dict)
-    """Questions of reviewers at a wait, a line each; with a label of their own, because a run clears the wait's."""
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
@@ -96,15 +92,12 @@ class JobRecord(StoredModel):
             _parse(StepReport, label(f"step.{position}")) or StepReport(position=position, name=name)
             for position, name in enumerate(names, start=1)
         )
-        approvals, reviews = each(Approval, "approval"), each(Approval, "review")
+        approvals = each(Approval, "approval")
         shown = each(Shown, "shown")
         directory = label("directory")
-        questions = {p: tuple(str(asked).split("\n")) for p in places if (asked := label(f"questions.{p}"))}
         waiting = _parse(Waiting, label("waiting"))
         if waiting is not None:
-            at = waiting.position
-            told = {"report": shown.get(at), "first": reviews.get(at), "questions": questions.get(at, ())}
-            waiting = waiting.model_copy(update=told)
+            waiting = waiting.model_copy(update={"report": shown.get(waiting.position)})
         state = job_state(run, directory)
         at = waiting.position if waiting is not None else 0
         waits = at in places and at not in approvals and steps[at - 1].state == "waiting"
@@ -124,12 +117,10 @@ class JobRecord(StoredModel):
             step_names=names,
             steps=steps,
             approvals=approvals,
-            reviews=reviews,
             shown=shown,
             shown_at_the_end=_parse(Shown, label(f"shown.{AT_THE_END}")),
             forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
             seen={p: str(digest) for p in places if (digest := label(f"seen.{p}"))},
-            questions=questions,
             waiting=waiting,
             error=_parse(Problem, label("error")) or _never_began(run),
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
@@ -188,9 +179,8 @@ class JobRecord(StoredModel):
 
     @property
     def decisions(self) -> list[tuple[int, Approval]]:
-        """Every decision with its position; of two reviewers, the first one comes first."""
-        both = [(at, (self.reviews.get(at), self.approvals.get(at))) for at in sorted({*self.reviews, *self.approvals})]
-        return [(at, one) for at, pair in both for one in pair if one is not None]
+        """Every decision with its position."""
+        return sorted(self.approvals.items())
 
     @property
     def newest_report(self) -> tuple[int | None, Shown | None]:

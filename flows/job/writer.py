@@ -60,21 +60,13 @@ class RecordWriter:
         """Record a decision. It is valid for this position while the files are those it was made on."""
         self.set(**{f"approval__{position}": approval})
 
-    def review(self, position: int, first: Approval) -> None:
-        """Record the first of two decisions. Its form is used up and cannot serve for the second."""
-        self.set(**{f"review__{position}": first, f"form__{position}": None})
-
-    def record_questions(self, position: int, questions: tuple[str, ...]) -> None:
-        """Record the questions of reviewers. A form that asked one is used up."""
-        self.set(**{f"questions__{position}": "\n".join(questions), f"form__{position}": None})
-
     def reset_from(self, record: JobRecord, position: int) -> None:
         """Record that the step at ``position`` and all later ones are to be done anew.
 
         In one write, before anything on the disk is removed: that happens when the flow begins.
         """
         later = range(position, len(record.steps) + 1)
-        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown", "questions")]
+        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "shown")]
         gone += [f"shown__{AT_THE_END}", "waiting", "error", "stopped_by"]
         if position == 1:
             gone += ["extraction__status_url", "extraction__job_id"]

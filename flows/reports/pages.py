@@ -17,7 +17,6 @@ from typing import Any, Literal
 from flows.engine.flow_runs import JOB, FormAnswer, Page
 from flows.gate.reviewed_files import NEXT
 from flows.job.record import JobEnd, JobRecord
-from flows.output import one_line
 from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
@@ -214,7 +213,6 @@ def wait_description(
         lines += [words("form_changed"), "", *_items(map(words.again, waiting.again)), ""]
     if waiting.refused:
         lines += [words("form_refused"), "", *_items(map(words.again, waiting.refused)), ""]
-    lines += [*_items(map(words.again, waiting.questions)), ""] if waiting.questions else []
     lines += _release(waiting, words)
     lines += [f"- {words('form_look', path=code(waiting.looked_at))}"]
     if waiting.reads:
@@ -237,29 +235,21 @@ def field_words(language: str) -> dict[str, tuple[str, str]]:
 
 
 def _release(waiting: Waiting, words: Words) -> list[str]:
-    """Return the short release report, its path, and the first of two decisions."""
+    """Return the short release report and its path."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
         lines += [words("form_missing", why=literal(shown.missing)), ""]
     elif shown is not None:
         first, *found = [_breakable(literal(line.strip())) for line in shown.lines] or [""]
         lines += [f"- {words('form_report')}: {first}"]
-        if shown.link:
-            lines += [f"- {words('form_open' if shown.in_ui else 'form_link', link=shown.link)}"]
         lines += [f"- {line}" for line in found]
         place = Path(waiting.directory).parent / shown.page if shown.page else None
         lines += [f"- {words('form_page', path=code(str(place)))}"] if place else []
-        lines += [f"- {words('form_copy', path=code(shown.copied))}"] if shown.copied and not shown.link else []
         lines += [""]
     if shown is not None and shown.inside:
         lines += [words("form_inside"), ""]
-    if shown is not None and shown.open:
-        lines += [words("form_reason", field=words("field_despite")), ""]
-    if shown is not None and (keys := (*shown.stops, *shown.looks)):
-        lines += [words("form_answers", keys=", ".join(map(code, keys))), ""]
-    if waiting.first is not None:
-        decision = words.decision(waiting.first, lambda text: literal(one_line(text)))
-        lines += [words("form_first", decision=decision), ""]
+    if shown is not None and shown.needs_comment:
+        lines += [words("form_comment"), ""]
     return lines
 
 

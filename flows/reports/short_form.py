@@ -18,7 +18,6 @@ from flows.reports.pages import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible
-from tasks.release_report.publication import Count
 from tasks.release_report.report.document import Level, ReleaseReport, ReportFinding
 from tasks.shared.report import Shown
 
@@ -45,7 +44,7 @@ def publish(page: Page, directory: Path, shown: Shown, position: int | None, lan
         if report is not None and shown.page is not None:
             where = str(directory / shown.page)
             title = f"{REPORT}: {literal(headline(report))}"
-            page.publish(title, short(report, where=where, link=shown.link))
+            page.publish(title, short(report, where=where))
 
 
 def add_decisions(page: Page, directory: Path, record: JobRecord, position: int, settings: ReportConfig) -> None:
@@ -58,7 +57,7 @@ def add_decisions(page: Page, directory: Path, record: JobRecord, position: int,
         return
     with best_effort("the decision in the release report"):
         at_this = [one for at, one in record.decisions if at == position]
-        files.decided(directory, position, at_this, copy_to=settings.copy_to)
+        files.decided(directory, position, at_this)
         publish(page, directory, shown, position, settings.language)
 
 
@@ -74,9 +73,7 @@ def headline(report: ReleaseReport) -> str:
 def tiles(report: ReleaseReport) -> str:
     """Return the data to be sent and their destination, in one line."""
     words, found = Words.of_report(report), report.tiles
-    patients = (
-        words.patients(found.patients) if isinstance(found.patients, Count) else words("patients", n=found.patients)
-    )
+    patients = words("patients", n=found.patients)
     where = one_line(_cut(words.value(found.destination))) or words("nowhere")
     way = "" if found.encrypted is None else f" ({words('encrypted' if found.encrypted else 'not_encrypted')})"
     what = f"{words('files', n=found.files)}, {words.size(found.bytes)}, {words('resources', n=found.resources)}"
@@ -92,26 +89,20 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
 
 
-def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:
-    """Return the short form as Markdown, at most ``LARGEST`` bytes. ``where`` is the page's path on its machine,
-    ``link`` its address if the site serves it.
-    """
+def short(report: ReleaseReport, *, where: str) -> str:
+    """Return the short form as Markdown, at most ``LARGEST`` bytes. ``where`` is the page's path on its machine."""
     for most, letters in ((20, _LETTERS), (10, _LETTERS), (5, 100), (2, 60), (0, 40)):
-        text = "\n".join(_markdown(report, most, letters, where, link)) + "\n"
+        text = "\n".join(_markdown(report, most, letters, where)) + "\n"
         if len(text.encode()) <= LARGEST:
             break
     return text
 
 
-def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: str | None) -> Iterator[str]:
+def _markdown(report: ReleaseReport, most: int, letters: int, where: str) -> Iterator[str]:
     words = Words.of_report(report)
     head, _, why = headline(report).partition(". ")
     why = why or words("because_sent_despite")
     yield from (f"## {head.removesuffix('.')}", "", why, "", literal(tiles(report)), "")
-    if link is not None and link.startswith("/"):
-        yield from (words("form_open", link=link), "")
-    elif link is not None:
-        yield from (f"{words('page_link')}: <{link}>" if _is_link(link) else f"{words('page_link')}: {code(link)}", "")
     for level in _SHOWN:
         found = [one for one in report.findings if one.level == level]
         for one in found[:most]:
@@ -133,7 +124,3 @@ def _finding_line(words: Words, finding: ReportFinding, data: Callable[[str], st
 
 def _cut(text: str, most: int = _LETTERS) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _is_link(link: str) -> bool:
-    return link.startswith(("https://", "http://")) and not set(link) & set("<> \n\\")

@@ -25,10 +25,7 @@ STEP_KEYS = {
 }  # fmt: skip
 """What ``pipeline status --json`` shows of a step (``4-product.md`` §2)."""
 
-APPROVAL_KEYS = (
-    "approved", "by", "when", "comment", "where", "despite", "overridden", "report",
-    "accepted", "refused", "questions",
-)  # fmt: skip
+APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
 
 
@@ -98,7 +95,7 @@ def status_of(record: JobRecord) -> Json:
         "extraction": record.extraction.model_dump(),
         "steps": [step.model_dump(include=STEP_KEYS) for step in record.steps],
         "progress": progress.model_dump(),
-        "waiting": waiting.model_dump(include={"step", "directory", "questions"}) if waiting else None,
+        "waiting": waiting.model_dump(include={"step", "directory"}) if waiting else None,
         "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
         "warnings": [
             {"step": step.name, "position": step.position, "count": count, "message": message}

@@ -139,9 +139,10 @@ class Terminal(Presenter):
         if shown.missing is not None:
             print_line(f"release report: missing: {shown.missing}", err=True)
             return
-        said = shown.lines[:1] + (shown.lines[2 : 2 + len(shown.stops)] if shown.stops != self._stops else ())
-        self._stops = shown.stops
-        text = "\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"])
+        stops = shown.stop_lines if shown.stop_lines != self._stops else ()
+        self._stops = shown.stop_lines
+        said = [f"release report: {' '.join(shown.lines[:1])}", *(f"  {line}" for line in stops)]
+        text = "\n".join([*said, f"  {job_dir / (shown.page or '')}"])
         print_line(text, err=self._to_stderr)
 
     def waits(self, waiting: Waiting) -> None:

@@ -19,19 +19,10 @@ from tasks.shared.units import human_bytes, human_count, human_duration, human_r
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
 
-REPORT_MISSING = "report-missing"
-"""The one open stop where there is no release report."""
-
-MORE_STOPS = "more-stops"
-"""The open stop for all those that the record does not name."""
-
 ON_DEMAND = "the job has no send or wait step, so no release report was made"
 
 FINDINGS_TABLE = "summary.csv"
 """The list of findings that a validation leaves in its directory, and that the release report counts."""
-
-MOST_SAID = 10
-"""How many overridden stops are said in one sentence."""
 
 
 class StoredModel(BaseModel):
@@ -161,52 +152,25 @@ class Corrections(StrEnum):
 
 
 class Approval(StoredModel):
-    """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
-
-    ``files`` is the digest of what it was made on, ``report`` the SHA-256 of the release report. ``overridden`` are
-    the stops that were open, by their keys, and ``despite`` the reason for which she released nevertheless. ``login``
-    is the user of the machine, where known. ``accepted`` and ``refused`` are a reviewer's answers to findings: the
-    reason for each by the key of the finding; ``questions`` were asked before.
-    """
+    """A person's decision at a ``wait``. ``files`` is the digest of the files that it is for."""
 
     approved: bool
     files: str = ""
-    report: str = ""
     by: str = ""
-    login: str = ""
     when: str = ""
     comment: str = ""
-    despite: str = ""
-    overridden: tuple[str, ...] = ()
     where: Literal["cli", "ui"] = "cli"
-    accepted: dict[str, str] = Field(default_factory=dict)
-    refused: dict[str, str] = Field(default_factory=dict)
-    questions: tuple[str, ...] = ()
 
     def describe_decision(self, shown: Callable[[str], str]) -> str:
         """Return the decision in words; text of a person is escaped by ``shown``."""
         verb = "approved" if self.approved else "rejected"
         place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
         comment = f": {shown(self.comment)}" if self.comment else ""
-        first, rest = self.overridden[:MOST_SAID], len(self.overridden[MOST_SAID:])
-        stops = ", ".join([*map(shown, first), *([f"{rest} more"] if rest else [])])
-        despite = f"; despite {stops}: {shown(self.despite)}" if stops and self.despite else ""
-        answers = [f"; accepted {shown(key)}: {shown(why)}" for key, why in self.accepted.items()]
-        answers += [f"; not acceptable {shown(key)}: {shown(why)}" for key, why in self.refused.items()]
-        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}{despite}{''.join(answers)}"
-
-    @property
-    def unexplained(self) -> tuple[str, ...]:
-        """Return the overridden stops for which no reason is given, neither for each nor for all of them."""
-        return () if visible_text(self.despite) else tuple(key for key in self.overridden if key not in self.accepted)
-
-    def same_person(self, other: Approval) -> bool:
-        """Return whether both names are the same person's: protects against haste, not against fraud."""
-        return _as_name(self.by) == _as_name(other.by)
+        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
 
 
 LONGEST_TEXT: Final = 2_000
-"""Characters of a comment, a reason, an answer to a finding, or a question."""
+"""Characters of a name or a comment."""
 
 _BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that look like a space."""
@@ -218,57 +182,34 @@ def visible_text(text: str) -> str:
     return text.strip() if seen else ""
 
 
-def _as_name(by: str) -> str:
-    """Return a name without invisible differences: case, composition, width of gaps, zero-width characters."""
-    seen = "".join(sign for sign in unicodedata.normalize("NFKC", by) if unicodedata.category(sign) != "Cf")
-    return unicodedata.normalize("NFKC", " ".join(seen.split()).casefold())
-
-
 class Shown(StoredModel):
-    """The release report as a person has it before her where she decides, or where data leave without a person.
+    """The release report as a person has it where she decides, or where data leave without a person.
 
-    ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else
-    it rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
-    ``copied`` where a copy of it lies and ``link`` its address, or its path in the Prefect UI. ``lines`` say it in
-    short, for a terminal and the form. ``stops`` are the keys of what should not
-    leave, ``looks`` those of what a person must judge. ``more_stops`` is the number of stops that only the report
-    names: they cannot be accepted one by one. ``missing`` says why there is no report. ``inside`` says that a step of
-    the hospital reads the data next, so a release here sends nothing and needs no reason. ``on_demand`` says that no
+    ``seen`` is the digest of the files that it covers, ``settings`` that of where the data go and how the report is
+    configured. ``page`` is its path below the job's directory. ``lines`` say it in short, for a terminal and the form.
+    ``stops`` is the number of findings that should not leave. ``missing`` says why there is no report. ``inside`` says
+    that a step of the hospital reads the data next, so an approval here sends nothing. ``on_demand`` says that no
     report was made, because the job has no send or wait step.
     """
 
-    sha256: str = ""
     seen: str = ""
     settings: str = ""
     page: str | None = None
-    copied: str | None = None
-    link: str | None = None
     lines: tuple[str, ...] = ()
-    stops: tuple[str, ...] = ()
-    looks: tuple[str, ...] = ()
-    more_stops: int = 0
+    stops: int = 0
     missing: str | None = None
     inside: bool = False
     on_demand: bool = False
 
     @property
-    def open(self) -> tuple[str, ...]:
-        """Return the stops that need a reason for a release."""
-        if self.inside:
-            return ()
-        if self.missing is not None:
-            return (REPORT_MISSING,)
-        return (*self.stops, f"{MORE_STOPS} ({self.more_stops})") if self.more_stops else self.stops
-
-    @property
-    def in_ui(self) -> bool:
-        """Return whether ``link`` is a path in the Prefect UI, which is of use there and nowhere else."""
-        return self.link is not None and self.link.startswith("/")
+    def needs_comment(self) -> bool:
+        """Return whether an approval needs a comment: it has stops or is missing, and the data leave."""
+        return not self.inside and (self.missing is not None or self.stops > 0)
 
     @property
     def stop_lines(self) -> tuple[str, ...]:
         """Return the sentences about stops, which come first after the two summary lines."""
-        return tuple(line.strip() for line in self.lines[2 : 2 + len(self.stops)])
+        return tuple(line.strip() for line in self.lines[2 : 2 + self.stops])
 
 
 class Waiting(StoredModel):
@@ -277,9 +218,8 @@ class Waiting(StoredModel):
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there.
     ``leaves`` is what will be sent, unless corrections take its place; ``None`` when a step makes other data of it
     before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can be taken, ``again`` why
-    an approval that was given does not count any more, ``refused`` why an answer was not taken, a line each, and
-    ``questions`` what reviewers asked the project. ``first`` is the first of two decisions, and ``report`` what the
-    release report says: both have labels of their own.
+    an approval that was given does not count any more, and ``refused`` why an answer was not taken, a line each.
+    ``report`` is what the release report says, which has a label of its own.
     """
 
     position: int
@@ -294,8 +234,6 @@ class Waiting(StoredModel):
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
-    first: SkipJsonSchema[Approval | None] = Field(None, exclude=True)
     report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
 
 

@@ -1,4 +1,4 @@
-"""The form of a wait in the Prefect UI, in a real browser: the report opens, a person decides, the job goes on."""
+"""The form of a wait in the Prefect UI, in a real browser: a person reads the report and decides, the job goes on."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_person_reads_the_report_and_releases_the_data_in_the_ui(
     form = page.locator(".p-modal")
     form.locator(".p-select-button__icon").click()
     page.locator(".p-select-option", has_text="release").click()
-    for name in ("Name", "Comment", "Reason"):
+    for name in ("Name", "Comment"):
         field = form.locator(".schema-form-property", has=page.locator("label", has_text=name))
         field.first.locator("textarea").fill("Anna Data looked at it")
     with page.expect_response(lambda answer: answer.url.endswith("/resume")) as answer:

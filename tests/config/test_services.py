@@ -89,10 +89,7 @@ DEFAULTS: dict[str, Any] = {
     "report.recipient": None,
     "limits.max_resource_mb": 64,
     "limits.max_line_mb": 512,
-    "report.reviewers": 1,
     "report.on_stop": "tell",
-    "report.copy_to": None,
-    "report.link": None,
     "server_linger": None,
 } | {f"services.{s}.auth.{k}": v for s in ("extractor", "pseudonymizer", "send") for k, v in AUTH.items()}
 
@@ -130,7 +127,6 @@ RANGES = [
     ("limits.max_resource_mb", 1, 1024),
     ("services.pseudonymizer.bundle_split_threshold_mb", 1, 100),
     ("services.send.batch_size", 0, 1000),
-    ("report.reviewers", 1, 2),
 ]
 
 

@@ -135,22 +135,9 @@ class TestCompose:
             assert command[:3] == ["python", "-m", "deployments.worker"]
 
     def test_data_and_records_are_in_volumes(self) -> None:
-        assert set(COMPOSE["volumes"]) == {"database", "jobs", "reports", "server"}
+        assert set(COMPOSE["volumes"]) == {"database", "jobs", "server"}
         assert "jobs:/var/lib/sluice" in SERVICES["worker"]["volumes"]
         assert any(one.startswith("database:") for one in SERVICES["database"]["volumes"])
-
-    def test_the_server_shows_the_copies_of_release_reports_and_sees_no_job(self) -> None:
-        (unit,) = (unit.read_text(encoding="utf-8") for unit in UNITS if "server" in unit.name)
-        server, worker = SERVICES["server"], SERVICES["worker"]
-        place = server["command"][server["command"].index("--reports") + 1]
-        assert f"--reports {place}\n" in unit
-        assert f"reports:{place}:ro" in server["volumes"]
-        assert f"reports:{place}" in worker["volumes"]
-        assert worker["environment"]["APP_REPORT_COPY_TO"] == place
-        assert not any(one.startswith("jobs:") for one in server["volumes"])
-        assert place in CONTAINERFILE
-        (of_worker,) = (unit.read_text(encoding="utf-8") for unit in UNITS if "worker" in unit.name)
-        assert f"ReadWritePaths=-{place}\n" in of_worker
 
     def test_every_prefect_setting_exists(self) -> None:
         from prefect.settings import Settings

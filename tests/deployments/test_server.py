@@ -125,11 +125,3 @@ def test_without_a_login_it_listens_on_loopback_only(
     monkeypatch.delenv(LOGIN, raising=False)
     assert main(["--host", "0.0.0.0"]) == 2
     assert "error[server-login]" in capsys.readouterr().err
-
-
-def test_without_a_login_it_shows_no_release_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.delenv(LOGIN, raising=False)
-    assert main(["--reports", str(tmp_path)]) == 2
-    assert "could read the release reports" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_a_run_leaves_no_secret_and_no_payload_outside_its_data_files(sluice_alo
         "contains": f"{PERSON}", "times": None,
     }  # fmt: skip
     fhir.faults(fault)
-    failed = sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "made up", env=env)
+    failed = sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", "--comment", "made up", env=env)
     assert failed.code == 1, failed.out + failed.err
     shown = sluice_alone("config", "show", "config.yaml", env=env)
     status = sluice_alone("pipeline", "status", "config.yaml", job, "--json", env=env)

@@ -545,5 +545,5 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     loads = project.services["fhir"].posts()
     assert loads == []
     corrected.unlink()
-    done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve", "--despite", "names are made up")
+    done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve", "--comment", "names are made up")
     assert done.code == 0, done.err

@@ -1,14 +1,9 @@
-"""Release reports as a job makes them: a rich one with every section, one without any finding, hostile ones, huge ones.
-
-For tests of the page, of its short form and of its files, and for pictures.
-"""
+"""Release reports as a job makes them: a rich one with every section, a clean one, hostile ones, huge ones."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tasks.release_report.measure.measured import MeasuredFile
-from tasks.release_report.publication import HIDDEN, Count, count
 from tasks.release_report.report.document import (
     Decided,
     Fact,
@@ -19,16 +14,16 @@ from tasks.release_report.report.document import (
     Tiles,
     Value,
 )
+from tasks.release_report.report.numbers import Count, banded
+from tasks.release_report.report.outline import TABLES
 
 JOB: Final = "0b2c4a5e-1111-4222-8333-444455556666"
 MAIDEN: Final = "Patient.extension(http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName).valueString"
 FEW: Final = Count(word="fewer", number=5)
-NONE: Final = Count(word="none")
 SECTIONS: Final = (
-    "leaving", "query", "flow", "consent", "types", "identifying", "apart", "completeness", "content", "time",
-    "references", "validation", "unchecked", "warnings", "compared", "decision", "rules",
+    "leaving", "query", "flow", "consent", "types", "identifying", "apart", "unchecked", "decision"
 )  # fmt: skip
-"""Names of sections 2 to 18."""
+"""Names of sections 2 to 10."""
 
 HOSTILE: Final = (
     "<script>alert(1)</script>",
@@ -45,7 +40,7 @@ HOSTILE: Final = (
 
 def about(patients: int) -> Count:
     """Return a number that may be printed."""
-    return count(patients, 5)
+    return banded(patients, 5)
 
 
 def rich(**changes: Any) -> ReleaseReport:
@@ -68,8 +63,10 @@ def rich(**changes: Any) -> ReleaseReport:
             level="look", code="free-text", about="DiagnosticReport.conclusion", section=7, patients=about(40),
             values={"kind": "@kind-text"},
         ),
-        ReportFinding(level="note", code="removed-by-rules", section=9, values={"attributes": 4}),
-        ReportFinding(level="note", code="validation-silent", section=13),
+        ReportFinding(
+            level="note", code="identifier-replaced", about="Patient.identifier.value", section=7, patients=about(40),
+            values={"kind": "@kind-identifier"},
+        ),
     )  # fmt: skip
     document: dict[str, Any] = {
         "job": JOB, "project": "heart-study", "step": 3, "made": "2026-11-23T05:40:12+00:00", "language": "en", "k": 5,
@@ -79,7 +76,7 @@ def rich(**changes: Any) -> ReleaseReport:
     return ReleaseReport(**(document | changes))
 
 
-def tiles(patients: Count | int, findings: tuple[ReportFinding, ...]) -> Tiles:
+def tiles(patients: int, findings: tuple[ReportFinding, ...]) -> Tiles:
     """Section 0."""
     levels = [one.level for one in findings]
     return Tiles(
@@ -97,9 +94,8 @@ def clean(**changes: Any) -> ReleaseReport:
 def decided(**changes: Any) -> ReleaseReport:
     """Return the rich report after a release despite its stops."""
     decision = Decided(
-        approved=True, by="Anna Data", login="adata", where="ui", when="2026-11-23T06:12:00+00:00",
-        comment="looked at with the study's lead", despite="the maiden names are made up: these are test patients",
-        files="5e" * 32, report="7a" * 32,
+        approved=True, by="Anna Data", where="ui", when="2026-11-23T06:12:00+00:00",
+        comment="the maiden names are made up: these are test patients", files="5e" * 32,
     )  # fmt: skip
     return rich(decisions=(decision,), **changes)
 
@@ -117,9 +113,7 @@ def hostile(**changes: Any) -> ReleaseReport:
             tables=tuple(Table(name=text, columns=(text, "patients"), rows=((text, text),)) for text in texts),
         ) for n, name in enumerate(SECTIONS, start=2)
     )  # fmt: skip
-    decision = Decided(
-        approved=False, by=texts[0], login=texts[1], where="cli", when=texts[0], comment=texts[3], despite=texts[2]
-    )
+    decision = Decided(approved=False, by=texts[0], where="cli", when=texts[0], comment=texts[3])
     return rich(
         job=texts[0], project=texts[1], made=texts[0], findings=findings, sections=sections, files=texts[0],
         tiles=tiles(67, findings).model_copy(update={"destination": texts[1]}), decisions=(decision, decision),
@@ -135,7 +129,7 @@ def huge(**changes: Any) -> ReleaseReport:
         for level in ("stop", "look", "note") for n in range(rows)
     )  # fmt: skip
     row: tuple[Value, ...] = (text, about(40), text, 7, text)
-    table = Table(name=text, columns=("path", "patients", "kind", "bytes", text), rows=(row,) * rows, bars="patients")
+    table = Table(name=text, columns=("path", "patients", "kind", "bytes", text), rows=(row,) * rows)
     facts = tuple(Fact(name=text, value=text) for _ in range(rows))
     sections = tuple(
         ReportSection(number=n, name=name, said=(text,) * rows, facts=facts, tables=(table,) * 8)
@@ -144,215 +138,50 @@ def huge(**changes: Any) -> ReleaseReport:
     return rich(findings=findings, tiles=tiles(67, findings), sections=sections, **changes)
 
 
-def files(number: int = 3) -> tuple[MeasuredFile, ...]:
-    """Return the files that would be sent."""
-    return tuple(
-        MeasuredFile(f"patients_{n}.ndjson.zst", 1000 + n, 9000 + n, 20 + n, 400 + n, 20 + n, f"{n:064x}")
-        for n in range(number)
-    )
-
-
 def _sections() -> tuple[ReportSection, ...]:
-    return tuple(_SECTION[name](n, name) for n, name in enumerate(SECTIONS, start=2))
-
-
-def _sent(n: int, name: str) -> ReportSection:
-    rows = tuple(
-        (one.name, one.bytes * 9000, one.content * 9000, one.lines, one.resources, one.sha256) for one in files()
-    )
-    return ReportSection(
-        number=n, name=name,
-        facts=(
-            Fact(name="mode", value="direct_resource_load"), Fact(name="host", value="fhir.research.example"),
-            Fact(name="encrypted", value=False), Fact(name="authentication", value="@auth-basic"),
-            Fact(name="first_time", value=True),
-        ),
-        tables=(Table(name="files", columns=("file", "stored", "content", "lines", "resources", "sha256"), rows=rows),),
-    )  # fmt: skip
-
-
-def _query(n: int, name: str) -> ReportSection:
-    return ReportSection(
-        number=n, name=name,
-        facts=(
-            Fact(name="title", value="Heart failure, first diagnosis"), Fact(name="query_sha256", value="c0" * 32),
-            Fact(name="purpose", value="Care of heart failure, study 4711"),
-            Fact(name="legal_basis", value="@not-given"),
-            Fact(name="recipient", value="University Hospital Example"),
-            Fact(name="retention", value="until the end of 2030"), Fact(name="contact", value="steward@example.org"),
-            Fact(name="consent", value="@consent-checked"),
-        ),
-        tables=(
-            Table(name="cohort", columns=("criterion", "term", "codes"), rows=(("@included", "Heart failure", "I50"),)),
-            Table(
-                name="attributes", columns=("attribute", "required", "filter"),
-                rows=(
-                    ("Patient.birthDate", True, None), ("Condition.code", True, "I50"),
-                    ("Patient.extension", False, None),
-                ),
+    """Return every section, with each fact and table of the outline that a page shows in its own way."""
+    every, few = Count(word="all"), FEW
+    files = [(f"patients_{n}.ndjson.zst", 9_000_000, 81_000_000, 20, 400, f"{n:064x}") for n in range(3)]
+    said: dict[str, tuple[str, ...]] = {
+        "consent": ("consent-not-checked",),
+        "unchecked": ("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations"),
+    }
+    facts: dict[str, dict[str, Value]] = {
+        "leaving": {"mode": "direct_resource_load", "host": "fhir.research.example", "encrypted": False},
+        "query": {
+            "title": "Heart failure, first diagnosis", "query_sha256": "c0" * 32, "purpose": "Care of heart failure",
+            "legal_basis": "@not-given", "recipient": "University Hospital Example",
+            "retention": "until the end of 2030", "contact": "steward@example.org", "consent": "@consent-checked",
+        },
+        "identifying": {"rules_file": "rules.yaml", "rules_sha256": "ab" * 32, "above_89": banded(0, 5)},
+        "apart": {"quasi_identifiers": "Patient.birthDate, Patient.gender", "region_prefix": 2},
+    }  # fmt: skip
+    tables: dict[str, dict[str, list[tuple[Value, ...]]]] = {
+        "leaving": {"files": list(files)},
+        "query": {"cohort": [("@included", 1, "Diagnosis", "Heart failure", "", "I50")]},
+        "flow": {"flow": [("@extracted", about(67), None), ("@leaving", 67, "@as-imported")]},
+        "types": {
+            "types": [("Observation", 31_205, every, 31_205, every, "@asked"), ("Patient", 9, few, 9, few, None)],
+        },
+        "identifying": {
+            "left": [
+                (MAIDEN, "@kind-name", every, every, every, "@stop"),
+                ("Patient.telecom.value", "@kind-telecom", every, few, banded(0, 5), "@stop"),
+                ("DiagnosticReport.conclusion", "@kind-text", about(40), about(40), banded(0, 5), "@look"),
+            ],
+            "ids": [("@ids-hashed", every)],
+            "date_precision": [("Patient.birthDate", every, banded(0, 5), banded(0, 5), banded(0, 5))],
+            "extensions": [(MAIDEN[18:-13], every)],
+        },
+        "apart": {"apart": [("@as-it-is", about(15), about(20), about(30)), ("@years-5", few, about(15), about(45))]},
+    }  # fmt: skip
+    return tuple(
+        ReportSection(
+            number=n, name=name, said=said.get(name, ()),
+            facts=tuple(Fact(name=fact, value=value) for fact, value in facts.get(name, {}).items()),
+            tables=tuple(
+                Table(name=table, columns=TABLES[table].columns, rows=tuple(rows), folded=TABLES[table].folded)
+                for table, rows in tables.get(name, {}).items()
             ),
-        ),
+        ) for n, name in enumerate(SECTIONS, start=2)
     )  # fmt: skip
-
-
-def _flow(n: int, name: str) -> ReportSection:
-    rows = (
-        ("asked-for", about(80), None),
-        ("extracted", 67, None),
-        ("in-import", 67, None),
-        ("leaving", 67, "@as-imported"),
-    )
-    shown = tuple((f"@{step}", patients, reason) for step, patients, reason in rows)
-    return ReportSection(
-        number=n,
-        name=name,
-        tables=(Table(name="flow", columns=("step", "patients", "reason"), rows=shown, bars="patients"),),
-    )
-
-
-def _consent(n: int, name: str) -> ReportSection:
-    return ReportSection(number=n, name=name, said=("consent-not-checked",))
-
-
-def _types(n: int, name: str) -> ReportSection:
-    rows = tuple(
-        (kind, resources, about(patients))
-        for kind, resources, patients in (
-            ("Observation", 31_205, 67), ("Condition", 2_410, 65), ("Encounter", 4_105, 67),
-            ("Immunization", 905, 60), ("Patient", 65, 67),
-        )
-    )  # fmt: skip
-    table = Table(name="types", columns=("type", "resources", "patients"), rows=rows, bars="patients", withheld=True)
-    return ReportSection(number=n, name=name, tables=(table,))
-
-
-def _identifying(n: int, name: str) -> ReportSection:
-    rows = (
-        (MAIDEN, "@kind-name", Count(word="all"), Count(word="all"), Count(word="all"), "@stop"),
-        ("Patient.telecom.value", "@kind-telecom", Count(word="all"), FEW, NONE, "@stop"),
-        ("DiagnosticReport.conclusion", "@kind-text", about(40), about(40), NONE, "@look"),
-    )
-    columns = ("path", "kind", "patients_before", "patients", "original", "level")
-    removed = (("Patient.photo", "@kind-photo", about(35)), ("Patient.name.family", "@kind-name", Count(word="all")))
-    return ReportSection(
-        number=n, name=name,
-        facts=(
-            Fact(name="rules_file", value="rules.yaml"), Fact(name="rules_sha256", value="ab" * 32),
-            Fact(name="above_89", value=NONE), Fact(name="date_shift", value="@by-patient"),
-        ),
-        tables=(
-            Table(name="left", columns=columns, rows=rows),
-            Table(name="ids", columns=("form", "patients"), rows=(("@ids-hashed", Count(word="all")),)),
-            Table(name="extensions", columns=("url", "patients"), rows=((MAIDEN[18:-13], Count(word="all")),)),
-            Table(name="removed", columns=("path", "kind", "patients_before"), rows=removed, folded=True),
-        ),
-    )  # fmt: skip
-
-
-def _apart(n: int, name: str) -> ReportSection:
-    rows = (
-        ("@as-it-is", about(15), about(20), about(20), about(10), "38 %", "100 %"),
-        ("@years-5", about(5), about(15), about(20), about(25), "21 %", "100 %"),
-        ("@years-10", NONE, about(10), about(15), about(40), "12 %", "50 %"),
-        ("@without-region", NONE, FEW, about(10), about(50), HIDDEN, HIDDEN),
-    )
-    columns = ("classes", "alone", "with_few", "with_some", "with_many", "mean_risk", "highest_risk")
-    return ReportSection(
-        number=n, name=name, said=("outside-knowledge",),
-        facts=(
-            Fact(name="quasi_identifiers", value="Patient.birthDate, Patient.gender, Patient.address.postalCode"),
-            Fact(name="region_prefix", value=2),
-        ),
-        tables=(Table(name="apart", columns=columns, rows=rows, withheld=True),),
-    )  # fmt: skip
-
-
-def _completeness(n: int, name: str) -> ReportSection:
-    some: tuple[tuple[Value, ...], ...] = (
-        ("Patients", "Patient.photo", "@optional", about(35), NONE, "@removed"),
-        ("Conditions", "Condition.onsetDateTime", "@optional", about(60), about(45), "@thinned"),
-    )
-    whole = tuple(
-        ("Observations", f"Observation.attribute{n}", "@required", Count(word="all"), Count(word="all"), "@filled")
-        for n in range(12)
-    )
-    columns = ("group", "attribute", "required", "before", "after", "state")
-    return ReportSection(
-        number=n, name=name,
-        tables=(
-            Table(name="incomplete", columns=columns, rows=some),
-            Table(name="complete", columns=columns, rows=whole, folded=True),
-        ),
-    )  # fmt: skip
-
-
-def _content(n: int, name: str) -> ReportSection:
-    rows = tuple(
-        (code, display, about(patients), f"{100 * patients // 67} %")
-        for code, display, patients in (
-            ("I50.0", "Rechtsherzinsuffizienz", 40), ("I50.1", "Linksherzinsuffizienz", 25), ("@other", None, 10),
-        )
-    )  # fmt: skip
-    codes = ("code", "display", "patients", "share")
-    columns = ("code", "unit", "patients", "quartile_1", "median", "quartile_3")
-    numbers = (("8867-4 Heart rate", "/min", about(65), "61", "72", "84"),)
-    return ReportSection(
-        number=n, name=name,
-        tables=(
-            Table(name="codes", columns=codes, rows=rows, bars="share", withheld=True),
-            Table(name="numbers", columns=columns, rows=numbers),
-        ),
-    )  # fmt: skip
-
-
-def _time(n: int, name: str) -> ReportSection:
-    years = range(2008, 2026)
-    rows = tuple(
-        (str(year), about(year - 2000), about(2 * (year - 2000)), FEW if year < 2012 else about(20)) for year in years
-    )
-    return ReportSection(
-        number=n,
-        name=name,
-        tables=(Table(name="over_time", columns=("year", "Condition", "Observation", "Procedure"), rows=rows),),
-    )
-
-
-def _references(n: int, name: str) -> ReportSection:
-    facts = (
-        Fact(name="patients_inside", value=Count(word="all")), Fact(name="patients_dangling", value=about(10)),
-    )  # fmt: skip
-    return ReportSection(number=n, name=name, facts=facts)
-
-
-def _validation(n: int, name: str) -> ReportSection:
-    return ReportSection(number=n, name=name, said=("validation-silent",))
-
-
-def _unchecked(n: int, name: str) -> ReportSection:
-    return ReportSection(
-        number=n, name=name, said=("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations")
-    )
-
-
-def _warnings(n: int, name: str) -> ReportSection:
-    return ReportSection(
-        number=n, name=name, tables=(Table(name="steps", columns=("step", "retries"), rows=(("pseudonymizer", 2),)),)
-    )
-
-
-def _compared(n: int, name: str) -> ReportSection:
-    return ReportSection(number=n, name=name, said=("first-of-query",))
-
-
-def _plain(n: int, name: str) -> ReportSection:
-    return ReportSection(number=n, name=name)
-
-
-_SECTION: Final = dict(
-    zip(
-        SECTIONS,
-        (_sent, _query, _flow, _consent, _types, _identifying, _apart, _completeness, _content, _time, _references,
-         _validation, _unchecked, _warnings, _compared, _plain, _plain),
-        strict=True,
-    )
-)  # fmt: skip

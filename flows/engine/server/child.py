@@ -31,7 +31,7 @@ import msgspec
 
 from flows.engine import patches, uncollected
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server.auth import ReportPages, RequestGuard
+from flows.engine.server.auth import RequestGuard
 from flows.engine.server.database import DATABASE, MIGRATE, is_to_be_made, make
 from flows.engine.server.proof import STARTED, announce, announced, read_secret, withdraw
 from tasks.shared.errors import StorageError
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             patches.require("server")
             from flows.engine.server.app import application
 
-            app = ReportPages(application(home), home.parent, secret)
+            app = application(home)
             if new:
                 make(home / DATABASE)
     except UnfitPrefectError as unfit:

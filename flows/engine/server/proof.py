@@ -26,8 +26,6 @@ from tasks.shared.files.out_file import write_file
 SECRET_FILE = "api-secret"  # noqa: S105 - a name
 PROOF_PATH = "/sluice/proof"
 SIGN_IN_PATH = "/sluice/sign-in"
-REPORTS_PATH = "/sluice/report/"
-"""Below it, by the ids of their jobs, the pages of release reports; named as they are below ``report/`` of a job."""
 PROOF_SECONDS = 5.0
 """Limit for a proof, in seconds, from connecting to the last byte of the answer."""
 

@@ -6,7 +6,7 @@ Each room counts what it is about; here they are put together, and the run of da
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from tasks.release_report.measure.cells import Bounds, Cell, DataRun
-from tasks.release_report.measure.contents import decode
 from tasks.release_report.measure.dates import Days, dating
+from tasks.release_report.measure.json_text import decode
 from tasks.release_report.measure.lookup import Lookup
-from tasks.release_report.measure.numbers import Measuring, Multiplicity, Subject
 from tasks.release_report.measure.originals import NOBODYS, Originals
 from tasks.release_report.measure.references import OwnIds, Spellings, Targets
-from tasks.release_report.measure.spill import HELD, Spill
+from tasks.release_report.measure.spill import Spill
 from tasks.release_report.measure.trie import DATE, REFERENCE, SEARCH, Node, Trie
 from tasks.release_report.measure.walk import Several, Take, walking
 
@@ -92,20 +91,17 @@ class Account:
     ) -> None:
         self.together = together
         self.bounds = Bounds()
-        self.trie = Trie(self.bounds, compared=collect)
+        self.trie = Trie(self.bounds)
         self.run = DataRun()
         self.serials: dict[int, int] = {}
         self.file: Cell = Cell()
         self.noted = Spill(spool, more=2) if originals is not None and not tables else None
         self.days = Days(self.noted)
         self.classes = Classes(self.bounds, region)
-        self.multiplicity = Multiplicity()
         self.lookup = Lookup(self.run, spool, originals, collect=collect)
-        self.measuring = Measuring(self.run, self.bounds)
-        self.targets = Targets(self.run, spool, self.lookup, self.bounds)
-        self.ids = OwnIds(self.run, spool, self.lookup, self.bounds)
-        subject = Subject()
-        self._walk, several, take = walking(self.run, self.trie, self.lookup, self.measuring, subject)
+        self.targets = Targets(self.run, self.lookup)
+        self.ids = OwnIds(self.run, self.lookup, self.bounds)
+        self._walk, several, take = walking(self.run, self.trie, self.lookup)
         date_taken = dating(self.run, self.days, self.lookup, self.bounds, today=today.isoformat())
         self.trie.do.update({DATE: date_taken, REFERENCE: self.targets.record, SEARCH: self.lookup.search})
         self._spellings = Spellings(
@@ -116,15 +112,13 @@ class Account:
         self._nobodys = 0
         self._unsettled = 0
         noted = (self.noted,) if self.noted is not None else ()
-        self._spills = [
-            self.ids.keys, self.targets.urls, self.targets.rows, self.lookup.hits, self.lookup.id_hits, *noted
-        ]  # fmt: skip
+        self._spills = [self.lookup.hits, self.lookup.id_hits, *noted]
         self._envelope = self.trie.apart("Bundle")
         entries = self.trie.grow(self._envelope, "entry", [{}])
         full_url, request = self.trie.grow(entries, "fullUrl", ""), self.trie.grow(entries, "request", {})
         url, method = self.trie.grow(request, "url", ""), self.trie.grow(request, "method", "")
         self.entry = _entry(self, full_url, url, method)
-        self.resource = _resource(self, self._spellings, subject, several, take)
+        self.resource = _resource(self, self._spellings, several, take)
 
     def turn(self, known: str | None) -> None:
         """From here on the data are this patient's, or nobody's. Raises ``Apart``."""
@@ -167,7 +161,7 @@ class Account:
 
     def _flush(self) -> None:
         if self.targets.pending:
-            self.targets.resolve(())
+            self.targets.resolve()
         run, together = self.run, self.together
         patient, touched = run.patient, run.touched
         if patient < 0:
@@ -181,16 +175,9 @@ class Account:
             for cell in touched:
                 cell.add(patient, bounds)
         touched.clear()
-        self.measuring.end(patient, together=together)
         if patient >= 0:
-            self.multiplicity.end(patient)
             self.days.end(patient)
-        self.multiplicity.run.clear()
         self.lookup.noted.clear()
-
-    def end_of_line(self, local: Container[str]) -> None:
-        """Resolve the references of the data behind the last call; ``local`` are keys and URLs of the line."""
-        self.targets.resolve(local)
 
     def outside(self, value: dict[str, Any]) -> None:
         """Record the elements of a Bundle around its resources that ``entry`` does not record."""
@@ -207,10 +194,8 @@ class Account:
         root.resources += 1
         if root.run != run.number:
             touch(root)
-        counted = self.multiplicity.run
-        counted[root.path] = counted.get(root.path, 0) + 1
         if own:
-            self.ids.record(root.path, own)
+            self.ids.record(own)
         for node, value, telling in cells:
             if telling and value.count("/") == 1:
                 trace(value)  # a reference, as tables have them
@@ -223,7 +208,7 @@ class Account:
     def settle(self) -> None:
         """Write what is held, if it is much; for every line."""
         self._unsettled += 1
-        if self._unsettled < _LINES and len(self.ids.keys.hashes) < 2 * HELD:
+        if self._unsettled < _LINES:
             return
         self._unsettled = 0
         for spill in self._spills:
@@ -281,11 +266,11 @@ def _entry(
 
 
 def _resource(  # noqa: C901 - one room of local names is what makes it fast
-    account: Account, spellings: Spellings, subject: Subject, several: Several, take: Take
+    account: Account, spellings: Spellings, several: Several, take: Take
 ) -> Callable[[Members, str, str], None]:
     run, trie, days, classes = account.run, account.trie, account.days, account.classes
-    touch, counted, own_id = run.touch, account.multiplicity.run, account.ids.record
-    measure, about, pending = account.measuring.record, subject.code, account.targets.pending
+    touch, own_id = run.touch, account.ids.record
+    pending = account.targets.pending
     slot_of, record, apply = spellings.slot_of, spellings.record, spellings.apply
     within, looking = account.lookup.within, account.lookup.looking is not None
 
@@ -300,8 +285,6 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
         root.resources += 1
         if root.run != run.number:
             touch(root)
-        counted[kind] = counted.get(kind, 0) + 1
-        subject.members = members
         if kind == "Patient" and run.patient >= 0:
             person(members)
         if own:
@@ -309,7 +292,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
             if leaf.run != run.number:
                 leaf.leaf = True
                 touch(leaf)
-            own_id(kind, own)
+            own_id(own)
             if looking:
                 account.harmless = "" if within(leaf, own) else own
         number, known_slots = run.number, root.slots
@@ -329,22 +312,18 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
                     if child.run != number:
                         child.leaf = True
                         touch(child)
-                    child.content += hash(value)
                     if child.do is not None:
                         child.do(child, value)
                 elif form is list:
                     several(child, value)
                 else:
                     take(child, value)
-                if child.measured:
-                    measure(child, value, about())
                 continue
             spelled = b"" + raw  # a fifth of the time of ``bytes(raw)``
             effect = known.get(spelled)
             if effect is None:
                 record(slot, spelled, root.resources)
                 continue
-            effect.times += 1
             if effect.run != number:
                 apply(effect)
             if effect.targets:

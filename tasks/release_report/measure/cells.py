@@ -12,7 +12,6 @@ element's or the list's ``other`` cell, and in ``Bounds.others``.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -20,9 +19,6 @@ from typing import Final
 _FEW: Final = 16
 _STEP: Final = 64
 _MOST_BITS: Final = 100_000_000
-_TRACKED: Final = 4_000_000
-"""Patients times paths of which values are compared to find those that are one a patient (8 bytes each)."""
-_SHARED: Final = 512
 MOST_VALUES: Final = 1_000
 LONGEST: Final = 300
 """Characters of a name, value or URL of the data that are kept."""
@@ -34,8 +30,6 @@ class Bounds:
     def __init__(self) -> None:
         self.bits = 0
         self.paths = 0
-        self.codes = 0
-        self.tracked = 0
         self.others: Counter[str] = Counter()
 
     @property
@@ -145,52 +139,6 @@ class Values:
     def counts(self, head: str = "") -> dict[str, int]:
         """Patients by value."""
         return {head + value: cell.patients for value, cell in self.cells.items() if cell.patients}
-
-
-class OneEach:
-    """The check that every patient has exactly one value that nobody else has (7c), as one hash per patient."""
-
-    __slots__ = ("_bounds", "_first", "hashes")
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.hashes = array("q")
-        self._first: set[int] = set()
-        self._bounds = bounds
-
-    def add(self, patient: int, value: int) -> bool:
-        """Take in a value; whether it may still be so."""
-        hashes = self.hashes
-        if patient >= len(hashes):
-            more = patient + 1 - len(hashes) + len(hashes) // 4
-            if self._bounds.tracked + more > _TRACKED:
-                self._bounds.others["one_each"] += 1
-                return False
-            self._bounds.tracked += more
-            hashes.frombytes(bytes(8 * more))
-        old = hashes[patient]
-        if old:
-            return old == value
-        first = self._first
-        if len(first) < _SHARED:
-            if value in first:
-                return False
-            first.add(value)
-        hashes[patient] = value
-        return True
-
-    def drop(self) -> None:
-        """Give the room back."""
-        self._bounds.tracked -= len(self.hashes)
-
-    def holds(self, patients: int) -> bool:
-        """Return whether this many patients have a value and no two share one, in sixteen parts to save memory."""
-        if len(self.hashes) - self.hashes.count(0) != patients:
-            return False  # not all of them texts
-        for part in range(16):
-            some = [one for one in self.hashes if one and one & 15 == part]
-            if len(set(some)) < len(some):
-                return False
-        return True
 
 
 Touch = Callable[[Cell | None], None]

@@ -1,4 +1,4 @@
-"""Section 10: codings and texts of concepts met on the walk, and what was found of each coded element."""
+"""Codings and texts of concepts met on the walk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from tasks.release_report.measure.cells import DataRun
 from tasks.release_report.measure.codes import CodeTable
 from tasks.release_report.measure.lookup import Lookup
-from tasks.release_report.measure.measured import Codes
 from tasks.release_report.measure.trie import Node
 
 Json = dict[str, Any]
@@ -54,8 +53,6 @@ def coding(run: DataRun, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
         if len(value) != seen.size:
             walk(node, value)
             return
-        for leaf, content in seen.contents:
-            leaf.content += content
 
     return enter
 
@@ -68,34 +65,8 @@ def concept(run: DataRun, lookup: Lookup, walk: Enter) -> Enter:
         walk(node, value)
         if "coding" not in value and "text" in value:
             uncoded = value["text"]
-            if node.codes is not None:
-                run.touch(node.codes.text_only)
             if collecting is not None and isinstance(uncoded, str):
                 lookup.note(digest(uncoded), uncoded, run.owner)
                 run.changing = True
 
     return enter
-
-
-def codes_of(nodes: list[Node]) -> dict[str, Codes]:
-    """Return the codes by path."""
-    result: dict[str, Codes] = {}
-    tables: dict[int, None] = {}
-    for node in nodes:
-        table: CodeTable | None = node.codes
-        if table is None or id(table) in tables:
-            continue
-        tables[id(table)] = None
-        displays = {
-            code: max(spelled.items(), key=lambda one: one[1].patients) for code, spelled in table.displays.items()
-        }
-        result[table.path] = Codes(
-            patients=node.patients,
-            codes={code: cell.patients for code, cell in table.codes.items() if cell.patients},
-            displays={code: display for code, (display, _) in displays.items()},
-            display_patients={code: cell.patients for code, (_, cell) in displays.items()},
-            systems=table.systems.counts(),
-            text_only=table.text_only.patients,
-            others=table.other.patients,
-        )
-    return result

@@ -1,7 +1,7 @@
-"""Sections 7e and 11: dates by year, quarter and month, how precise they are, those before birth and in the future, and
-the last day of each patient. Each day is noted for the comparison with ``import/`` (``occurrences.py``).
+"""Dates by month, how precise they are, and the last day of each patient. Each day is noted for the comparison with
+``import/`` (``occurrences.py``).
 
-Bound: 2,400 years, quarters and months a path (``dates``).
+Bound: 2,400 months a path (``dates``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ _MONTH: Final = re.compile(r"[12]\d{3}(-[01]\d)?\Z")
 _PRECISION: Final = {4: "year", 7: "month", 10: "day"}
 _NEW_YEAR: Final = "-01-01"
 """A date that a rule makes of a year."""
-_QUARTER: Final = "quarter "
-"""What stands before a quarter among the years and months of a path: longer than what is looked up of a value."""
-_QUARTER_OF: Final = {f"{month:02}": f"Q{(month + 2) // 3}" for month in range(1, 13)}
 _MONTHS: Final = 2_400
-"""Years, quarters and months that are counted of one path."""
+"""Months that are counted of one path."""
 _NINETY: Final = 32_871
 """Days that make 90 years."""
 _ORDINALS: Final = 50_000
@@ -38,22 +35,20 @@ class Days:
     """The birthday and the last day of each patient, as ordinals (0: not known), those of the run, and where each day
     is ``noted`` as it stands, if it is to be compared."""
 
-    __slots__ = ("birth", "births", "highest", "last", "noted")
+    __slots__ = ("births", "highest", "last", "noted")
 
     def __init__(self, noted: Spill | None) -> None:
         self.births = array("i")
         self.last = array("i")
-        self.birth = self.highest = ""
+        self.highest = ""
         self.noted = noted
 
     def begin(self, patient: int) -> None:
         """Begin a run of data of a patient, perhaps a new one, or of no patient (-1)."""
-        self.highest, self.birth = "", ""
+        self.highest = ""
         if patient == len(self.births):
             self.births.append(0)
             self.last.append(0)
-        elif patient >= 0 and (birth := self.births[patient]):
-            self.birth = date.fromordinal(birth).isoformat()
 
     def born(self, patient: int, birth: object) -> str:
         """Take in a patient's birthday; as far as it is one, it is given back."""
@@ -61,7 +56,6 @@ class Days:
             return ""
         if day := _day(birth):
             self.births[patient] = day
-        self.birth = birth or self.birth
         return birth
 
     def end(self, patient: int) -> None:
@@ -99,7 +93,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             child.spelled[day] = found
         return found
 
-    def enter(child: Node, value: str) -> None:  # noqa: C901
+    def enter(child: Node, value: str) -> None:
         run.changing = True
         number = run.number
         day = value[:10]
@@ -123,15 +117,8 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             cell = child.precise[size] = child.precision.setdefault(_PRECISION.get(size, "time"), Cell())
         if cell.run != number:
             touch(cell)
-        if child.clinical:
-            if day > days.highest:
-                if day > today:
-                    touch(child.future)
-                    return
-                if size >= 10:
-                    days.highest = day
-            if day < days.birth and not days.birth.startswith(day):
-                touch(child.before)
+        if child.clinical and size >= 10 and days.highest < day <= today:
+            days.highest = day
 
     def new_month(month: str, dates: dict[str, Cell]) -> Cell | None:
         """Return the cell of a month or a year; ``None`` for other texts."""
@@ -140,12 +127,7 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
         if len(dates) >= _MONTHS or bounds.crowded:
             bounds.others["dates"] += 1
             return Cell()
-        year = dates.setdefault(month[:4], Cell())
-        if len(month) == 4:
-            return year
-        quarter = _QUARTER_OF.get(month[5:])
-        up = dates.setdefault(f"{_QUARTER}{month[:5]}{quarter}", Cell(year)) if quarter else year
-        return dates.setdefault(month, Cell(up))
+        return dates.setdefault(month, Cell())
 
     return enter
 
@@ -155,16 +137,8 @@ def dates_of(node: Node, moved: Moved) -> Dates:
     dates = node.dates or {}
     return Dates(
         patients=node.patients,
-        years={month: cell.patients for month, cell in dates.items() if len(month) == 4 and cell.patients},
-        quarters={
-            quarter.removeprefix(_QUARTER): cell.patients
-            for quarter, cell in dates.items()
-            if quarter.startswith(_QUARTER) and cell.patients
-        },
         months={month: cell.patients for month, cell in dates.items() if len(month) == 7 and cell.patients},
         precision={name: cell.patients for name, cell in node.precision.items() if cell.patients},
-        future=node.future.patients if node.future is not None else 0,
-        before_birth=node.before.patients if node.before is not None else 0,
         compared=moved.compared,
         same=moved.same,
         raw=moved.raw,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.release_report.measure.account import Account, Members
-from tasks.release_report.measure.contents import decode
+from tasks.release_report.measure.json_text import decode
 from tasks.shared.fhir.bundle import RESOURCES
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.fhir.reading import UNREADABLE
@@ -98,26 +98,20 @@ def called(part: bytes) -> Iterator[tuple[str, str]]:
         yield url if url.__class__ is str else "", patient if patient.__class__ is str else ""
 
 
-def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str], set[str]]:
-    """Return the ids of the Patients of a Bundle, those by ``fullUrl``, and all keys and URLs."""
+def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str]]:
+    """Return the ids of the Patients of a Bundle, and those by ``fullUrl``."""
     patients: dict[str, None] = {}
     urls: dict[str, str] = {}
-    local: set[str] = set()
     for entry in entries:
-        own, url = entry.own, entry.url
-        if url:
-            local.add(url)
-        if own:
-            local.add(f"{entry.kind}/{own}")
-            if entry.kind == "Patient":
-                patients[own] = None
-                if url:
-                    urls[url] = own
-    return patients, urls, local
+        if entry.kind == "Patient" and entry.own:
+            patients[entry.own] = None
+            if entry.url:
+                urls[entry.url] = entry.own
+    return patients, urls
 
 
 def is_no_patient(entry: Entry) -> bool:
-    """For sorting: Patients first, as whether a date is before birth can be told then."""
+    """For sorting: Patients first, so that they have the same numbers in ``import/`` and in what leaves."""
     return entry.kind != "Patient"
 
 
@@ -127,7 +121,7 @@ def only_patient(members: Members) -> str | None:
         entries = [entry_of(one) for one in decode_entries(members.get("entry", b"[]")) or ()]
     except UNREADABLE:
         return None
-    patients, _, _ = outline(entries)
+    patients, _ = outline(entries)
     return next(iter(patients)) if len(patients) == 1 else None
 
 
@@ -197,13 +191,13 @@ class Lines:
         self._bundle(decoded(members), entries)
 
     def _bundle(self, around: dict[str, Any], entries: list[Entry]) -> None:
-        patients, urls, local = outline(entries)
+        patients, urls = outline(entries)
         only = next(iter(patients)) if len(patients) == 1 else None
         self._account.turn(only)
         self._account.outside(around)
-        self._entries(entries, only, urls, local)
+        self._entries(entries, only, urls)
 
-    def _entries(self, entries: list[Entry], only: str | None, urls: dict[str, str], local: set[str]) -> None:
+    def _entries(self, entries: list[Entry], only: str | None, urls: dict[str, str]) -> None:
         """Entries of a Bundle that is this patient's only, or whose each is can be told with the URLs of Patients."""
         account = self._account
         groups: dict[str | None, list[Entry]] = {}
@@ -218,7 +212,6 @@ class Lines:
                 account.turn(owner)
                 for entry in run:
                     self._one(entry)
-                account.end_of_line(local)
 
     def _one(self, entry: Entry) -> None:
         own, account = entry.own, self._account
@@ -246,19 +239,15 @@ class Lines:
         patients: dict[str, None] = {}
         for part in line.parts(_PART):
             for url, own in called(part):
-                if url:
-                    account.targets.urls.hashes.append(account.lookup.hash(url))
                 if own:
                     patients[own] = None
                     if url:
                         urls[url] = own
-            account.targets.urls.settle()
         only = next(iter(patients)) if len(patients) == 1 else None
         account.turn(only)
         envelope.pop("entry", None)
         account.outside(decoded(envelope))
         for part in line.parts(_PART):
             self._stop.check()
-            entries = entries_of(part)
-            self._entries(entries, only, urls, outline(entries)[2])
+            self._entries(entries_of(part), only, urls)
             account.settle()

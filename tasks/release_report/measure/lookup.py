@@ -214,10 +214,6 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             found(child.place, number)
         elif collecting is not None and child.collects and number not in noted:
             note(number, value, NOBODYS if child.alone else run.owner)
-        one = child.one
-        if one is not None and run.patient >= 0 and not one.add(run.patient, number):
-            child.one = None
-            one.drop()
 
     def text(child: Node, value: str) -> None:
         if child.cut and looking and not value.isalnum():
@@ -228,10 +224,8 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             texts.append((child, digest(value), value))
             return
         number = digest(value)
-        if (
-            (table[number & mask] and table[(number >> 32) & mask])
-            or child.one is not None
-            or (collecting is not None and child.collects and number not in noted)
+        if (table[number & mask] and table[(number >> 32) & mask]) or (
+            collecting is not None and child.collects and number not in noted
         ):
             mark(child, number, value)
 

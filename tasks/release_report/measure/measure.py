@@ -29,8 +29,6 @@ from typing import Any, Final
 from tasks.release_report.measure import measured as found
 from tasks.release_report.measure.account import Account, Apart
 from tasks.release_report.measure.cells import Cell
-from tasks.release_report.measure.coded import codes_of
-from tasks.release_report.measure.contents import contents_of, differing
 from tasks.release_report.measure.dates import dates_of
 from tasks.release_report.measure.lines import Lines, NoResourceError
 from tasks.release_report.measure.measured import Measured, MeasuredFile, TypeCount
@@ -86,27 +84,20 @@ def result_of(account: Account, k: int) -> Measured:
             elements[node.path] = max(node.patients, elements.get(node.path, 0))
             continue
         patients = node.patients
-        one = node.one
         number = node.act not in _LOOKED_UP and (node.place in original or node.place in original_nobody)
         paths[node.path] = found.Path(
             patients, node.kind or ("number" if number else ""),
-            one_each=one is not None and patients >= k and one.holds(patients),
             original=original[node.place].patients if node.place in original else 0,
             nobody=node.nobody,
             original_nobody=original_nobody[node.place],
             compared=_is_compared(node),
         )  # fmt: skip
-    contents = contents_of(trie.nodes, {kind: root.resources for kind, root in trie.roots.items() if root.resources})
-    changed: dict[str, int] = {}
-    uncompared: tuple[str, ...] = ()
     if (noted := account.noted) is None:
         pass
     elif lookup.collecting is not None:
         births = days.birthdays()
         days_in_import = account.hand_over(noted)
-        lookup.collecting.close_import(Imported(days_in_import, places, births, contents, together=account.together))
-    elif before is not None:
-        changed, uncompared = differing(before.contents, contents)
+        lookup.collecting.close_import(Imported(days_in_import, places, births, together=account.together))
     return Measured(
         patients=len(account.serials),
         types={
@@ -117,36 +108,14 @@ def result_of(account: Account, k: int) -> Measured:
         paths=paths,
         elements=elements,
         undefined=undefined,
-        codes=codes_of(nodes),
-        numbers={
-            node.path: {code: one.result() for code, one in node.numbers.by.items() if one.patients}
-            for node in nodes
-            if node.numbers is not None
-        },
         dates={node.path: dates_of(node, comparison.paths.get(node.path, Moved())) for node in nodes if node.dates},
         date_shifts=comparison.shifts,
         births={path: cell.patients for path, cell in comparison.births.items()},
         birth_events={path: cell.patients for path, cell in comparison.events.items()},
-        changed=changed,
-        uncompared=uncompared,
-        references=account.targets.result(account.ids.keys),
         ids=account.ids.result(),
         classes=dict(account.classes.patients),
         identifier_systems=trie.systems.counts(),
         extensions=trie.urls.counts(),
-        profiles=trie.profiles.counts(),
-        statuses={
-            key: count
-            for node in nodes
-            if node.values is not None and len(node.above) == 2 and node.path.endswith(".status")
-            for key, count in node.values.counts(f"{node.path}|").items()
-        },
-        attachments={
-            node.path.rpartition(".")[0]: node.values.counts()
-            for node in nodes
-            if node.values is not None and node.path.endswith(".contentType")
-        },
-        multiplicity=account.multiplicity.result(),
         above_89=days.above_89(),
         others={name: count for name, count in bounds.others.items() if count},
     )
@@ -169,8 +138,6 @@ def measure(
     originals: Originals | None = None,
     collect: bool = False,
     read: Callable[[int], None] = lambda _: None,
-    like: Sequence[Path] | None = None,
-    ready: Callable[[Path], Path] = lambda path: path,
 ) -> Measured:
     """Measure ``files``, named relative to ``base``.
 
@@ -179,17 +146,13 @@ def measure(
     signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` gets the bytes of
     content, uncompressed, that were read.
 
-    Files that are still written are ``ready`` one after the other, which waits for one and returns its path; the order
-    is then that of the files that they are ``like``.
-
     A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
     ``StorageError`` of the spool (``disk-full`` …).
     """
     started = time.perf_counter()
-    like = files if like is None else like
-    tables = bool(like) and all(map(is_table, like))
+    tables = bool(files) and all(map(is_table, files))
     before = originals.imported if originals is not None else None
-    together = not tables and (before is None or before.together) and _begins_with_bundle(like)
+    together = not tables and (before is None or before.together) and _begins_with_bundle(files)
     while True:
         account = Account(
             spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix,
@@ -197,10 +160,9 @@ def measure(
         )  # fmt: skip
         try:
             reader = _Reader(account, base, spool, stop, read, largest)
-            order = list(like) if together else with_patients_first(list(like)) if tables else _patients_first(like)
-            as_ordered = dict(zip(like, files, strict=True))
-            for path in map(as_ordered.__getitem__, order):
-                reader.file(ready(path))
+            order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
+            for path in order:
+                reader.file(path)
             account.spread()
             return replace(
                 result_of(account, k),
@@ -239,7 +201,7 @@ def _begins_with_bundle(files: Sequence[Path]) -> bool:
 
 
 def _patients_first(files: Sequence[Path]) -> list[Path]:
-    """Return files of Patients first, so that dates before birth can be recognised."""
+    """Return files of Patients first, so that they have the same numbers in ``import/`` and in what leaves."""
     return sorted(files, key=lambda path: _first_type(path) != "Patient")
 
 

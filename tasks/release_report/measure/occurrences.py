@@ -18,14 +18,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Final, Literal
 
 from tasks.release_report.measure.cells import Bounds, Cell
-from tasks.release_report.measure.contents import Contents
+from tasks.release_report.measure.kinds import PART
 from tasks.release_report.measure.spill import Spill
-from tasks.release_report.measure.spoken import is_of_person
+from tasks.shared.fhir.r4 import PERSONS
 
 FIRST: Final = 1 << 30
 """Is added to the ordinal of a day that is the first of a month."""
@@ -70,6 +70,13 @@ def birthday_texts(births: Iterable[int]) -> Iterator[tuple[str, int]]:
                 yield text, patient
 
 
+def is_of_person(path: str) -> bool:
+    """Return whether a path belongs to a person, also in a contained resource."""
+    names = [part[1] for part in PART.finditer(path)]
+    within = (name for above, name in pairwise(names) if above == "contained")
+    return any(name in PERSONS for name in (*names[:1], *within))
+
+
 def noted_day(day: date) -> int:
     """Return the ordinal of a day as it is noted."""
     return day.toordinal() + (FIRST if day.day == 1 else 0)
@@ -78,12 +85,11 @@ def noted_day(day: date) -> int:
 @dataclass
 class Imported:
     """Holds what of ``import/`` is compared: the days, the paths of their places, the birthdays of the patients (0: not
-    known, or the first of a year), and the contents."""
+    known, or the first of a year)."""
 
     days: Spill
     paths: Sequence[str] = ()
     births: Sequence[int] = ()
-    contents: Contents = field(default_factory=Contents)
     together: bool = False
 
 

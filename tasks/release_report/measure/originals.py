@@ -163,7 +163,6 @@ class Originals:
         """Lengths of identifiers: what has another one is none."""
         self.table = bytearray()
         self.mask = 0
-        self.collected = False
         self._kept = Spill(directory)
         self._exact: list[array[int]] | None = []
         """The hashes of the values, sorted, by parts; ``None`` where they are too many."""
@@ -223,7 +222,6 @@ class Originals:
             for value in spill.numbers():
                 table[value & mask] = 1
                 table[(value >> 32) & mask] = 1
-        self.collected = True
 
     def _few(self, part: int, parts: int) -> list[tuple[int, tuple[int, ...]]]:
         """Hashes of one part that fewer than k owners had, and these."""

@@ -1,4 +1,4 @@
-"""Sections 7d and 12: ids of resources and references, into the files, to other hosts, and dangling ones.
+"""Ids of resources and the targets of references.
 
 Elements are also kept as they are spelled, with their effect, so that the next one that is spelled alike is not walked.
 Bound: 16,384 spellings of at most 1,500 bytes, 20 MB; then all are forgotten.
@@ -7,44 +7,31 @@ Bound: 16,384 spellings of at most 1,500 bytes, 20 MB; then all are forgotten.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Container
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from tasks.release_report.measure.cells import Bounds, Cell, DataRun, Values
-from tasks.release_report.measure.contents import decode, settle, taken_contents
+from tasks.release_report.measure.json_text import decode
 from tasks.release_report.measure.lookup import Lookup
-from tasks.release_report.measure.measured import Ids, References
+from tasks.release_report.measure.measured import Ids
 from tasks.release_report.measure.originals import NOBODYS
-from tasks.release_report.measure.spill import Spill
 from tasks.release_report.measure.trie import Effect, Node, Slot, Trie
 from tasks.release_report.measure.walk import Take
 
 
 class Targets:
-    """The targets of references.
+    """The targets of references, which are looked for among the ids of ``import/``.
 
-    ``record`` adds a reference at a leaf. It is ``pending`` until ``resolve``, which has the keys and URLs of the same
-    line. Other references wait on disk for the ``result``, when all keys are known, and so do the ``urls`` of entries.
-    References of ``import/`` are not counted.
+    ``record`` adds a reference at a leaf. It is ``pending`` until ``resolve``. Those of ``import/`` are not looked for.
     """
 
-    def __init__(self, run: DataRun, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
-        self.urls = Spill(spool, more=0)
-        self.rows = Spill(spool, more=2)
+    def __init__(self, run: DataRun, lookup: Lookup) -> None:
         self.pending: list[str] = []
         self.recorded: list[str] = []
         """Those of the element that is recorded."""
         self._lookup = lookup
-        self._bounds = bounds
-        self._inside = Cell()
-        self._dangling = Cell()
-        self._inside_count = 0
-        self._other = 0
-        self._hosts = Values(bounds)
         self._run = run
         self.record = self._recorder()
 
@@ -63,59 +50,12 @@ class Targets:
 
         return record
 
-    def resolve(self, local: Container[str]) -> None:
-        """Resolve those of the data behind the last call; ``local`` are keys and URLs of the line."""
-        run, inside = self._run, self._inside
-        for reference, times in Counter(self.pending).items():
-            if reference not in local:
-                self._resolve(reference, times)
-                continue
-            self._inside_count += times
-            if inside.run != run.number:
-                inside.run = run.number
-                if run.patient >= 0:
-                    inside.add(run.patient, self._bounds)
-            if self._lookup.looking is not None:
-                self._lookup.trace(reference)
+    def resolve(self) -> None:
+        """Look for those of the data behind the last call."""
+        for reference in set(self.pending):
+            if reference[:1] != "#" and "?" not in reference:
+                self._lookup.trace(reference.partition("/_history/")[0])
         self.pending.clear()
-
-    def _resolve(self, reference: str, times: int) -> None:
-        if reference[:1] == "#":
-            return
-        if "?" in reference:
-            self._other += times
-            return
-        target = reference.partition("/_history/")[0]
-        if "://" in target:
-            self._run.touch(self._hosts.of(target.split("/", 3)[2].rpartition("@")[2]))
-        else:
-            rows = self.rows
-            rows.hashes.append(self._lookup.hash(target))
-            rows.more[0].append(self._run.owner)
-            rows.more[1].append(times)
-        self._lookup.trace(target)
-
-    def result(self, keys: Spill) -> References:
-        """Return the counts; ``keys`` are those of all resources."""
-        inside_count, dangling_count = self._inside_count, 0
-        if len(self.rows):
-            parts = max(keys.parts(), self.rows.parts())
-            for part in range(parts):
-                known = set(keys.numbers(part, parts))
-                known.update(self.urls.numbers(part, parts))
-                for target, owner, times in self.rows.rows(part, parts):
-                    if target in known:
-                        inside_count += times
-                        cell = self._inside
-                    else:
-                        dangling_count += times
-                        cell = self._dangling
-                    if owner < NOBODYS:
-                        cell.add(owner, self._bounds)
-        return References(
-            inside_count, dangling_count, self._inside.patients, self._dangling.patients, self._hosts.counts(),
-            other=self._other,
-        )  # fmt: skip
 
 
 _LOOK: Final = re.compile(
@@ -126,28 +66,24 @@ _LOOK: Final = re.compile(
 
 
 class OwnIds:
-    """The ids that resources have. ``take`` is for a type and an id; ``keys`` are hashes of all ``Type/id``."""
+    """The ids that resources have."""
 
-    def __init__(self, run: DataRun, spool: Path, lookup: Lookup, bounds: Bounds) -> None:
-        self.keys = Spill(spool)
+    def __init__(self, run: DataRun, lookup: Lookup, bounds: Bounds) -> None:
         self._looks = Values(bounds)
         self._lookup = lookup
         self._bounds = bounds
         self.record = self._recorder(run)
 
-    def _recorder(self, run: DataRun) -> Callable[[str, str], None]:
+    def _recorder(self, run: DataRun) -> Callable[[str], None]:
         looks = {name: self._looks.of(name or "other") for name in ("uuid", "hashed", "sequential", None)}
         look = _LOOK.match
         touch, lookup = run.touch, self._lookup
         digest, table, mask, hits = lookup.hash, lookup.table, lookup.mask, lookup.id_hits
         if lookup.collecting is not None:
             add_id = lookup.collecting.ids.hashes.append
-            return lambda _, own: add_id(digest(own))
-        add_key, add_owner = self.keys.hashes.append, self.keys.more[0].append
+            return lambda own: add_id(digest(own))
 
-        def record(kind: str, own: str) -> None:
-            add_key(digest(f"{kind}/{own}"))
-            add_owner(run.owner)
+        def record(own: str) -> None:
             bare = digest(own)
             if table[bare & mask] and table[(bare >> 32) & mask]:
                 hits.hashes.append(bare)
@@ -162,20 +98,6 @@ class OwnIds:
 
     def result(self) -> Ids:
         """Return the counts."""
-        duplicates = 0
-        patients = Cell()
-        parts = self.keys.parts()
-        for part in range(parts):
-            numbers = list(self.keys.numbers(part, parts))
-            if len(set(numbers)) == len(numbers):
-                continue  # nearly always
-            known: set[int] = set()
-            for key, owner in self.keys.rows(part, parts):
-                if key in known:
-                    duplicates += 1
-                    if owner < NOBODYS:
-                        patients.add(owner, self._bounds)
-                known.add(key)
         kept, referred = Cell(), Cell()
         if (originals := self._lookup.looking) is not None:
             for place, owner, _ in originals.confirmed(self._lookup.id_hits, ids=True):
@@ -184,7 +106,7 @@ class OwnIds:
         kinds = self._looks.counts()
         if kept.patients:
             kinds["original"] = kept.patients
-        return Ids(kinds, duplicates, patients.patients, referred.patients)
+        return Ids(kinds, referred.patients)
 
 
 _TRIES: Final = 128
@@ -217,7 +139,7 @@ class Spellings:
         """Return the slot of an element that is new for a type of resources."""
         child = root.kids.get(key) or self._trie.grow(root, key, decode(raw))
         slot = root.slots[key] = Slot(child, root.resources)
-        if child.measured or child.dates is not None:
+        if child.dates is not None:
             slot.known = None
         self._slots.append(slot)
         return slot
@@ -252,8 +174,6 @@ class Spellings:
         touched, saved = run.touched, run.saved
         value = decode(raw)
         real, start, before = run.number, len(touched), run.changing
-        top = slot.node  # its extensions are another slot's, with the same node
-        content, top.content = top.content, 0
         self._mark -= 1
         run.number, run.changing = self._mark, False
         try:
@@ -264,8 +184,7 @@ class Spellings:
             del touched[start:]
             for cell, old in zip(cells, saved, strict=True):
                 cell.run = old
-            effect = Effect(tuple(cells), tuple(texts), tuple(suspects), tuple(targets), taken_contents(cells))
-            top.content = content
+            effect = Effect(tuple(cells), tuple(texts), tuple(suspects), tuple(targets))
             saved.clear()
             texts.clear()
             suspects.clear()
@@ -284,15 +203,12 @@ class Spellings:
         if run.changing or (slot.misses >= _TRIES and 2 * slot.misses > resources - slot.since):
             self._spread(slot)
             slot.known = None
-            settle(effect)
         elif slot.known is not None and len(raw) <= _MEMO:
             slot.known[raw] = effect
             self._effects += 1
             if self._effects >= _EFFECTS:
                 self._effects = 0
                 self.spread()
-        else:
-            settle(effect)
         run.changing = before
 
     def spread(self) -> None:
@@ -302,8 +218,6 @@ class Spellings:
 
     def _spread(self, slot: Slot) -> None:
         run, bounds = self._run, self._bounds
-        for effect in (slot.known or {}).values():
-            settle(effect)
         for effect in (slot.known or {}).values() if self._apart else ():
             # What was touched in this run is counted when it ends.
             if effect.run == run.number and run.patient >= 0:

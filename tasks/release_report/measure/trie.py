@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tasks.release_report.measure import kinds
-from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, OneEach, Values
+from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, Values
 from tasks.release_report.measure.codes import CodeTable
 from tasks.shared.fhir.r4 import PERSONS, PRACTITIONERS
 
@@ -29,8 +29,7 @@ _UNNAMED: Final = "…"
 class Node(Cell):
     """A place in the trie of paths: a leaf, an element with others in it, or both (a text with extensions).
 
-    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here. ``content`` is the
-    sum of the hashes of the values here, ``settled`` that of spellings that are known (``contents.py``). ``defined``
+    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here. ``defined``
     says what R4 knows of what is inside; ``undefined`` counts texts and objects that R4 does not define here.
 
     ``cut`` says that identifiers are looked for in parts of the values, and ``loose`` that a short number here may be
@@ -40,9 +39,9 @@ class Node(Cell):
     """
 
     __slots__ = (
-        "above", "act", "alone", "before", "clinical", "codes", "collects", "content", "cut", "dates", "defined", "do",
-        "doctors", "enter", "future", "kids", "kind", "leaf", "looked_up", "loose", "measured", "measures", "named",
-        "numbers", "one", "path", "person", "place", "precise", "precision", "resources", "settled", "slots", "spelled",
+        "above", "act", "alone", "clinical", "codes", "collects", "cut", "dates", "defined", "do",
+        "doctors", "enter", "kids", "kind", "leaf", "looked_up", "loose", "named",
+        "path", "person", "place", "precise", "precision", "resources", "slots", "spelled",
         "twin", "type", "undefined", "url", "values",
     )  # fmt: skip
 
@@ -56,7 +55,6 @@ class Node(Cell):
         self.kids: dict[str, Node] = {}
         self.place = -1
         self.leaf = False
-        self.content = self.settled = 0
         self.resources = 0
         self.act = PLAIN
         self.do: Callable[[Node, str], None] | None = None
@@ -66,20 +64,14 @@ class Node(Cell):
         self.collects = False
         self.clinical = False
         self.person = False
-        self.one: OneEach | None = None
         self.values: Values | None = None
         self.codes: CodeTable | None = None
         self.dates: dict[str, Cell] | None = None
         self.precision: dict[str, Cell] = {}
         self.precise: dict[int, Cell] = {}
-        self.future: Cell | None = None
-        self.before: Cell | None = None
-        self.measured = False
         self.slots: dict[str, Slot] = {}
         self.spelled: dict[Any, Any] = {}
         """Quantities by their unit (``Seen``), or days by how they are written."""
-        self.measures: list[tuple[str, Node]] | None = None
-        self.numbers: Any = None
         self.defined = OUTSIDE
         self.undefined: Cell | None = None
         self.named = ""
@@ -96,9 +88,9 @@ class Node(Cell):
 
 class Effect(Cell):
     """The effect of an element with this spelling: the cells to touch, the values to look up and search for identifiers
-    of ``import/``, its targets, and its ``contents`` by place, which count ``times`` times."""
+    of ``import/``, and its targets."""
 
-    __slots__ = ("cells", "contents", "suspects", "targets", "texts", "times")
+    __slots__ = ("cells", "suspects", "targets", "texts")
 
     def __init__(
         self,
@@ -106,11 +98,8 @@ class Effect(Cell):
         texts: tuple[tuple[Node, int, str], ...],
         suspects: tuple[tuple[int, int], ...],
         targets: tuple[str, ...],
-        contents: tuple[tuple[Node, int], ...],
     ) -> None:
         super().__init__()
-        self.times = 1
-        self.contents = contents
         self.cells = cells
         self.texts = texts
         self.suspects = suspects
@@ -133,21 +122,16 @@ class Slot:
 
 
 class Trie:
-    """All paths. ``enter`` are the functions that take in objects, by what they are, ``do`` those for texts.
+    """All paths. ``enter`` are the functions that take in objects, by what they are, ``do`` those for texts."""
 
-    Where only what is ``compared`` with other files is counted, no numbers are, nor values that are one a patient.
-    """
-
-    def __init__(self, bounds: Bounds, *, compared: bool) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self._compared = compared
         self.roots: dict[str, Node] = {}
         self.nodes: list[Node] = []
         self.do: dict[int, Callable[[Node, str], None]] = {}
         self.enter: dict[str, Callable[[Node, dict[str, Any]], None]] = {}
         self.systems = Values(bounds)
         self.urls = Values(bounds)
-        self.profiles = Values(bounds)
 
     def root(self, kind: str) -> Node:
         """Return the node of a type of resources."""
@@ -196,9 +180,8 @@ class Trie:
         node.kind, node.looked_up = kind, looked_up
         if dates:
             node.act, node.dates, node.clinical = DATE, {}, not looked_up
-            node.future, node.before = Cell(), Cell()
         elif looked_up:
-            node.act, node.one, node.cut = TEXT, OneEach(self.bounds), kind not in kinds.LEFT
+            node.act, node.cut = TEXT, kind not in kinds.LEFT
         else:
             node.act = CODED
         node.loose = True
@@ -274,16 +257,11 @@ class Trie:
         child.enter = self.enter.get(own, self.enter["object"])
         if own == "Coding":
             table = node.codes if node.type == "CodeableConcept" else None
-            child.codes = table or CodeTable(child.path, self.bounds)
+            child.codes = table or CodeTable()
         elif own == "CodeableConcept":
-            child.codes = CodeTable(child.path, self.bounds)
+            child.codes = CodeTable()
         elif own == "Reference":
             child.named = kinds.refers_to(node.type, key)
-        elif own in kinds.QUANTITIES and not self._compared and not _is_beside(node.above):
-            if len(node.above) > 1:
-                node.measures = [*(node.measures or []), (key, child)]
-            else:
-                child.measured = True
         child.doctors = node.doctors or child.named == "person"
         self._act(child, key, node)
         self._define(child, node, key)
@@ -325,17 +303,12 @@ class Trie:
             child.act, child.dates = DATE, {}
             child.looked_up = person and not meta
             child.clinical = not person and not meta and above[0] != "Provenance"  # of the extraction, for everybody
-            child.future, child.before = Cell(), Cell()
         elif around == "Reference" and key == "reference":
             child.act = REFERENCE
         elif around == "Bundle_Request" and key == "ifNoneExist":
             child.act = SEARCH
         elif around == "Identifier" and key == "system":
             child.act, child.values = VALUES, self.systems
-        elif around == "Meta" and key == "profile":
-            child.act, child.values = VALUES, self.profiles
-        elif (around == "Attachment" and key == "contentType") or (key == "status" and len(above) == 1):
-            child.act, child.values = VALUES, Values(self.bounds)
         elif (key == "id" and child.kind == "") or (
             around in ("Bundle_Entry", "Bundle_Request") and key in ("fullUrl", "url")
         ):
@@ -349,7 +322,6 @@ class Trie:
         else:
             child.act = NUMBER if child.twin is not None else TEXT
             child.looked_up = True
-            child.one = None if self._compared else OneEach(self.bounds)
             child.cut = child.kind not in kinds.LEFT and around != "SampledData"
         child.loose = child.act == CODED or (child.act == TEXT and own in kinds.TEXTS)
         child.do = self.do.get(child.act)
@@ -363,11 +335,6 @@ class Trie:
         twin = Node(child.path, child.type, (), None)
         twin.place, twin.collects, twin.alone = place, True, child.alone or place >= 0
         return twin
-
-
-def _is_beside(above: tuple[str, ...]) -> bool:
-    """Return whether a quantity was not measured but is a limit or part of an extension."""
-    return "Extension" in above or any(one.endswith("_ReferenceRange") for one in above)
 
 
 _URL: Final = "(url)"

@@ -13,10 +13,8 @@ from typing import Any, Final
 from tasks.release_report.measure.cells import Cell, DataRun
 from tasks.release_report.measure.coded import Enter, Json, coding, concept
 from tasks.release_report.measure.codes import Seen, are_texts
-from tasks.release_report.measure.contents import content_of, text_of_number
 from tasks.release_report.measure.kinds import QUANTITIES
 from tasks.release_report.measure.lookup import Lookup
-from tasks.release_report.measure.numbers import NUMBERS, Measuring, Subject, code_of
 from tasks.release_report.measure.trie import CODED, ID, NUMBER, OUTSIDE, STRAY, TEXT, VALUES, Node, Trie
 
 Take = Callable[[Node, Any], None]
@@ -26,11 +24,20 @@ _SPELLED: Final = 1_000
 """Spellings of a quantity that are known of an element."""
 
 
+_NUMBERS: Final = (int, bytes)
+"""Classes of numbers: those with a point or an exponent are as they are written (``lines.decode``)."""
+
+
+def _text_of_number(value: Any) -> str:
+    """Return how a number is written; of a boolean its name."""
+    return value.decode() if value.__class__ is bytes else str(value)
+
+
 def walking(  # noqa: C901 - one room of local names is what makes it fast
-    run: DataRun, trie: Trie, lookup: Lookup, measuring: Measuring, subject: Subject
+    run: DataRun, trie: Trie, lookup: Lookup
 ) -> tuple[Enter, Several, Take]:
     """Return the functions that record an object, a list, and any value. The trie gets the first one."""
-    touch, texting, measure, about = run.touch, lookup.text, measuring.record, subject.code
+    touch, texting = run.touch, lookup.text
     looking = lookup.looking is not None
 
     def walk(node: Node, value: Json) -> None:
@@ -44,7 +51,6 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 if child.run != number:
                     child.leaf = True
                     touch(child)
-                child.content += hash(one)
                 do = child.do
                 if do is not None:
                     do(child, one)
@@ -54,10 +60,6 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 several(child, one)
             elif one is not None:
                 scalar(child, one)
-        if node.measures is not None:
-            for key, child in node.measures:
-                if key in value:
-                    measure(child, value[key], code_of(value["code"]) if "code" in value else about())
 
     def several(child: Node, values: list[Any]) -> None:
         number = run.number
@@ -69,7 +71,6 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 if child.run != number:
                     child.leaf = True
                     touch(child)
-                child.content += hash(one)
                 if child.do is not None:
                     child.do(child, one)
             elif kind is list:
@@ -81,10 +82,9 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         if child.run != run.number:
             child.leaf = True
             touch(child)
-        child.content += content_of(value)
         # Outside of persons a number is a measured one, and never looked up.
         if (child.person or child.defined == OUTSIDE) and child.act in (TEXT, NUMBER) and value.__class__ is not bool:
-            texting(child, text_of_number(value))
+            texting(child, _text_of_number(value))
 
     def enter_value(child: Node, value: Any) -> None:
         """Record the value of a key of a resource."""
@@ -93,7 +93,6 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             if child.run != run.number:
                 child.leaf = True
                 touch(child)
-            child.content += hash(value)
             if child.do is not None:
                 child.do(child, value)
         elif kind is dict:
@@ -159,12 +158,11 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         except (KeyError, TypeError):
             walk(node, value)
             return
-        if seen is None or len(value) != seen.size or seen.suspicious or measured.__class__ not in NUMBERS:
+        if seen is None or len(value) != seen.size or seen.suspicious or measured.__class__ not in _NUMBERS:
             walk(node, value)
             known = seen is not None or len(node.spelled) >= _SPELLED
             if not known and len(value) == 4 and None not in key and are_texts(*key):
-                spelling = [(node.below(name), content_of(one)) for name, one in value.items() if name != "value"]
-                seen = node.spelled[key] = Seen(tuple(map(node.below, value)), 4, tuple(spelling))
+                seen = node.spelled[key] = Seen(tuple(map(node.below, value)), 4)
                 seen.suspicious = any(map(lookup.suspicious, key))
             return
         if seen.run != (number := run.number):
@@ -173,9 +171,6 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             for leaf in seen.cells:
                 if leaf.run != number:
                     touch(leaf)
-        node.below("value").content += content_of(measured)
-        for child, content in seen.contents:
-            child.content += content
 
     trie.do.update({TEXT: texting, VALUES: valued, NUMBER: lookup.number, STRAY: stray})
     if looking:

@@ -16,9 +16,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from tasks.release_report.publication import Count
 from tasks.release_report.report.document import Decided, ReleaseReport, ReportFinding, Value
-from tasks.release_report.report.risk import most_of_some
+from tasks.release_report.report.numbers import Count
 from tasks.shared.report import Approval
 from tasks.shared.units import human_bytes
 
@@ -28,9 +27,6 @@ LANGUAGES: Final = ("en", "de")
 
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 _ESCAPED: Final = re.compile(r"\\\{(\w+)\\\}")
-_MOMENTS: Final = frozenset({"last_made", "changed"})
-"""Facts and columns that are a moment."""
-
 _GERMAN_ZONES: Final = {timedelta(hours=1): "MEZ", timedelta(hours=2): "MESZ"}
 
 
@@ -149,8 +145,6 @@ class Words:
                 return "–"
             case bool():
                 return self("yes" if value else "no")
-            case str() if name in _MOMENTS:
-                return visible(self.moment(value))
             case str():
                 return self._named(value) or visible(value)
             case _:
@@ -198,7 +192,6 @@ class Words:
         """Return what somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
         by = self("decided_by", by=shown(one.by), when=shown(self.moment(one.when)), where=self(f"where_{one.where}"))
         text = f"{self('released' if one.approved else 'rejected')} {by}"
-        text += f". {self('despite')}: {shown(one.despite)}" if one.approved and one.despite else ""
         return text + (f". {self('comment')}: {shown(one.comment)}" if one.comment else "")
 
     def again(self, line: str) -> str:
@@ -230,7 +223,7 @@ class Words:
         return [piece for piece in (*pieces, SentencePiece(sentence[end:])) if piece.text]
 
     def _filled(self, text: str, values: dict[str, str]) -> str:
-        known = {"k": self.number(self.k), "many": self.number(most_of_some(self.k)), **values}
+        known = {"k": self.number(self.k), **values}
         return _PLACE.sub(lambda place: known.get(place[1], place[0]), text)
 
 

@@ -1,11 +1,10 @@
-"""Sections 7j and 7k: dates that did not move among others that did, birthdays, and contents that no rule changes."""
+"""Dates that did not move among others that did, and birthdays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from tasks.release_report.measure.measured import Dates
-from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import ReportFinding, Table
 from tasks.release_report.report.facts import ReportFacts
@@ -22,23 +21,17 @@ def findings(facts: ReportFacts, show: Disclosure, is_kept: Callable[[str], bool
         seen: set[str] = set()
         for path, patients in sorted(paths.items()):
             about, count = show.path(path), show.count(patients)
-            if about in seen:  # R7 makes it like another one
+            if about in seen:  # printed like another one
                 continue
             seen.add(about)
             if is_kept(path):
                 yield finding("kept-on-purpose", about=about, patients=count, values={"kind": "@kind-value"})
             else:
                 yield finding(code, about=about, patients=count)
-    why = _why_unsure(facts)
-    for about in _changed(facts, show):
-        if why:
-            yield finding("content-differs", about=about, values={"why": why})
-        else:
-            yield finding("content-changed", about=about)
 
 
 def tables(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
-    """Yield what became of the dates of each path that ``k`` patients have, and the paths whose contents changed."""
+    """Yield what became of the dates of each path that ``k`` patients have."""
     dated = {path: dates for path, dates in sorted(facts.leaving.dates.items()) if dates.patients >= show.k}
     if any(dates.compared for dates in dated.values()):
         rows = [
@@ -46,7 +39,6 @@ def tables(facts: ReportFacts, show: Disclosure) -> Iterator[Table]:
             for path, dates in dated.items()
         ]
         yield table("date_moves", rows, folded=not any(dates.raw for dates in dated.values()))
-    yield table("changed", ([about] for about in _changed(facts, show)))
 
 
 def uncompared(facts: ReportFacts) -> Iterator[str]:
@@ -56,8 +48,6 @@ def uncompared(facts: ReportFacts) -> Iterator[str]:
     dates = facts.leaving.dates.values()
     if dates and not any(one.compared for one in dates):
         yield "dates-uncompared"
-    if facts.leaving.uncompared:
-        yield "content-uncompared"
 
 
 def _state(dates: Dates, k: int) -> str:
@@ -67,34 +57,3 @@ def _state(dates: Dates, k: int) -> str:
     if dates.compared < k:
         return "@days-uncompared"
     return "@days-same" if dates.same == dates.compared else "@days-moved"
-
-
-def _changed(facts: ReportFacts, show: Disclosure) -> list[str]:
-    """Return the paths with other contents than in ``import/`` that no rule changes, each as it may be shown."""
-    found, touched = facts.leaving.changed, _touched(facts)
-    sure = facts.rules is not None and touched.complete
-    paths = [path for path in found if not touched.of(path) and (sure or _is_clinical(facts, path))]
-    return list(dict.fromkeys(show.path(path, found[path]) for path in paths))
-
-
-def _touched(facts: ReportFacts) -> Spoken:
-    """Return what the rules change."""
-    return Spoken(path for path, method in (facts.rules.paths if facts.rules is not None else ()) if method != "keep")
-
-
-def _is_clinical(facts: ReportFacts, path: str) -> bool:
-    """Return whether a path has something that pseudonymization rarely changes, before and after: codes, numbers and
-    texts, no dates, and nothing of a person. For rules that are not known."""
-    at, then = facts.leaving.paths.get(path), facts.imported.paths.get(path) if facts.imported is not None else None
-    known = at is not None and then is not None and at.kind in ("", "text", "concept-text")
-    identifies = is_of_person(path) or ".identifier." in path
-    return known and path not in facts.leaving.dates and not identifies
-
-
-def _why_unsure(facts: ReportFacts) -> str:
-    """Return the word for why a change may be meant; blank if the rules are known and nobody corrected a file."""
-    if facts.corrected:
-        return "@changed-by-person"
-    if facts.rules is None:
-        return "@changed-by-service"
-    return "" if _touched(facts).complete else "@changed-by-unread-rule"

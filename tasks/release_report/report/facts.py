@@ -1,21 +1,20 @@
 """All facts of the release report besides its words: measurements, counts, the query and the decisions.
 
-All numbers are exact, and no text has passed R7 yet. Only ``build`` makes published values of them.
+All numbers are exact. Only ``build`` makes published values of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from config import PipelineConfig, Role, SendMode, has_role
 from config.report import ReportConfig
-from tasks.release_report.measure.cells import Cell
 from tasks.release_report.measure.measured import Measured
-from tasks.release_report.report.document import Decided, ReleaseReport
+from tasks.release_report.report.document import Decided
 from tasks.release_report.report.query import EffectiveQuery
 from tasks.shared.report import StepReport
 
@@ -28,7 +27,7 @@ class Destination:
     """Destination of the data in the configuration, without user, password, query or fragment.
 
     ``host`` has its port where one is given. ``private`` is true for a private address or a name without a dot.
-    ``encrypted`` and ``first_time`` are ``None`` if unknown.
+    ``encrypted`` is ``None`` if unknown.
     """
 
     mode: str
@@ -40,7 +39,6 @@ class Destination:
     encrypted: bool | None = None
     private: bool = False
     authentication: str = "none"
-    first_time: bool | None = None
 
     @property
     def shown(self) -> str:
@@ -61,33 +59,11 @@ class Corrected:
 
 @dataclass(frozen=True)
 class RulesSummary:
-    """The anonymization file: its name, its SHA-256 (hex), and the FHIRPath paths of its rules with their methods."""
+    """The anonymization file: its name, its SHA-256 (hex), and whether a rule removes whole resources."""
 
     name: str
     sha256: str
-    paths: tuple[tuple[str, str], ...] = ()
     removes: bool = False
-
-
-FindingKind = tuple[str, str, str]
-"""Severity, type of the resource, message id."""
-
-
-@dataclass(frozen=True)
-class Validated:
-    """Findings of one validation: their patients by kind, and by the profiles that the resource claims.
-
-    Profiles stand without versions, a space between them: blank for none, and ``OTHERS`` together where there
-    are many. A kind is empty where the line of a finding is not
-    one patient's. ``position`` is that of the step.
-    """
-
-    position: int
-    findings: Mapping[FindingKind, Mapping[str, Cell]] = field(default_factory=dict)
-
-
-OTHERS: Final = "…"
-"""Profiles that are not told apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +73,8 @@ class ReportFacts:
     ``step`` is the position of the wait, ``None`` at the end. ``steps`` have details and warnings once they ran.
     ``imported`` is ``None`` if ``import/`` could not be compared. ``query`` is the effective one. ``changed`` are files
     that changed after they were checked. ``kept`` are the systems and paths of
-    ``services.pseudonymizer.kept_identifiers``. ``last`` is the report of the last release of this query to this
-    destination, ``last_copy`` its recipient's copy. ``asked_patients`` is the length of the given list of patients.
-    ``outside_patients`` are those of whom resources were left out for want of consent. ``decides`` is true if a person
+    ``services.pseudonymizer.kept_identifiers``. ``asked_patients`` is the length of the given list of patients.
+    ``decides`` is true if a person
     decides before the data are sent, ``sent`` if they were sent. ``files`` is the digest over the data to be sent.
     """
 
@@ -116,21 +91,16 @@ class ReportFacts:
     corrected: Sequence[Corrected] = ()
     changed: Sequence[str] = ()
     decisions: Sequence[Decided] = ()
-    last: ReleaseReport | None = None
-    last_copy: ReleaseReport | None = None
     asked_patients: int | None = None
     decides: bool = False
     sent: bool = False
-    versions: Mapping[str, str] = field(default_factory=dict)
     leaving: Measured = field(default_factory=Measured)
     imported: Measured | None = None
-    validated: Sequence[Validated] = ()
-    outside_patients: int | None = None
     files: str = ""
 
     @property
     def around(self) -> list[tuple[str, int]]:
-        """Figures around the number of patients, in the order of the steps (R6)."""
+        """Figures around the number of patients, in the order of the steps."""
         extraction = self.step_with(Role.EXTRACT)
         details = extraction.details if extraction is not None else {}
         figures = (

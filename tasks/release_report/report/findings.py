@@ -1,7 +1,7 @@
 """Section 1: findings, each a stop, a look or a note, in this order (document 5, section 1).
 
-A finding is about a path, a file, a host or a type, never about a value. Alarms are not suppressed (R9): one patient is
-"fewer than k patients". The same facts give the same findings in the same order.
+A finding is about a path, a file, a host or a type, never about a value. The same facts give the same findings in the
+same order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from typing import Final
 from config import Role
 from tasks.release_report.measure.kinds import LEFT
 from tasks.release_report.measure.measured import Path
-from tasks.release_report.measure.numbers import is_text_only
-from tasks.release_report.publication import SOME, Count, flow
 from tasks.release_report.report import changes
-from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import LEVELS, ReportFinding
 from tasks.release_report.report.facts import ReportFacts
@@ -45,13 +42,12 @@ def findings(facts: ReportFacts, show: Disclosure) -> tuple[ReportFinding, ...]:
         *changes.findings(facts, show, lambda path: is_kept(facts, path, "")),
         *_destination(facts),
         *_terms(facts),
-        *_references(facts, show),
+        *_ids(facts, show),
         *_counts(facts, show),
         *_types(facts, show),
         *_files(facts, show),
         *_pseudonymization(facts, show),
         *(_apart(facts, show) if show.enough else ()),
-        *(_content(facts, show) if show.enough else ()),
         *_steps(facts),
     ]
     return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
@@ -127,7 +123,7 @@ def _identifying(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding
 
 
 def _one_each(found: list[ReportFinding]) -> Iterator[ReportFinding]:
-    """Yield one finding for all paths of a kind that R7 prints alike, so that their number is not revealed."""
+    """Yield one finding for all paths of a kind that are printed alike."""
     seen: set[tuple[str, str, str]] = set()
     for one in found:
         what = (one.code, one.about, str(one.values.get("kind")))
@@ -145,24 +141,9 @@ def _destination(facts: ReportFacts) -> Iterator[ReportFinding]:
             yield finding("unencrypted-private", about=to.host)
         else:
             yield finding("unencrypted", about=to.host)
-    if to.first_time:
-        yield finding("first-time", about=to.host)
 
 
-def _references(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
-    references = facts.leaving.references
-    to = facts.destination.host.casefold() if facts.destination else ""
-    foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
-    shown = {host: n for host, n in foreign.items() if show.text(host, n) is not None}
-    for host, patients in shown.items():
-        yield finding("foreign-reference", about=host, patients=show.count(patients))
-    if hidden := [n for host, n in foreign.items() if host not in shown]:
-        of = show.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
-        yield finding("foreign-reference", about="@unnamed-host", patients=of)
-    if references.dangling:
-        yield finding("dangling-reference", patients=show.count(references.dangling_patients))
-    if facts.leaving.ids.duplicates:
-        yield finding("duplicates", patients=show.count(facts.leaving.ids.duplicate_patients))
+def _ids(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     ids = facts.leaving.ids
     if ids.kinds.get("original", 0):
         yield finding("original-ids", patients=show.count(ids.kinds["original"]))
@@ -178,9 +159,9 @@ def _counts(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
         if after > before:
             yield finding("patients-gained", patients=show.count(after - before))
         elif after < before and not _may_lose(facts):
-            yield finding("patients-lost", patients=_lost(facts, show, before - after))
+            yield finding("patients-lost", patients=show.before(before - after))
         elif after < before:
-            yield finding("patients-fewer", patients=_lost(facts, show, before - after))
+            yield finding("patients-fewer", patients=show.before(before - after))
     if measured.patients == 0 and not measured.tables:
         yield finding("no-patients")
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
@@ -206,14 +187,6 @@ def _terms(facts: ReportFacts) -> Iterator[ReportFinding]:
         yield finding("consent-unchecked")
 
 
-def _lost(facts: ReportFacts, show: Disclosure, patients: int) -> Count:
-    """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
-    if patients < show.k:
-        return show.count(patients)
-    said = flow(show.all, [*reversed(facts.around), ("", patients)], show.k, rounded=show.recipient)[""]
-    return said if said is not None and said.word == "about" else SOME
-
-
 def _may_lose(facts: ReportFacts) -> bool:
     """Return whether patients may be fewer than in ``import/``: by a removing rule or a correction."""
     return bool(facts.corrected) or (facts.rules is not None and facts.rules.removes)
@@ -230,9 +203,9 @@ def _types(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
 
 
 def _files(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
-    for about in sorted({show.file(name) for name in facts.changed}):
+    for about in sorted(set(facts.changed)):
         yield finding("file-changed", about=about)
-    for about in sorted({show.file(name) for name in facts.leaving.unread}):
+    for about in sorted(set(facts.leaving.unread)):
         yield finding("file-unread", about=about)
     if facts.imported is not None and facts.imported.unread:
         yield finding("import-unread")
@@ -250,13 +223,10 @@ def _pseudonymization(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFi
         yield finding("one-shift")
     for path in sorted(_paths_revealing_shift(facts)):
         yield finding("shift-told", about=show.path(path))
-    removed = sum(one.state == REMOVED for one in attributes(facts))
-    if removed:
-        yield finding("removed-by-rules", values={"attributes": removed})
 
 
 def _paths_revealing_shift(facts: ReportFacts) -> Iterator[str]:
-    """Yield paths whose dates all had one month at the import, but not after a shift per patient (7e).
+    """Yield paths whose dates all had one month at the import, but not after a shift per patient.
 
     The difference, for example of the time of an extraction, reveals each patient's shift.
     """
@@ -284,35 +254,8 @@ def _by(facts: ReportFacts) -> str:
 
 _ELEMENTS: Final = {BIRTH: "birth", SEX: "sex", REGION: "region"}
 
-_PLANNED: Final = (".end", "dueDate", "expirationDate", "Appointment.start", "Slot.start")
-"""Dates that may lie ahead: those of an end, a goal, a use-by, a visit."""
-_EARLIER: Final = ("FamilyMemberHistory.", "Device.manufactureDate")
-"""Dates that may lie before the patient's birth: of relatives, of things."""
-
-
-def _content(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
-    for one in attributes(facts):
-        if one.required and one.state in (THINNED, REMOVED):
-            yield finding("required-thinned", about=one.ref, values={"group": one.group})
-    for path, by_code in sorted(facts.leaving.numbers.items()):
-        for code, numbers in sorted(by_code.items()):
-            units = show.shared(numbers.units)
-            if len(units) > 1:
-                about = None if is_text_only(code) else show.text(code, numbers.patients)
-                yield finding("several-units", about=about or show.path(path))
-    found = facts.leaving.dates.items()
-    future = {path: dates.future for path, dates in found if dates.future and not path.endswith(_PLANNED)}
-    early = {path: dates.before_birth for path, dates in found if dates.before_birth and not path.startswith(_EARLIER)}
-    for path, patients in sorted(future.items()):
-        yield finding("future-date", about=show.path(path), patients=show.count(patients))
-    for path, patients in sorted(early.items()):
-        yield finding("before-birth", about=show.path(path), patients=show.count(patients))
-
 
 def _steps(facts: ReportFacts) -> Iterator[ReportFinding]:
     warned = sum(len(step.warnings) for step in facts.steps)
     if warned:
         yield finding("warnings", values={"warnings": warned})
-    validation = facts.step_with(Role.VALIDATE)
-    if validation is not None and not validation.details.get("findings"):
-        yield finding("validation-silent")

@@ -1,6 +1,6 @@
-"""The query of a job in the release report: criteria of the cohort, attribute groups, additions.
+"""The query of a job in the release report: criteria of the cohort, and attribute groups.
 
-Its texts come from the query, not from the data, so they may be shown in full (R7). A document that cannot be read as a
+Its texts come from the query, not from the data, so they may be shown in full. A document that cannot be read as a
 CRTDL counts as no query.
 """
 
@@ -33,25 +33,17 @@ class Criterion:
 
 
 @dataclass(frozen=True)
-class AskedAttribute:
-    """An attribute of a group; ``added`` says that enrichment added it, or made it required."""
-
-    ref: str
-    required: bool
-    links: tuple[str, ...] = ()
-    added: bool = False
-
-
-@dataclass(frozen=True)
 class QueryGroup:
-    """An attribute group, with what restricts it in words, such as codes and periods."""
+    """An attribute group: how many attributes are required and optional, and what restricts it in words, such as codes
+    and periods.
+    """
 
     name: str
     profile: str
     type: str
-    attributes: tuple[AskedAttribute, ...]
+    required: int
+    optional: int
     filters: tuple[str, ...] = ()
-    added: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,20 +72,15 @@ class EffectiveQuery:
         return any(CONSENT.casefold() in criterion.context.casefold() for criterion in self.criteria)
 
 
-def read_query(path: Path, given: Path | None = None) -> EffectiveQuery | None:
-    """Read the query in ``path``, the effective CRTDL; ``given`` is the one before enrichment.
-
-    Return ``None`` if it cannot be read.
-    """
+def read_query(path: Path) -> EffectiveQuery | None:
+    """Read the query in ``path``, the effective CRTDL. Return ``None`` if it cannot be read."""
     try:
         content = read_content(path)
         document = parse_document(content, path)
-        before = parse_document(read_content(given), given) if given is not None else None
     except InputError:
         return None
     if not isinstance(document, dict):
         return None
-    known = {group.profile: group for group in _groups(before, {})} if isinstance(before, dict) else None
     cohort = _object(document.get("cohortDefinition"))
     return EffectiveQuery(
         title=str(document.get("display") or cohort.get("display") or ""),
@@ -102,7 +89,7 @@ def read_query(path: Path, given: Path | None = None) -> EffectiveQuery | None:
             *_criteria(cohort.get("inclusionCriteria"), excluded=False),
             *_criteria(cohort.get("exclusionCriteria"), excluded=True),
         ),
-        groups=tuple(_groups(document, known)),
+        groups=tuple(_groups(document)),
     )
 
 
@@ -168,32 +155,17 @@ def _period(period: Mapping[str, Any], first: str, last: str) -> str:
     return f"{begin or '…'} – {end or '…'}" if begin or end else ""
 
 
-def _groups(document: Mapping[str, Any], known: Mapping[str, QueryGroup] | None) -> Iterator[QueryGroup]:
-    """Yield the groups; ``known`` are those before enrichment by profile, or ``None`` if unknown."""
-    listed = [_object(group) for group in _list(_object(document.get("dataExtraction")).get("attributeGroups"))]
-    names = {str(group.get("id")): str(group.get("name") or group.get("id") or "") for group in listed}
-    for group in listed:
-        profile = str(group.get("groupReference") or "")
-        before = known.get(profile) if known is not None else None
-        required = {one.ref: one.required for one in before.attributes} if before is not None else {}
-        attributes = tuple(
-            AskedAttribute(
-                ref=ref,
-                required=must,
-                links=tuple(names.get(str(link), str(link)) for link in _list(one.get("linkedGroups"))),
-                added=bool(known) and required.get(ref) != must,
-            )
-            for one in map(_object, _list(group.get("attributes")))
-            for ref, must in [(str(one.get("attributeRef") or ""), one.get("mustHave") is True)]
-            if ref
-        )
+def _groups(document: Mapping[str, Any]) -> Iterator[QueryGroup]:
+    for group in map(_object, _list(_object(document.get("dataExtraction")).get("attributeGroups"))):
+        attributes = [one for one in map(_object, _list(group.get("attributes"))) if one.get("attributeRef")]
+        required = sum(one.get("mustHave") is True for one in attributes)
         yield QueryGroup(
             name=str(group.get("name") or group.get("id") or ""),
-            profile=profile,
-            type=type_of(attributes[0].ref) if attributes else "",
-            attributes=attributes,
+            profile=str(group.get("groupReference") or ""),
+            type=type_of(str(attributes[0]["attributeRef"])) if attributes else "",
+            required=required,
+            optional=len(attributes) - required,
             filters=tuple(_filters(group)),
-            added=bool(known) and before is None,
         )
 
 
@@ -203,19 +175,3 @@ def _filters(group: Mapping[str, Any]) -> Iterator[str]:
             yield f"{one.get('name')} {_period(one, 'start', 'end')}".strip()
         else:
             yield from _coded(_list(one.get("codes")))
-
-
-def element_of(ref: str) -> str:
-    """Return the element of an attribute as a path of ``Measured``.
-
-    ``Observation.value[x]:valueQuantity.code`` is ``Observation.valueQuantity.code``; a slice is its element.
-    """
-    parts = []
-    for part in ref.split("."):
-        name, _, slice_name = part.partition(":")
-        if name.endswith("[x]"):
-            chosen = slice_name.startswith(name.removesuffix("[x]"))
-            parts.append(slice_name if chosen else name)
-        else:
-            parts.append(name)
-    return ".".join(parts)

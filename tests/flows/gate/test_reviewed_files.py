@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from flows.gate.reviewed_files import digest_at_decision, wait_lines
+from flows.gate.reviewed_files import OTHER_FILES, digest_at_decision, wait_lines
 from flows.gate.wait import CurrentWait
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended
@@ -125,6 +125,12 @@ def test_what_is_no_data_may_come_and_go(waits: Waits) -> None:
     waits.approve()
     (waits.corrections / "NOTES.txt").write_text("x")
     assert waits.again()
+
+
+def test_an_approval_without_hashes_covers_nothing(waits: Waits) -> None:
+    waits.job.writer.approve(3, Approval(approved=True))
+    assert not waits.again()
+    assert waits.park().again == (OTHER_FILES,)
 
 
 def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:

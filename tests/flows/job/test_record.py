@@ -93,7 +93,7 @@ def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tm
     }  # fmt: skip
     record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(3)))
     assert (record.state, record.undecided) == (JobState.WAITING, waiting)
-    assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d", "questions": ()}
+    assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d"}
     assert row_of(record)["state"] == "waiting"
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tasks.shared.report import COLUMNS, Approval, StepReport
+from tasks.shared.report import COLUMNS, StepReport
 
 FULL = StepReport(
     position=2, name="send", state="completed", files=2, resources_in=1234, resources_out=7, lines_in=7, lines_out=7,
@@ -52,19 +52,3 @@ def test_the_line_of_a_step_says_what_still_identifies_persons() -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [(0.04, "40 ms"), (59.9, "59.9 s"), (61, "1 min 1 s")])
 def test_a_time_is_told_in_seconds_then_in_minutes(seconds: float, shown: str) -> None:
     assert StepReport(seconds=seconds).cells()["time"] == shown
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("Anna Data", " ANNA  data ", True),
-        ("Anna Data", "Anna\N{NO-BREAK SPACE}Data", True),
-        ("Anna Data", "Anna\N{ZERO WIDTH SPACE} Data", True),
-        ("\N{LATIN CAPITAL LETTER A WITH DIAERESIS}nne", "a\N{COMBINING DIAERESIS}nne", True),
-        ("Anna Data", "Anna Dato", False),
-        ("Anna", "Anna Data", False),
-    ],
-)
-def test_one_person_is_one_however_her_name_is_typed(one: str, other: str, same: bool) -> None:
-    first, second = Approval(approved=True, by=one), Approval(approved=True, by=other)
-    assert first.same_person(second) is same

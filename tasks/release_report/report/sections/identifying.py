@@ -6,21 +6,20 @@ from collections.abc import Iterator
 
 from config import Role
 from tasks.release_report.measure.measured import Measured, Path, Values
-from tasks.release_report.measure.spoken import Spoken, is_of_person
-from tasks.release_report.publication import HIDDEN, NONE
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Table, Value
 from tasks.release_report.report.facts import ReportFacts
 from tasks.release_report.report.findings import code_of_path, kind_word
+from tasks.release_report.report.numbers import NONE
 from tasks.release_report.report.outline import FINDINGS, TABLES, Parts, fact, table
 
-ID_KINDS = ("hashed", "uuid", "sequential", "other")
+ID_KINDS = ("hashed", "uuid", "sequential", "other", "original")
 PRECISIONS = TABLES["date_precision"].columns[1:]
 
 
 def identifying(facts: ReportFacts, show: Disclosure) -> Parts:
-    """Yield section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
+    """Yield section 7. Its findings are shown for any number of patients, texts of the data from ``k`` patients on."""
     rows, ids = list(_identifying_rows(facts, show)), facts.leaving.ids
     if not rows and not ids.kinds.get("original") and not ids.referred:
         yield "nothing-left"
@@ -29,16 +28,11 @@ def identifying(facts: ReportFacts, show: Disclosure) -> Parts:
     yield from _facts(facts, show)
     yield table("left", (row for code, row in rows if code != "texts-beside-codes"))
     yield table("beside_codes", (row for code, row in rows if code == "texts-beside-codes"))
-    if show.enough:
-        yield _attachments(facts.leaving, show)
-        yield _one_each(facts.leaving, show)
-        yield _ids(facts.leaving.ids.kinds, show)
-        yield _precision(facts.leaving, show)
-        yield from changes.tables(facts, show)
-        yield _urls("extensions", facts.leaving.extensions, show)
-        yield _urls("identifier_systems", facts.leaving.identifier_systems, show)
-        yield _removed(facts, show)
-        yield _unspoken(facts, show)
+    yield _ids(facts.leaving.ids.kinds, show)
+    yield _precision(facts.leaving, show)
+    yield from changes.tables(facts, show)
+    yield _urls("extensions", facts.leaving.extensions, show)
+    yield _urls("identifier_systems", facts.leaving.identifier_systems, show)
 
 
 def _identifying_rows(facts: ReportFacts, show: Disclosure) -> Iterator[tuple[str, list[Value]]]:
@@ -53,7 +47,7 @@ def _identifying_rows(facts: ReportFacts, show: Disclosure) -> Iterator[tuple[st
         row: list[Value] = [
             shown,
             kind_word(at.kind),
-            _before(facts, path, show, at.patients),
+            _before(facts, path, show),
             show.count(at.patients) if at.patients else "@of-nobody",
             _original(facts, at, show),
             f"@{FINDINGS[code].level}",
@@ -70,14 +64,14 @@ def _original(facts: ReportFacts, at: Path, show: Disclosure) -> Value:
     return NONE if facts.imported is not None and at.compared and at.kind != "undefined" else None
 
 
-def _before(facts: ReportFacts, path: str, show: Disclosure, now: int) -> Value:
+def _before(facts: ReportFacts, path: str, show: Disclosure) -> Value:
     """Return the patients with a path at the import; ``None`` for tables, which have other paths."""
     if facts.imported is None or facts.leaving.tables:
         return None
     then = facts.imported.paths.get(path)
     if then is None:
         return NONE
-    return "@of-nobody" if then.nobody and not then.patients else show.before(then.patients, now)
+    return "@of-nobody" if then.nobody and not then.patients else show.before(then.patients)
 
 
 def _facts(facts: ReportFacts, show: Disclosure) -> Iterator[Fact]:
@@ -91,76 +85,27 @@ def _facts(facts: ReportFacts, show: Disclosure) -> Iterator[Fact]:
         yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
     yield fact("above_89", show.count(facts.leaving.above_89))
     shift = facts.leaving.shift
-    if shift is not None and show.enough:
+    if shift is not None:
         partly = any(dates.raw for dates in facts.leaving.dates.values())
         word = {"none": "@not-shifted", "one": "@one-for-all", "own": "@by-patient"}[shift]
         yield fact("date_shift", "@shifted-partly" if partly and shift != "none" else word)
 
 
-def _attachments(measured: Measured, show: Disclosure) -> Table:
-    rows: list[list[Value]] = []
-    withheld = False
-    for path, types in sorted(measured.attachments.items()):
-        known = show.shared(types)
-        withheld = withheld or len(known) < len(types)
-        rows += [[show.path(path), mime, show.count(n)] for mime, n in known.items()]
-    return table("attachments", rows, withheld=withheld)
-
-
-def _one_each(measured: Measured, show: Disclosure) -> Table:
-    found = [path for path, at in sorted(measured.paths.items()) if at.one_each and at.patients >= show.k]
-    return table("one_each", ((show.path(path), show.count(measured.paths[path].patients)) for path in found))
-
-
 def _ids(values: Values, show: Disclosure) -> Table:
-    cells = show.cells({kind: values.get(kind, 0) for kind in ID_KINDS})
-    rows: list[list[Value]] = [[f"@ids-{kind}", cells.shown.get(kind, HIDDEN)] for kind in ID_KINDS]
-    rows.append(["@ids-original", show.count(values.get("original", 0))])
-    return table("ids", rows, withheld=cells.other is not None)
+    return table("ids", ([f"@ids-{kind}", show.count(values.get(kind, 0))] for kind in ID_KINDS))
 
 
 def _precision(measured: Measured, show: Disclosure) -> Table:
-    rows: list[list[Value]] = []
-    withheld = False
-    for path, dates in sorted(measured.dates.items()):
-        if dates.patients < show.k:
-            withheld = withheld or dates.patients > 0
-            continue
-        cells = show.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
-        withheld = withheld or cells.other is not None
-        rows.append([show.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
-    return table("date_precision", rows, withheld=withheld)
+    rows: list[list[Value]] = [
+        [show.path(path), *(show.count(dates.precision.get(one, 0)) for one in PRECISIONS)]
+        for path, dates in sorted(measured.dates.items())
+        if dates.patients >= show.k
+    ]
+    return table("date_precision", rows, withheld=len(rows) < len(measured.dates))
 
 
 def _urls(name: str, values: Values, show: Disclosure) -> Table:
     """Return the patients by the URL of an extension, or by a system."""
     shown = {value: n for value, n in values.items() if show.text(value, n) is not None}
-    rows = [(value, show.coded(n, value)) for value, n in sorted(shown.items())]
+    rows = [(value, show.count(n)) for value, n in sorted(shown.items())]
     return table(name, rows, withheld=len(shown) < len(values))
-
-
-def _removed(facts: ReportFacts, show: Disclosure) -> Table:
-    """Return what was in ``import/`` and is nowhere any more, by path."""
-    if facts.imported is None or facts.leaving.tables:
-        return table("removed", ())
-    there = facts.leaving.paths
-    gone = [path for path, at in facts.imported.paths.items() if path not in there and at.patients >= show.k]
-    rows = [
-        (path, kind_word(at.kind) if at.kind else None, show.before(at.patients))
-        for path in sorted(gone)
-        for at in [facts.imported.paths[path]]
-        if len(path) <= 300
-    ]
-    return table("removed", rows)
-
-
-def _unspoken(facts: ReportFacts, show: Disclosure) -> Table:
-    """Return the paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
-    rules = facts.rules
-    if rules is None or facts.leaving.tables:
-        return table("unspoken", ())
-    spoken = Spoken(path for path, _ in rules.paths)
-    found = [path for path, at in facts.leaving.paths.items() if at.patients >= show.k and not spoken.of(path)]
-    found.sort(key=lambda path: (not is_of_person(path), path))
-    rows = {show.path(path): show.count(facts.leaving.paths[path].patients) for path in found}
-    return table("unspoken", rows.items())

@@ -1,26 +1,18 @@
-"""A report of files on disk, measured and made in both copies, and helpers to read any report."""
+"""A report of files on disk, measured and made, and helpers to read any report."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
-from tasks.release_report.report.build import Copies, make
+from tasks.release_report.report.build import make
 from tasks.release_report.report.document import ReleaseReport, ReportSection, Table, Value
 from tasks.release_report.report.facts import Destination, ReportFacts
 from tasks.shared.stop import Stop
-
-
-@dataclass(frozen=True)
-class Reported(Copies):
-    """Both copies, and what they were made of."""
-
-    measured: Measures
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> Path:
@@ -42,14 +34,12 @@ def measures_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], *,
     return measure_delivery(Delivery(base=job, leaving=leaving, imported=imported, k=k, today=today, stop=Stop()))
 
 
-def report_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], **more: Any) -> Reported:
-    """Both copies of a report on these files below the directory of a job; ``more`` are other facts."""
+def report_of(job: Path, leaving: Sequence[Path], imported: Sequence[Path], **more: Any) -> ReleaseReport:
+    """Return the report on these files below the directory of a job; ``more`` are other facts."""
     destination = Destination("s3_upload", "store.example", bucket="b", encrypted=True)
     known: dict[str, Any] = {"job": "j", "project": "p", "destination": destination, "made": "2026-01-01T00:00:00Z"}
     facts = ReportFacts(**(known | more))
-    measured = measures_of(job, leaving, imported, k=facts.settings.k)
-    copies = make(facts, measured, job, Stop())
-    return Reported(copies.in_house, copies.recipient, measured)
+    return make(facts, measures_of(job, leaving, imported, k=facts.settings.k))
 
 
 def section_of(report: ReleaseReport, number: int) -> ReportSection:

@@ -16,9 +16,9 @@ import pytest
 from tasks.release_report.measure.kinds import TABLE, named
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.measure.originals import parts
-from tasks.release_report.publication import count
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import ReportFinding
+from tasks.release_report.report.numbers import banded
 from tests.tasks.release_report.measure.test_kinds import nested, split
 from tests.tasks.release_report.report.reporting import bundle, measures_of, write_lines
 from tests.tasks.release_report.report.test_findings import SIZE, clean
@@ -100,14 +100,14 @@ def stops(measured: Measured) -> list[ReportFinding]:
     given = clean()
     paths = {**given.leaving.paths, **measured.paths}
     leaving = replace(given.leaving, paths=paths, undefined=measured.undefined, extensions=measured.extensions)
-    report = build(replace(given, leaving=leaving), k=5)
+    report = build(replace(given, leaving=leaving))
     found = [one for one in report.findings if one.level == "stop"]
     assert {one.about for one in found} == {row[0] for row in report.rows("left") if row[5] == "@stop"}
     return found
 
 
 def as_shown(path: str, patients: int) -> str:
-    """R7: the URL of an extension that few patients have is not shown."""
+    """The URL of an extension that few patients have is not shown."""
     return path if patients >= 5 else re.sub(r"\(http[^)]*\)", "(…)", path)
 
 
@@ -137,8 +137,8 @@ def test_an_identifier_is_found_in_any_leaf(path: str, values: int, form: str, t
     assert at.original == values
     found = stops(measured)
     assert [(one.code, one.about) for one in found] == [("original-left", as_shown(plain, values))]
-    assert found[0].patients == count(values, 5, of=SIZE)
-    text = build(replace(clean(), leaving=measured), k=5).model_dump_json()
+    assert found[0].patients == banded(values, 5, SIZE)
+    text = build(replace(clean(), leaving=measured)).model_dump_json()
     assert not re.findall(rf"(?<![0-9a-f]){FORMS[form].format(0)[:-3]}\d\d\d(?![0-9a-f])", text)
 
 
@@ -300,9 +300,9 @@ def test_the_name_of_a_person_or_an_organization_in_a_reference_is_a_stop(
     measured = spread(tmp_path, came, referring(path, values, NAMES[path]))
     shown = as_shown(f"{path.replace('[]', '')}.display", values)
     assert [(one.code, one.about, one.patients, one.values["kind"]) for one in stops(measured)] == [
-        ("original-left", shown, count(values, 5, of=SIZE), "@kind-display")
+        ("original-left", shown, banded(values, 5, SIZE), "@kind-display")
     ]
-    text = build(replace(clean(), leaving=measured), k=5).model_dump_json()
+    text = build(replace(clean(), leaving=measured)).model_dump_json()
     assert NAMES[path]["display"] not in text
 
 
@@ -326,7 +326,7 @@ def test_of_what_was_not_compared_the_column_does_not_say_none(tmp_path: Path) -
     same = referring(path, 12, THINGS[path])
     measured = spread(tmp_path, same, same)
     given = clean()
-    report = build(replace(given, leaving=replace(given.leaving, paths=measured.paths)), k=5)
+    report = build(replace(given, leaving=replace(given.leaving, paths=measured.paths)))
     assert [row[4] for row in report.rows("beside_codes") if row[0] == f"{path}.display"] == [None]
 
 
@@ -397,7 +397,7 @@ def test_an_element_that_r4_does_not_define_is_a_stop(path: str, values: int, tm
     at = measured.undefined[plain]
     assert (at.patients, at.kind) == (values, "undefined")
     (found,) = (one for one in stops(measured) if one.code == "undefined-element")
-    assert found.patients == count(values, 5, of=SIZE)
+    assert found.patients == banded(values, 5, SIZE)
     shown = [name for name in ("nickname", "remark", "his", "HospitalThing") if name in found.about]
     assert not shown or values >= 5
 
