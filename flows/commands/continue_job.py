@@ -195,8 +195,7 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, reset: int | None)
     done = [step.position for step in kept if step.state == "completed"]
     loaded = inputs.load()
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
-    attached = record.extraction.job_id is not None and reset != 1
-    findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset, tell=doubt)
+    findings = preflight(loaded, inputs, done=done, job_dir=directory.path, tell=doubt)
     print_findings(findings)
     return exit_code(findings)
 

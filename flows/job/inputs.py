@@ -18,7 +18,6 @@ from config.enrichments import enrichment_rules
 from config.fields import secret_parameters
 from flows.jobs_dir import load
 from flows.shell import command
-from tasks import declared
 from tasks.shared.errors import InputError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.fhir.crtdl import KEYS, parse_document
@@ -78,38 +77,18 @@ class JobInputs(BaseModel):
         )
         return GivenInputs(crtdl, patients, self.input, rules)
 
-    def own_crtdl(
-        self, job_dir: Path, steps: Sequence[str], *, attached: bool, reset: int | None = None
-    ) -> Path | None:
-        """Return the job's own copy of the CRTDL, or ``None`` while the given file is (still) read.
-
-        The copy counts once a step is complete or has started something outside, once the job is ``attached`` to an
-        extraction, or if the given file has vanished. Steps from position ``reset`` on are about to be reset and do not
-        count.
-        """
-        known = len(steps) if reset is None else reset - 1
-        complete = (int(path.name.partition("-")[0]) for path in job_dir.glob(".results/[0-9]*-*.json"))
-        rests = attached or any(at <= known for at in complete)
-        rests = rests or any(declared(name).holds(job_dir) for name in steps[:known])
-        # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
-        vanished = self.crtdl is not None and not os.path.exists(self.crtdl)  # noqa: PTH110
-        return crtdl_preprocessing.effective_file(job_dir) if rests or vanished else None
-
-    def effective_crtdl(
-        self, config: PipelineConfig, job_dir: Path, *, attached: bool
-    ) -> tuple[Path | None, tuple[str, ...]]:
-        """Return the CRTDL that every step reads, and warnings; rewritten until the copy counts (``own_crtdl``).
+    def effective_crtdl(self, config: PipelineConfig, job_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
+        """Return the job's copy of the CRTDL, which every step reads, and warnings. It is written once.
 
         Raises ``InputError`` when it or the enrichment rules cannot be used, and ``StorageError``.
         """
         if self.crtdl is None:
             return None, ()
+        if kept := crtdl_preprocessing.effective_file(job_dir):
+            return kept, ()
         source = Path(self.crtdl)
         if not config.pipeline.requires_crtdl:  # nor is it checked then
-            kept = crtdl_preprocessing.effective_file(job_dir)
-            return kept or crtdl_preprocessing.write_copy(source, job_dir), ()
-        if own := self.own_crtdl(job_dir, config.pipeline.enabled_steps, attached=attached):
-            return own, ()
+            return crtdl_preprocessing.write_copy(source, job_dir), ()
         try:
             rules = enrichment_rules(config.services.crtdl_preprocessing)
         except ConfigError as error:

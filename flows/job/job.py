@@ -119,8 +119,7 @@ class RunningJob:
 
     def prepare(self) -> None:
         """Write the requirements of all steps: the record's head and the effective CRTDL."""
-        attached = self.writer.cached().extraction.job_id is not None
-        self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path, attached=attached)
+        self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path)
         for position, name in enumerate(self.step_names, start=1):
             self.steps.setdefault(position, StepReport(position=position, name=name))
         for warning in (*doubts, *(found.render() for found in self.loaded.warnings)):

@@ -38,14 +38,12 @@ def preflight(
     *,
     done: Iterable[int] = (),
     job_dir: Path | None = None,
-    attached: bool = False,
-    reset: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SluiceError]:
     """Return all findings; steps at the positions ``done`` are complete and are not checked.
 
     ``tell`` gets warnings about a service. ``job_dir`` is the directory of a job to be continued: data in it
-    needs no further space, and a file that the job has copied is checked in the copy (``JobInputs.own_crtdl``).
+    needs no further space, and a file that the job has copied is checked in the copy.
     """
     config = loaded.config
     complete = set(done)
@@ -53,7 +51,7 @@ def preflight(
     enabled = [declared(name) for name in dict.fromkeys(names)]
     left = {name for position, name in enumerate(names, 1) if position not in complete}
     steps = [step for step in enabled if step.name in left]
-    own = inputs.own_crtdl(job_dir, names, attached=attached, reset=reset) if job_dir is not None else None
+    own = crtdl_preprocessing.effective_file(job_dir) if job_dir is not None else None
     tls = list(_tls(config))
     context = CheckContext(config, inputs.step_inputs(), job_dir, online=not tls)
     findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]

@@ -9,7 +9,7 @@ from config.enrichments import enrichment_rules
 from tasks.extractor.query import own_patients, read_patients
 from tasks.extractor.run import run
 from tasks.extractor.server import service
-from tasks.extractor.submission import DIRECTORY, is_open
+from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import is_result_url, result_url_unknown
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
@@ -79,5 +79,4 @@ STEP = Step(
     services=lambda config: [service(config)],
     checks=checks,
     warnings=warnings,
-    holds=is_open,
 )

@@ -96,11 +96,6 @@ def forget(job_dir: Path) -> None:
         (job_dir / DIRECTORY / NOTE).unlink(missing_ok=True)
 
 
-def is_open(job_dir: Path) -> bool:
-    """Return whether nobody knows what became of the submission of a job."""
-    return (job_dir / DIRECTORY / NOTE).exists()
-
-
 def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     """Return the error for a failed submission; the note stays only if the server may have created a job."""
     status = error.answered

@@ -229,8 +229,7 @@ class Step:
     ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
     have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
     yields warnings before a job exists. ``space`` returns the bytes the step writes for so many bytes read, 0 if
-    unknown. ``holds`` returns whether the step, in this job directory, has begun something outside the job that
-    depends on the job's inputs.
+    unknown.
     """
 
     name: str
@@ -245,7 +244,6 @@ class Step:
     checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
     space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
-    holds: Callable[[Path], bool] = lambda _: False
     gate: Gate | None = None
 
     @property

@@ -10,19 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Commands, Ran
+from tests.conftest import Commands
 from tests.peers.extraction import PatientExtraction, extraction_server, project
 from tests.peers.lines import compressed_contents
 from tests.peers.server import Raw, Reply, SeenRequest
-
-RULES = """
-  crtdl_preprocessing:
-    enabled: true
-    enrichments:
-      - group_reference: http://hl7.org/fhir/StructureDefinition/Patient
-        attributes_to_add: [{attribute_ref: Patient.identifier}]
-      - group_reference: https://example.org/none
-"""
 
 
 @pytest.fixture
@@ -51,6 +42,16 @@ def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
     assert (job / "extraction" / "manifest.json").exists()
     for path in job.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+RULES = """
+  crtdl_preprocessing:
+    enabled: true
+    enrichments:
+      - group_reference: http://hl7.org/fhir/StructureDefinition/Patient
+        attributes_to_add: [{attribute_ref: Patient.identifier}]
+      - group_reference: https://example.org/none
+"""
 
 
 @pytest.mark.slow
@@ -133,109 +134,8 @@ def test_a_continue_does_not_need_the_files_the_job_was_started_with(
     assert imported(tmp_path, ran.job) == server.files
 
 
-def rewritten(name: str, old: str, new: str) -> Callable[[Path], object]:
-    """Change a file of the project."""
-
-    def edit(directory: Path) -> None:
-        text = (directory / name).read_text()
-        assert old in text
-        (directory / name).write_text(text.replace(old, new))
-
-    return edit
-
-
-RULE_FILE = "\n  crtdl_preprocessing: {enabled: true, enrichments_path: rules.json}\n"
-FILE_OF_RULES = '[{"groupReference": "http://hl7.org/fhir/StructureDefinition/Patient", "attributesToAdd": [%s]}]'
-EDITS: dict[str, Callable[[Path], object]] = {
-    "a rule is edited": rewritten("config.yaml", "Patient.identifier", "Patient.name"),
-    "the rules are removed": rewritten("config.yaml", RULES, ""),
-    "enrichment is switched off": rewritten("config.yaml", "enabled: true", "enabled: false"),
-    "the CRTDL is edited": rewritten("query.json", '"display": ""', '"display": "edited"'),
-    "the CRTDL is none any more": lambda directory: (directory / "query.json").write_bytes(b"\xff"),
-    "patients are added": lambda directory: (directory / "patients.txt").write_text("p1\np2\n"),
-}
 """What a person changes while a job is stopped, so that it would ask for something else."""
-EDITS_OF_RULES: dict[str, Callable[[Path], object]] = {
-    "it is edited": rewritten("rules.json", "Patient.identifier", "Patient.name"),
-    "it is no JSON": rewritten("rules.json", "[", "?"),
-}
 """The same, for a file of rules."""
-
-
-def spelled_differently(directory: Path) -> None:
-    """Change the spelling alone: the job asks for what it asked for."""
-    rewritten("query.json", ", ", ",\n")(directory)
-    (directory / "patients.txt").write_text("\np1\r\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dead", "extra", "edits"),
-    [(404, RULES, EDITS), (410, RULE_FILE, EDITS_OF_RULES)],
-    ids=["rules of the configuration", "a file of rules"],
-)
-def test_after_a_dead_handle_an_edited_query_is_not_submitted(
-    sluice: Commands,
-    server: PatientExtraction,
-    tmp_path: Path,
-    dead: int,
-    extra: str,
-    edits: dict[str, Callable[[Path], object]],
-) -> None:
-    (tmp_path / "patients.txt").write_text("p1\n")
-    (tmp_path / "rules.json").write_text(FILE_OF_RULES % '{"attributeRef": "Patient.identifier"}')
-    project(tmp_path, server.url, extra=extra)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    server.override = lambda seen: Reply(401) if "__status" in seen.target else None
-    ran = sluice("pipeline", "start", "config.yaml", "query.json", "--patients", "patients.txt")
-    assert ran.code == 1
-    (lost,) = server.tasks
-    server.override = lambda seen: Reply(dead) if f"__status/{lost}" in seen.target else None
-    for name, edit in edits.items():
-        edit(tmp_path)
-        refused = sluice("pipeline", "continue", "config.yaml", ran.job)
-        assert refused.code in (1, 2), name
-        assert "error[query-changed]" in refused.err or "no JSON" in name, (name, refused.err)
-        assert server.count("POST", "$extract-data") == 1, name
-        for path, content in before.items():
-            path.write_bytes(content)
-    spelled_differently(tmp_path)
-    again = sluice("pipeline", "continue", "config.yaml", ran.job)
-    assert again.code == 0, again.err
-    first, second = (seen.body for seen in server.seen if seen.target.endswith("$extract-data"))
-    assert first == second
-
-
-@pytest.mark.e2e
-def test_after_kill_9_and_a_dead_handle_an_edited_query_is_not_submitted(
-    sluice: Commands, server: PatientExtraction, tmp_path: Path
-) -> None:
-    project(tmp_path, server.url, extra=RULES)
-    killer = Killer(server, lambda seen: "__status" in seen.target)
-    child = sluice.start("pipeline", "start", "config.yaml", "query.json")
-    killer.pid = child.pid
-    out, _ = child.communicate(timeout=120)
-    server.tasks.clear()
-    rewritten("config.yaml", "Patient.identifier", "Patient.name")(tmp_path)
-    again = sluice.here("pipeline", "continue", "config.yaml", Ran(0, out, "").job)
-    assert (again.code, server.count("POST", "$extract-data")) == (2, 1)
-    assert "error[query-changed]" in again.err
-
-
-@pytest.mark.slow
-def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
-    sluice: Commands, server: PatientExtraction, tmp_path: Path
-) -> None:
-    server.override = lambda seen: Reply(400) if "$extract-data" in seen.target else None
-    ran = sluice("pipeline", "start", "config.yaml", "query.json")
-    assert ran.code == 1
-    assert "error[crtdl-refused]" in ran.err
-    server.override = lambda _: None
-    mended = json.dumps(json.loads((tmp_path / "query.json").read_text()) | {"display": "mended"}).encode()
-    (tmp_path / "query.json").write_bytes(mended)
-    again = sluice("pipeline", "continue", "config.yaml", ran.job)
-    assert again.code == 0, again.err
-    assert (tmp_path / "jobs" / ran.job / "crtdl.json").read_bytes() == mended
 
 
 class Killer:

@@ -1,4 +1,4 @@
-"""Choice between a job's own CRTDL and the given one, and number of times a document is parsed (document 1,
+"""A job reads its own copy of the CRTDL; how often a document is parsed (document 1,
 procedure 1; 4-product.md §4, "Continue")."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config import EnrichmentRule, load_config
+from config import EnrichmentRule, PipelineConfig, load_config
 from flows.job.inputs import JobInputs, gather
 from flows.job.preflight import preflight
 from tasks.shared.fhir import crtdl as documents
@@ -17,52 +17,6 @@ from tasks.shared.fhir.crtdl_preprocessing import write_effective
 from tests.peers.extraction import crtdl
 
 STEPS = ("extractor", "flattening", "send")
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    directory = tmp_path / "job"
-    (directory / ".results").mkdir(parents=True)
-    (directory / "extraction").mkdir()
-    (directory / "crtdl.json").write_text("{}")
-    (tmp_path / "query.json").write_text("{}")
-    return directory
-
-
-def own(job: Path, *, attached: bool = False, reset: int | None = None) -> bool:
-    inputs = JobInputs(config="c", crtdl=str(job.parent / "query.json"))
-    return inputs.own_crtdl(job, STEPS, attached=attached, reset=reset) == job / "crtdl.json"
-
-
-def test_until_something_rests_on_it_the_given_one_is_read(job: Path) -> None:
-    assert not own(job)
-    (job / ".results" / "1-files.ndjson").touch()
-    assert not own(job)
-
-
-def test_a_complete_step_a_submission_and_a_handle_rest_on_it(job: Path) -> None:
-    assert own(job, attached=True)
-    (job / "extraction" / "submission.json").touch()
-    assert own(job)
-    (job / "extraction" / "submission.json").unlink()
-    (job / ".results" / "1-extractor.json").touch()
-    assert own(job)
-
-
-def test_what_is_about_to_be_forgotten_does_not_count(job: Path) -> None:
-    (job / "extraction" / "submission.json").touch()
-    (job / ".results" / "1-extractor.json").touch()
-    (job / ".results" / "2-flattening.json").touch()
-    assert own(job, reset=2)
-    assert not own(job, reset=1)
-    assert own(job, reset=1, attached=True)  # the extraction is attached to again
-
-
-def test_one_that_vanished_is_replaced_by_the_copy_if_there_is_one(job: Path) -> None:
-    (job.parent / "query.json").unlink()
-    assert own(job)
-    (job / "crtdl.json").unlink()
-    assert not own(job)
 
 
 @pytest.mark.parametrize("rules", [(), (EnrichmentRule(group_reference="https://example.org/none"),)])
@@ -80,3 +34,18 @@ def test_a_run_parses_what_is_given_and_what_is_made_of_it_once_each(
     effective, _ = write_effective(Path("query.json"), tmp_path, rules)
     assert load_crtdl(effective) == load_crtdl(effective)
     assert documents._parsed.cache_info().misses == (2 if rules else 1)
+
+
+def test_a_job_keeps_its_copy_when_the_original_changes_or_vanishes(tmp_path: Path) -> None:
+    given, job = tmp_path / "query.json", tmp_path / "job"
+    job.mkdir()
+    given.write_text(json.dumps(crtdl()))
+    config = PipelineConfig.model_validate({"pipeline": {"enabled_steps": ["extractor"]}})
+    inputs = JobInputs(config="c", crtdl=str(given))
+    copy, _ = inputs.effective_crtdl(config, job)
+    assert copy == job / "crtdl.json"
+    content = copy.read_bytes()
+    for change in (lambda: given.write_text("{}"), given.unlink):
+        change()
+        assert inputs.effective_crtdl(config, job) == (copy, ())
+        assert copy.read_bytes() == content

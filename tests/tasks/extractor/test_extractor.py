@@ -12,7 +12,7 @@ import pytest
 
 from config import PipelineConfig
 from tasks.extractor.run import run
-from tasks.extractor.submission import NOTE, attach, forget, handle_for, is_open
+from tasks.extractor.submission import DIRECTORY, NOTE, attach, forget, handle_for
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
@@ -122,7 +122,7 @@ def test_the_query_is_submitted_once_and_the_handle_stored_before_the_first_poll
     assert base64.b64decode(body["parameter"][0]["valueBase64Binary"]) == place.crtdl.read_bytes()
     assert order == ["saved"]
     assert place.store.load() == Handle(place.url + STATUS, JOB)
-    assert not is_open(place.context.job_dir)
+    assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
     assert [seen.headers["accept"] for seen in place.asked(STATUS)] == ["application/json"] * 2
     assert (report.files, report.resources_in, report.lines_out) == (2, 3, 3)
     assert {path.name for path in (place.context.job_dir / "import").iterdir()} == {"core.ndjson.zst", "b1.ndjson.zst"}
@@ -170,7 +170,7 @@ def test_a_submission_is_never_repeated(
     error = place.fails(kind)
     assert error.reference == reference
     assert len(place.asked("$extract-data")) == 1
-    assert is_open(place.context.job_dir) is stays_open
+    assert (place.context.job_dir / DIRECTORY / NOTE).exists() is stays_open
     assert place.store.load() is None
 
 
@@ -186,7 +186,7 @@ def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> Non
     assert "--extraction" in str(error.hint)
     assert not place.asked("$extract-data")
     attach(place.context, handle_for(place.url, JOB).status_url)
-    assert not is_open(place.context.job_dir)
+    assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
     place.store.save(None)
     (place.context.job_dir / "extraction" / NOTE).write_text("torn")
     forget(place.context.job_dir)
