@@ -20,7 +20,7 @@ def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     assert status["state"] == "waiting"
     assert status["step"] == "wait"
     directory = project / "jobs" / first.job
-    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait"), "questions": []}
+    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait")}
     assert list((directory / "import_wait").iterdir()) == []
     assert fhir.total() == 0
 
