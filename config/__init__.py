@@ -3,54 +3,19 @@
 ``load_config`` gives a checked, frozen ``PipelineConfig`` or raises ``ConfigError`` with every finding.
 """
 
-from config.auth import AuthConfig
-from config.enrichments import enrichment_rules
-from config.findings import ConfigError, Finding
-from config.keys import KeyInfo, describe_keys
-from config.loader import LoadedConfig, load_config
-from config.model import (
-    CompressionConfig,
-    PipelineConfig,
-    RetryConfig,
-    TlsConfig,
-)
-from config.services import (
-    AttributeToAdd,
-    CreateGroup,
-    CrtdlPreprocessingConfig,
-    EnrichmentRule,
-    ExtractorConfig,
-    FlatteningConfig,
-    OutputFormat,
-    ResidualIdentifiers,
-    SendMode,
-)
-from config.steps import STEPS, Role, StepEntry, has_role
-
-__all__ = [
-    "STEPS",
-    "AttributeToAdd",
-    "AuthConfig",
-    "CompressionConfig",
-    "ConfigError",
-    "CreateGroup",
-    "CrtdlPreprocessingConfig",
-    "EnrichmentRule",
-    "ExtractorConfig",
-    "Finding",
-    "FlatteningConfig",
-    "KeyInfo",
-    "LoadedConfig",
-    "OutputFormat",
-    "PipelineConfig",
-    "ResidualIdentifiers",
-    "RetryConfig",
-    "Role",
-    "SendMode",
-    "StepEntry",
-    "TlsConfig",
-    "describe_keys",
-    "enrichment_rules",
-    "has_role",
-    "load_config",
-]
+from config.enrichments import enrichment_rules as enrichment_rules
+from config.findings import ConfigError as ConfigError
+from config.findings import Finding as Finding
+from config.load import LoadedConfig as LoadedConfig
+from config.load import load_config as load_config
+from config.models import CompressionConfig as CompressionConfig
+from config.models import PipelineConfig as PipelineConfig
+from config.models import ReportConfig as ReportConfig
+from config.models import RetryConfig as RetryConfig
+from config.models import TlsConfig as TlsConfig
+from config.services import AuthConfig as AuthConfig
+from config.services import EnrichmentRule as EnrichmentRule
+from config.services import ExtractorConfig as ExtractorConfig
+from config.services import FlatteningConfig as FlatteningConfig
+from config.services import SendMode as SendMode
+from config.steps import STEPS as STEPS

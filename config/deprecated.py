@@ -1,91 +1,67 @@
-"""Older keys: still accepted, with a warning, and translated to today's (document 1, "Versioning")."""
+"""Keys of earlier shapes (document 1, "Versioning"): accepted with a warning. And aether's names, for hints."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from config.auth import BASIC, OAUTH2
-from config.fields import KeyKind
-from config.keys import keys_by_name
+from config.findings import Finding
 
-EXTRACTOR = "services.extractor"
+if TYPE_CHECKING:
+    from config.sources import Given
 
+BASIC = ("username", "password")
+OAUTH2 = ("oauth_issuer_uri", "oauth_client_id", "oauth_client_secret")
 
-@dataclass(frozen=True)
-class DeprecatedKey:
-    """An older key. ``replacement`` is ``None`` when nothing replaces it, for the reason that ``why`` gives a person;
-    ``unit`` is what an integer counted.
-    """
+_EXTRACTOR, _AUTH = "services.extractor", "services.extractor.auth"
+_FLAT = {f"{_EXTRACTOR}.{name}": f"{_AUTH}.{name}" for name in (*BASIC, *OAUTH2)}
+_UNITS = {"extraction_timeout_minutes": "m", "polling_interval_seconds": "s", "max_polling_interval_seconds": "s"}
+"""Older integer keys of the extractor, each with the unit of its number."""
+_LINE_SIZE = "pipeline.max_ndjson_line_size_mb"
 
-    key: str
-    replacement: str | None
-    unit: timedelta | None = None
-    why: str = ""
-
-    @property
-    def kind(self) -> KeyKind:
-        """Return the kind by which the value is read."""
-        if self.unit is not None or self.replacement is None:
-            return KeyKind.INTEGER
-        return keys_by_name()[self.replacement].kind
-
-    @property
-    def flat_auth(self) -> bool:
-        """Return whether the key is an auth key that used to be directly in the extractor block."""
-        return self.replacement is not None and self.unit is None
-
-
-DEPRECATED: dict[str, DeprecatedKey] = {
-    old.key: old
-    for old in (
-        *(DeprecatedKey(f"{EXTRACTOR}.{name}", f"{EXTRACTOR}.auth.{name}") for name in (*BASIC, *OAUTH2)),
-        DeprecatedKey(
-            f"{EXTRACTOR}.extraction_timeout_minutes", f"{EXTRACTOR}.extraction_timeout", timedelta(minutes=1)
-        ),
-        DeprecatedKey(f"{EXTRACTOR}.polling_interval_seconds", f"{EXTRACTOR}.polling_interval", timedelta(seconds=1)),
-        DeprecatedKey(
-            f"{EXTRACTOR}.max_polling_interval_seconds",
-            f"{EXTRACTOR}.max_polling_interval",
-            timedelta(seconds=1),
-        ),
-        DeprecatedKey(
-            "pipeline.max_ndjson_line_size_mb",
-            None,
-            why="lines may have any length; limits.max_resource_mb limits one resource",
-        ),
-    )
+DEPRECATED = {
+    **_FLAT,
+    **{f"{_EXTRACTOR}.{name}": f"{_EXTRACTOR}.{name.rpartition('_')[0]}" for name in _UNITS},
+    _LINE_SIZE: "limits.max_line_mb",
 }
+"""Every deprecated key with the key that replaces it."""
 
-RENAMED: dict[str, str] = {
+_RENAMED = {
     "crtdl_preprocessing": "services.crtdl_preprocessing",
-    "services.torch": EXTRACTOR,
+    "services.torch": _EXTRACTOR,
     "services.dimp": "services.pseudonymizer",
     "services.send.server_url": "services.send.url",
     "services.send.project_identifier": "services.send.transfer.project_identifier",
     "services.send.organization_identifier": "services.send.transfer.organization_identifier",
+    "services.csv_conversion": "services.flattening",
+    "services.parquet_conversion": "services.flattening",
 }
-"""Blocks and keys of the peer tool's files, and their paths today (document 7, section 5)."""
-
-REMOVED_BLOCKS = frozenset({"services.csv_conversion", "services.parquet_conversion"})
-"""Blocks of services that the step ``flattening`` replaced. Their content is ignored."""
-
-RENAMED_STEPS = {"torch": "extractor", "dimp": "pseudonymizer"}
-"""Step names of the peer tool's files, and those of today."""
-
-OLDER_PREFIX = "AETHER_"
-"""The prefix of the peer tool's variables. A variable with today's prefix has precedence."""
+"""Names of aether's configuration, and those of today."""
 
 
-def current_path(path: str) -> str:
-    """Return the path of today for a dotted path in which blocks or keys may have an older name."""
-    found = ""
-    for name in path.split("."):
-        below = f"{found}.{name}".lstrip(".")
-        found = RENAMED.get(below, below)
-    return found
+def name_of_today(key: str) -> str | None:
+    """Return the name of today for a key or block of aether's configuration."""
+    renamed = ((old, new) for old, new in _RENAMED.items() if f"{key}.".startswith(f"{old}."))
+    return next((new + key.removeprefix(old) for old, new in renamed), None)
 
 
-def older_paths(key: str) -> list[str]:
-    """Return the dotted paths by which older files name a key of today, without those in ``DEPRECATED``."""
-    return [old + key.removeprefix(new) for old, new in RENAMED.items() if f"{key}.".startswith(f"{new}.")]
+def translate(table: dict[str, Given]) -> Iterator[Finding]:
+    """Put the values of deprecated keys under the keys of today; yield a warning for each, and what cannot be."""
+    flat = [key.rpartition(".")[2] for key in table if key in _FLAT]
+    if flat and (block := next((one for key, one in table.items() if key.startswith(f"{_AUTH}.")), None)):
+        message = f"the auth block is used together with the deprecated flat keys ({', '.join(flat)})"
+        yield Finding("auth-flat-and-block", _AUTH, message, "move them all into the auth block", where=block.where)
+    for old in [key for key in DEPRECATED if key in table]:
+        yield from _translate(old, DEPRECATED[old], table)
+
+
+def _translate(old: str, new: str, table: dict[str, Given]) -> Iterator[Finding]:
+    given, name = table.pop(old), old.rpartition(".")[2]
+    yield Finding("deprecated-key", old, f"{name} is deprecated", f"use {new}", "warning", where=given.where)
+    if new in table and old not in _FLAT:
+        message = f"{name} is an older form of {new}, which is set too"
+        yield Finding("deprecated-and-current", old, message, "remove the older one", where=given.where)
+    elif new not in table and (old, given.value) != (_LINE_SIZE, "0"):  # 0 means the default
+        value = f"{given.value}{_UNITS[name]}" if name in _UNITS else given.value
+        table[new] = replace(given, value=value, where=f"{given.where}, as {name}")

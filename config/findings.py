@@ -1,81 +1,47 @@
 """Findings: the problems of a configuration, collected and raised together.
 
-A finding never quotes a value of the configuration, except durations, URLs that were checked to hold no credentials,
-and the name of a file that was read: a value may be a secret that stands in the wrong place.
+A finding never quotes a value: it may be a secret that stands in the wrong place. Exceptions are durations, names of
+files that were read, and URLs that were checked to hold no credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from config.fields import nearest
-
-if TYPE_CHECKING:
-    from config.loader import LoadedConfig
+from config.types import nearest, shown
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem, named by a stable kebab-case ``reference`` and the key path it is about.
-
-    ``where`` is the source that gave the value (``file:line``, ``environment APP_…``, ``flag``) and ``line`` the
-    line of the configuration file, when there is one.
-    """
+    """One problem: a stable ``reference``, the key path it is about, and the source that gave the value."""
 
     reference: str
     key: str
     message: str
     hint: str | None = None
     level: Literal["error", "warning"] = "error"
-    line: int | None = None
     where: str | None = None
 
     def render(self) -> str:
-        """Return the text shown to a person (``4-product.md`` §2): message, context, hint."""
+        """Return the text shown to a person: message, context, hint."""
         lines = [f"{self.level}[{self.reference}]: {self.message}"]
-        context = " ".join(part for part in (self.key, f"({self.where})" if self.where else "") if part)
-        if context:
-            lines.append(f"  {context}")
-        if self.hint:
-            lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
-
-
-def about(key: str, predicate: str) -> str:
-    """Return a message about a key: its last name (with an index, if any), then ``predicate``."""
-    return f"{key.rpartition('.')[2]} {predicate}"
+        if self.key or self.where:
+            lines.append("  " + " ".join(part for part in (self.key, f"({self.where})" if self.where else "") if part))
+        return "\n".join(lines + ([f"hint: {self.hint}"] if self.hint else []))
 
 
 class ConfigError(Exception):
-    """The configuration is rejected (exit code 2); ``findings`` holds everything that was found, errors first.
-
-    ``partial`` is what can be read of it, with defaults in place of wrong values, to look for the files it names;
-    ``None`` if there is nothing to read.
-    """
+    """The configuration is rejected. Carries every finding, the errors first."""
 
     exit_code = 2
 
-    def __init__(self, findings: Iterable[Finding], *, partial: LoadedConfig | None = None) -> None:
-        self.findings: tuple[Finding, ...] = tuple(findings)
-        self.partial = partial
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings: tuple[Finding, ...] = tuple(sorted(findings, key=lambda finding: finding.level))
         super().__init__("\n\n".join(finding.render() for finding in self.findings))
-
-
-@dataclass(frozen=True)
-class ModelProblem:
-    """One error of a model: the path below it (``a.b[0].c``), and what a finding needs.
-
-    ``message`` is empty for a value outside the range of its key, which says what it must be.
-    """
-
-    key: str
-    reference: str
-    message: str
-    hint: str | None
 
 
 _MESSAGES = {
@@ -83,38 +49,33 @@ _MESSAGES = {
     "extra_forbidden": ("unknown-key", "is not a known key"),
     "tuple_type": ("wrong-type", "must be a list"),
     "model_type": ("wrong-type", "must be a block of keys"),
-    "model_attributes_type": ("wrong-type", "must be a block of keys"),
+    "bool_parsing": ("wrong-type", "must be true or false"),
+    "bool_type": ("wrong-type", "must be true or false"),
+    "int_type": ("wrong-type", "must be a whole number"),
+    "string_too_short": ("out-of-range", "must not be empty"),
     "too_short": ("out-of-range", "must not be empty"),
-    "greater_than_equal": ("out-of-range", ""),
-    "less_than_equal": ("out-of-range", ""),
+    "greater_than_equal": ("out-of-range", "must be at least {ge}"),
+    "less_than_equal": ("out-of-range", "must be at most {le}"),
+    "greater_than": ("out-of-range", "must be longer than zero"),
+    "enum": ("invalid-choice", "must be {expected}"),
+    "literal_error": ("invalid-choice", "must be {expected}"),
 }
+"""Errors of pydantic, with our reference and words; fields in braces are those of its context."""
+_OTHER = "has a value of the wrong kind"
 
 
-def translate(error: ValidationError, names: Sequence[str] = ()) -> Iterator[ModelProblem]:
-    """Yield every error of pydantic in our words, in the order of the model.
-
-    ``names`` are those an unknown key may have meant.
-    """
+def of_pydantic(error: ValidationError, names: Iterable[str] = ()) -> Iterator[Finding]:
+    """Yield each error of pydantic as a finding. ``names`` are those that an unknown key may have meant."""
     for detail in error.errors(include_url=False, include_input=False):
         context: dict[str, Any] = detail.get("ctx") or {}
-        key = path_of(detail["loc"])
-        kind = detail["type"]
-        if "message" in context:  # one of our readers
-            yield ModelProblem(key, kind, context["message"], context.get("hint") or None)
-        else:
-            reference, message = _MESSAGES.get(kind, ("wrong-type", "has a value of the wrong kind"))
-            hint = _known_names(key, names) if kind == "extra_forbidden" and names else None
-            yield ModelProblem(key, reference, message, hint)
-
-
-def _known_names(key: str, names: Sequence[str]) -> str:
-    near = nearest(key.rpartition(".")[2], list(names))
-    return f"did you mean {near}?" if near else f"the keys of a rule are {', '.join(names)}"
+        kind, path = detail["type"], path_of(detail["loc"])
+        reference, message = _MESSAGES.get(kind, (kind if "message" in context else "wrong-type", _OTHER))
+        message = context.get("message") or message.format_map({name: shown(one) for name, one in context.items()})
+        near = nearest(path.rpartition(".")[2], names) if kind == "extra_forbidden" else None
+        hint = f"did you mean {near}?" if near else context.get("hint") or None
+        yield Finding(reference, path, f"{path.rpartition('.')[2]} {message}".lstrip(), hint)
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
     """Return a key path as a person writes it."""
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return path.lstrip(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")

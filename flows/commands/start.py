@@ -46,26 +46,21 @@ def plan(inputs: JobInputs, wrong: Sequence[InputError] = ()) -> int:
 
 
 def load_job(inputs: JobInputs, wrong: Sequence[InputError]) -> LoadedConfig | None:
-    """Return the configuration of a new job. If it or an argument is ``wrong``, print all findings, also about files,
-    and return ``None``.
-    """
+    """Return the configuration of a new job, or ``None`` after all findings if it or an argument is ``wrong``."""
     from flows.job.preflight import file_findings
 
-    findings: Sequence[Finding]
+    findings: Sequence[Finding] = ()
     try:
         loaded = inputs.load()
     except ConfigError as error:
-        partial, findings = error.partial, error.findings
+        findings = error.findings
     except InputError as error:  # of the jobs directory
-        if not wrong:
-            raise
-        wrong, partial, findings = [*wrong, error], None, ()
+        wrong = [*wrong, error]
     else:
         if not wrong:
             return loaded
-        partial, findings = loaded, loaded.warnings
-    files = file_findings(partial.config, inputs, wrong, findings) if partial is not None else ()
-    print_findings([*wrong, *findings, *files])
+        findings = [*loaded.warnings, *file_findings(loaded.config, inputs.step_inputs())]
+    print_findings([*wrong, *findings])
     return None
 
 

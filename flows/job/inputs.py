@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
-from config.fields import secret_parameters
 from flows.jobs_dir import load
 from flows.shell import command
 from tasks.shared.errors import InputError
@@ -25,6 +25,13 @@ from tasks.shared.files.named_file import LARGEST_FILE
 from tasks.shared.http.url_names import is_url
 from tasks.shared.step import GivenInputs
 from tasks.shared.units import human_bytes
+
+_SECRET = re.compile(
+    r"((x-)?(amz|goog)-)?(sig|signature|credential|security-token)|((access|id|refresh)[-_])?token|jwt|api[-_]?key"
+    r"|password|passwd|pwd|(client[-_])?secret|auth|authorization",
+    re.IGNORECASE,
+)
+"""Names of query parameters that carry secrets."""
 
 
 class JobInputs(BaseModel):
@@ -126,10 +133,13 @@ def job_name(loaded: LoadedConfig, job_id: str, planned: str | None = None) -> s
 
 
 def config_error(error: ConfigError) -> InputError:
-    """Return the findings of a configuration as one error, for the record."""
-    first = error.findings[0]
-    more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
-    return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
+    """Return the findings of a configuration as one error, for the record of a run without a terminal."""
+    first, *others = [finding for finding in error.findings if finding.level == "error"]
+    if not others:
+        return InputError(first.reference, first.message, context=first.key, hint=first.hint)
+    lines = [f"{one.key}: {one.message}" + (f" ({one.hint})" if one.hint else "") for one in (first, *others)]
+    message = "\n".join([f"the configuration has {len(lines)} errors", *(f"- {line}" for line in lines)])
+    return InputError("config-invalid", message, hint="sluice config check shows them with their lines")
 
 
 def gather(
@@ -214,7 +224,7 @@ def classify(argument: str) -> tuple[str, str]:
                 "url-credentials", "a URL with user name or password is not accepted as INPUT",
                 hint="put the URL into services.http_import.urls and its secret part into ${VAR}",
             )  # fmt: skip
-        secret = [name for name, _ in secret_parameters(argument)]
+        secret = [name for name in parse_qs(parts.query + "&" + parts.fragment) if _SECRET.fullmatch(name)]
         if secret:
             raise InputError(
                 "url-secret", f"INPUT is a URL with a secret in its query ({', '.join(secret)}); it would be recorded",

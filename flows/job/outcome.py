@@ -23,7 +23,7 @@ from flows.engine.reached import own_server
 from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob
-from flows.job.preflight import preflight, worst
+from flows.job.preflight import as_one_error, preflight
 from flows.job.steps import announce_end, hold_back, leave_step, record_failure
 from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
 from flows.reports import pages
@@ -224,6 +224,6 @@ def name_and_check(job: RunningJob) -> None:
     if findings:
         for finding in findings:
             logger.error("%s", finding.render())
-        record_failure(job, None, worst(findings))
+        record_failure(job, None, as_one_error(findings))
         show(job, "failed")
         raise Ended(Failed(message="\n".join(finding.render() for finding in findings)))

@@ -10,13 +10,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
-from config import STEPS, ConfigError, Finding, LoadedConfig, PipelineConfig, Role, has_role
+from config import STEPS, ConfigError, Finding, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
 from tasks import declared
-from tasks.shared.errors import InputError, SluiceError, StorageError
+from tasks.shared.errors import InputError, NetworkError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.network import Proxies, ssl_context
@@ -27,9 +28,6 @@ from tasks.shared.units import human_bytes
 
 RESERVE = 100_000_000
 """Bytes that must stay free on the disk of the jobs directory besides the data."""
-
-_INPUT_KEYS = {"services.local_import.dir", "services.http_import.urls"}
-"""Keys that an INPUT on the command line overrides."""
 
 
 def preflight(
@@ -65,22 +63,25 @@ def preflight(
     return findings
 
 
-def file_findings(
-    config: PipelineConfig, inputs: JobInputs, wrong: Sequence[SluiceError], findings: Sequence[Finding]
-) -> Iterator[SluiceError]:
-    """Yield the findings about files, for a job with ``wrong`` arguments or ``findings`` of its configuration.
+def file_findings(config: PipelineConfig, given: GivenInputs) -> Iterator[Finding]:
+    """Yield what the steps find wrong with the files that configuration and command line name. No server is asked.
 
-    No server is asked. Nothing is found about a key that has a finding, or an input that a wrong argument was to give.
+    The directory of the configuration to import is only doubtful, since ``--dir`` or INPUT may name another one.
     """
-    context = CheckContext(config, inputs.step_inputs(), online=False)
-    keys = {finding.key for finding in findings}
-    if wrong and inputs.input is None:
-        keys |= _INPUT_KEYS
+    context = CheckContext(config, given, online=False)
     steps = [declared(name) for name in dict.fromkeys(config.pipeline.enabled_steps)]
-    found = list(_crtdl(context, steps, None)) if inputs.crtdl is not None or not wrong else []
+    for error in _crtdl(context, steps, None) if given.crtdl is not None else ():
+        yield _finding(error)
     for step in steps:
-        found += step.checks(context)
-    yield from (one for one in found if (one.context or "").partition(":")[0] not in keys)
+        if step.name == "local_import" and given.input is None:
+            found = step.checks(context) if config.services.local_import.dir is not None else ()
+            yield from (_finding(error, "warning") for error in found)
+        elif step.name != "http_import" or given.input is not None:
+            yield from map(_finding, step.checks(context))
+
+
+def _finding(error: SluiceError, level: Literal["error", "warning"] = "error") -> Finding:
+    return Finding(error.reference, error.context or "", error.message, error.hint, level)
 
 
 def _probe_service(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
@@ -99,7 +100,7 @@ def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = N
     """Yield warnings about a start (document 3 §4 and §5), one sentence each; errors are among the findings."""
     context = CheckContext(config, inputs.step_inputs(), job_dir)
     names = config.pipeline.enabled_steps
-    if context.given.crtdl is not None and job_dir is None and not any(has_role(name, Role.EXTRACT) for name in names):
+    if context.given.crtdl is not None and job_dir is None and not any(name == "extractor" for name in names):
         reading = [name for name in names if "crtdl" in declared(name).needs(context.given)]
         also = f"; {' and '.join(reading)} reads only its attribute groups" if reading else ""
         yield f"no step applies the query: {names[0]} imports all resources it finds{also}"
@@ -107,9 +108,13 @@ def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = N
         yield from declared(name).warnings(context)
 
 
-def worst(findings: Sequence[SluiceError]) -> SluiceError:
-    """Return the finding that decides the exit code."""
-    return max(findings, key=lambda finding: (finding.exit_code == 2, not finding.transient))
+def as_one_error(findings: Sequence[SluiceError]) -> SluiceError:
+    """Return all findings as one error with the exit code of them all, for the record of a run without a terminal."""
+    if len(findings) == 1:
+        return findings[0]
+    kind = NetworkError if exit_code(findings) == 3 else InputError
+    lines = [f"- {one.message}" + (f" ({one.context})" if one.context else "") for one in findings]
+    return kind("preflight", "\n".join([f"{len(findings)} checks failed", *lines]), hint="job.log has their hints")
 
 
 def exit_code(findings: Sequence[SluiceError]) -> int:

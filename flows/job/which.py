@@ -162,7 +162,7 @@ def find_step(record: JobRecord, step: str) -> int:
     Raises:
         InputError: there is no such step, or its name occurs more than once.
     """
-    from config.fields import nearest as nearest_name
+    from config.types import nearest as nearest_name
 
     if step.isdigit() and 1 <= int(step) <= len(record.steps):
         return int(step)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from config.report import ReportConfig
+from config import ReportConfig
 from flows.engine.flow_runs import REPORT, Page
 from flows.job.record import JobRecord
 from flows.output import one_line

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from config import PipelineConfig, ResidualIdentifiers
+from config import PipelineConfig
 from tasks.pseudonymizer import probe
 from tasks.pseudonymizer.answers import Findings, Outline, WrongAnswerError, check, outline_of
 from tasks.pseudonymizer.chunks import Chunk, halves_of, joined, opened, parts_of
@@ -316,7 +316,7 @@ class _Pseudonymization:
 def refuse_leaks(config: PipelineConfig, leaks: dict[str, int], file: str) -> None:
     """Raise ``GateError`` (``residual-identifiers``) if there are leaks that are not kept on purpose."""
     found = stopping(config, leaks)
-    if found and config.services.pseudonymizer.residual_identifiers is ResidualIdentifiers.STOP:
+    if found and config.services.pseudonymizer.residual_identifiers == "stop":
         listed = ", ".join(f"{path} ({count:,} lines)" for path, count in found.items())
         raise GateError(
             "residual-identifiers",

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from config import PipelineConfig, Role, has_role
+from config import PipelineConfig
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.file_work import records_of
 from tasks.shared.files.inventory import Inventory, Recorded
@@ -249,12 +249,12 @@ class Step:
     @property
     def is_wait(self) -> bool:
         """Return whether the step parks the job for a person; it reads data so that she can look at them."""
-        return has_role(self.name, Role.WAIT)
+        return self.name == "wait"
 
     @property
     def delivers(self) -> bool:
         """Return whether the step sends data to the recipient."""
-        return has_role(self.name, Role.SEND)
+        return self.name == "send"
 
     def writes(self, steps: Sequence[str], position: int) -> tuple[str, ...]:
         """Return every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from config import ConfigError, Finding, LoadedConfig, load_config
+from config.models import PipelineConfig
 
 SECRETS = ("hunter2", "CANARY")
 """Values that no finding may quote, wherever they stand."""
@@ -16,14 +18,34 @@ SECRETS = ("hunter2", "CANARY")
 MINIMAL = "pipeline: {enabled_steps: [local_import]}\n"
 
 
+def value(config: PipelineConfig, key: str) -> Any:
+    """Return the value of a dotted key."""
+    found: Any = config
+    for name in key.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def written(key: str, text: str) -> str:
+    """Return a file that gives one key and the minimal step list."""
+    names = key.split(".")
+    block = "\n".join(f"{'  ' * depth}{name}:" for depth, name in enumerate(names)) + f" {text}\n"
+    if names[0] == "pipeline":
+        return block + ("" if names[1] == "enabled_steps" else "  enabled_steps: [local_import]\n")
+    return block + MINIMAL
+
+
 @dataclass(frozen=True)
 class Loader:
     directory: Path
 
+    @property
+    def path(self) -> Path:
+        return self.directory / "config.yaml"
+
     def load(self, text: str, *, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()) -> LoadedConfig:
-        path = self.directory / "config.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load_config(path, overrides=overrides, environ=env or {})
+        self.path.write_text(text, encoding="utf-8")
+        return load_config(self.path, overrides=overrides, environ=env or {})
 
     def errors(
         self, text: str, *, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
@@ -32,7 +54,9 @@ class Loader:
         with pytest.raises(ConfigError) as caught:
             self.load(text, env=env, overrides=overrides)
         assert not [secret for secret in SECRETS if secret in str(caught.value) + repr(caught.value.findings)]
-        return {(f.reference, f.key): f for f in caught.value.findings if f.level == "error"}
+        found = [(one.reference, one.key) for one in caught.value.findings]
+        assert len(found) == len(set(found))
+        return {(one.reference, one.key): one for one in caught.value.findings if one.level == "error"}
 
 
 Load = Callable[..., LoadedConfig]

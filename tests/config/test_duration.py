@@ -1,3 +1,5 @@
+"""Durations: ISO 8601 from days to seconds, and the short form."""
+
 from __future__ import annotations
 
 from datetime import timedelta
@@ -6,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.duration import LONGEST, DurationError, format_duration, parse_duration
+from config.duration import LONGEST, DurationError, parse_duration
+from config.types import shown
 
-durations = st.timedeltas(min_value=timedelta(0), max_value=LONGEST)
+durations = st.timedeltas(min_value=timedelta(0), max_value=LONGEST - timedelta(seconds=1))
 
 
 @given(durations)
 def test_every_duration_survives_writing_and_reading(duration: timedelta) -> None:
-    assert parse_duration(format_duration(duration)) == duration
+    assert parse_duration(shown(duration)) == duration
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,7 @@ def test_iso_days_to_seconds_and_the_short_form_are_read(text: str, expected: ti
         "١٠s",
         "1e3s",
         "P999999999D",
+        "P365D",
         "soon",
         "1w",
         "5s\n",
@@ -84,4 +88,4 @@ def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
         duration = parse_duration(text)
     except DurationError:
         return
-    assert timedelta(0) <= duration <= LONGEST
+    assert timedelta(0) <= duration < LONGEST

@@ -1,51 +1,47 @@
-"""Rules that join keys: steps, required keys, variables of steps that are not enabled, polling, security."""
+"""The rules that join keys: steps, required keys, auth, named files, what is insecure (document 1)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import PipelineConfig
-from config.rules import RuleFacts, check
-from config.steps import STEPS as CATALOGUE
-from tests.config.conftest import MINIMAL, Errors, Load, Loader
+from config import AuthConfig
+from config.models import variable
+from config.rules import check
+from config.steps import STEPS
+from tests.config.conftest import MINIMAL, Errors, Load, Loader, value
 
-STEPS = "pipeline.enabled_steps"
-
-
+KEY = "pipeline.enabled_steps"
 IMPORTS = {"extractor", "local_import", "http_import"}
 
-
-def step_errors(*steps: str) -> set[str]:
-    facts = RuleFacts(PipelineConfig(), frozenset(), frozenset(), steps)
-    return {f.reference for f in check(facts) if f.reference.startswith("steps-") and f.level == "error"}
+# --- steps ---
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ("", {("steps-missing", STEPS)}),
+        ("", {("steps-missing", KEY)}),
         ("local_import", set()),
         ("http_import, wait, validation, wait, validation", set()),
-        ("send", {("steps-import-first", f"{STEPS}[0]")}),
-        ("wait", {("steps-import-first", f"{STEPS}[0]"), ("steps-wait-first", f"{STEPS}[0]")}),
-        ("wait, local_import", {("steps-wait-first", f"{STEPS}[0]")}),
-        ("local_import, http_import", {("steps-two-imports", f"{STEPS}[1]")}),
-        ("local_import, local_import", {("steps-two-imports", f"{STEPS}[1]")}),
-        ("send, local_import", {("steps-import-first", f"{STEPS}[0]")}),
-        ("local_import, wait, wait", {("steps-wait-twice", f"{STEPS}[2]")}),
-        ("local_import, send, wait, send", {("steps-repeated", f"{STEPS}[3]")}),
-        ("csv_conversion", {("step-replaced", f"{STEPS}[0]")}),
-        ("local_import, parquet_conversion", {("step-replaced", f"{STEPS}[1]")}),
-        ("local_import, Send", {("unknown-step", f"{STEPS}[1]")}),
+        ("send", {("steps-import-first", f"{KEY}[0]")}),
+        ("wait", {("steps-wait-first", f"{KEY}[0]")}),
+        ("wait, local_import", {("steps-wait-first", f"{KEY}[0]"), ("steps-two-imports", f"{KEY}[1]")}),
+        ("local_import, http_import", {("steps-two-imports", f"{KEY}[1]")}),
+        ("local_import, local_import", {("steps-two-imports", f"{KEY}[1]")}),
+        ("local_import, wait, wait", {("steps-wait-twice", f"{KEY}[2]")}),
+        ("local_import, send, wait, send", {("steps-repeated", f"{KEY}[3]")}),
+        ("csv_conversion", {("unknown-step", f"{KEY}[0]")}),
+        ("local_import, Send", {("unknown-step", f"{KEY}[1]")}),
     ],
 )
-def test_step_rules(loader: Loader, steps: Any, expected: Any) -> None:
+def test_step_rules(loader: Loader, steps: str, expected: set[tuple[str, str]]) -> None:
     text = f"pipeline: {{enabled_steps: [{steps}]}}\n"
     env = {
         "APP_SERVICES_SEND_SEND_AS": "direct_resource_load",
@@ -58,176 +54,165 @@ def test_step_rules(loader: Loader, steps: Any, expected: Any) -> None:
         assert set(loader.errors(text, env=env)) == expected
 
 
-@pytest.mark.parametrize(
-    ("steps", "at"),
-    [
-        ("extractor, flattening, validation, pseudonymizer", [2, 3]),
-        ("extractor, validation, pseudonymizer, flattening, wait, send", []),
-        ("extractor, validation, flattening, wait, validation, send", [4]),
-    ],
-)
-def test_a_step_that_cannot_read_the_tables_before_it_is_warned_of(steps: str, at: list[int]) -> None:
-    facts = RuleFacts(PipelineConfig(), frozenset(), frozenset(), tuple(steps.split(", ")))
-    found = {(f.key, f.level) for f in check(facts) if f.reference == "steps-after-flattening"}
-    assert found == {(f"{STEPS}[{index}]", "warning") for index in at}
-
-
-@pytest.mark.parametrize(
-    ("steps", "mode", "warned"),
-    [
-        ("local_import, flattening, wait, send", "direct_resource_load", True),
-        ("local_import, flattening, wait, send", "s3_upload", False),
-        ("local_import, flattening, wait, send", "transfer_load", False),
-        ("local_import, flattening, wait", "direct_resource_load", False),
-        ("local_import, wait, flattening, send", "direct_resource_load", False),
-        ("local_import, wait, send, flattening", "direct_resource_load", False),
-    ],
-)
-def test_a_wait_in_front_of_a_direct_load_that_sends_no_tables_is_warned_of(
-    steps: str, mode: str, warned: bool
-) -> None:
-    config = PipelineConfig.model_validate({"services": {"send": {"send_as": mode}}})
-    facts = RuleFacts(config, frozenset(), frozenset(), tuple(steps.split(", ")))
-    found = [(f.key, f.level) for f in check(facts) if f.reference == "tables-not-sent"]
-    assert found == ([(STEPS, "warning")] if warned else [])
-
-
 def test_steps_must_be_given(errors: Errors) -> None:
-    assert set(errors("jobs_dir: x")) == {("steps-missing", STEPS)}
-
-
-def test_placeholder_steps_point_to_flattening(errors: Errors) -> None:
-    finding = errors("pipeline: {enabled_steps: [csv_conversion]}")["step-replaced", f"{STEPS}[0]"]
-    assert "flattening" in (finding.hint or "")
-
-
-@given(st.lists(st.sampled_from(sorted(CATALOGUE)), min_size=1, max_size=6))
-def test_a_step_list_is_accepted_exactly_when_it_follows_the_rules(steps: list[str]) -> None:
-    imports = [step for step in steps if step in IMPORTS]
-    repeatable = {"wait", "validation"}
-    good = (
-        len(imports) == 1
-        and steps[0] in IMPORTS
-        and all(not (a == b == "wait") for a, b in pairwise(steps))
-        and all(steps.count(step) == 1 for step in steps if step not in repeatable)
-    )
-    assert (step_errors(*steps) == set()) is good
+    assert set(errors("jobs_dir: x")) == {("steps-missing", KEY)}
 
 
 @pytest.mark.parametrize(
-    ("steps", "settings", "missing"),
+    ("step", "hint"),
     [
-        ("extractor", [], ["services.extractor.base_url"]),
-        ("local_import, pseudonymizer", [], ["services.pseudonymizer.url"]),
-        ("local_import, validation", [], ["services.validation.url"]),
-        ("local_import, flattening", [], ["services.flattening.service_url", "services.flattening.lookup_path"]),
-        ("local_import, send", [], ["services.send.send_as"]),
-        ("local_import, send", ["direct_resource_load"], ["services.send.url"]),
-        (
-            "local_import, send",
-            ["transfer_load"],
-            [
-                "services.send.url",
-                "services.send.transfer.project_identifier",
-                "services.send.transfer.organization_identifier",
-            ],
-        ),
-        (
-            "local_import, send",
-            ["s3_upload"],
-            [f"services.send.s3.{n}" for n in ("bucket", "region", "access_key_id", "secret_access_key")],
-        ),
-        ("local_import", ["s3_upload"], []),
-        ("local_import, wait", [], []),
-        ("http_import", [], []),
+        ("csv_conversion", "write flattening"),
+        ("parquet_conversion", "write flattening"),
+        ("torch", "write extractor"),
+        ("dimp", "write pseudonymizer"),
+        ("flatening", "did you mean flattening?"),
+        ("zzz", f"the steps are {', '.join(STEPS)}"),
     ],
 )
-def test_what_an_enabled_step_needs_is_required(loader: Loader, steps: Any, settings: Any, missing: Any) -> None:
+def test_an_unknown_step_has_a_hint(errors: Errors, step: str, hint: str) -> None:
+    found = errors(f"pipeline: {{enabled_steps: [local_import, {step}]}}")
+    assert found["unknown-step", f"{KEY}[1]"].hint == hint
+
+
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6))
+def test_a_step_list_is_accepted_exactly_when_it_follows_the_rules(steps: list[str]) -> None:
+    good = (
+        [step for step in steps if step in IMPORTS] == steps[:1]
+        and all(not (a == b == "wait") for a, b in pairwise(steps))
+        and all(steps.count(step) == 1 for step in steps if step not in {"wait", "validation"})
+    )
+    found = [one for one in check((), {}, steps) if one.reference.startswith("steps-")]
+    assert (found == []) is good
+
+
+@pytest.mark.parametrize(
+    ("steps", "mode", "missing"),
+    [
+        ("extractor", "", ["extractor.base_url"]),
+        ("local_import, pseudonymizer", "", ["pseudonymizer.url"]),
+        ("local_import, validation", "", ["validation.url"]),
+        ("local_import, flattening", "", ["flattening.service_url", "flattening.lookup_path"]),
+        ("local_import, send", "", ["send.send_as"]),
+        ("local_import, send", "direct_resource_load", ["send.url"]),
+        (
+            "local_import, send",
+            "transfer_load",
+            ["send.url", "send.transfer.project_identifier", "send.transfer.organization_identifier"],
+        ),
+        (
+            "local_import, send",
+            "s3_upload",
+            [f"send.s3.{name}" for name in ("bucket", "region", "access_key_id", "secret_access_key")],
+        ),
+        ("local_import", "s3_upload", []),
+        ("local_import, wait", "", []),
+        ("http_import", "", []),
+    ],
+)
+def test_what_an_enabled_step_needs_is_required(loader: Loader, steps: str, mode: str, missing: list[str]) -> None:
     text = f"pipeline: {{enabled_steps: [{steps}]}}\n"
-    overrides = [f"services.send.send_as={mode}" for mode in settings]
+    overrides = [f"services.send.send_as={mode}"] if mode else []
     if missing:
-        assert set(loader.errors(text, overrides=overrides)) == {("required-key", key) for key in missing}
+        assert set(loader.errors(text, overrides=overrides)) == {("required-key", f"services.{key}") for key in missing}
     else:
         assert loader.load(text, overrides=overrides).warnings == ()
 
 
-# --- variables and steps ---
+# --- auth ---
 
-WITH_VARIABLE = """
-services: {send: {send_as: direct_resource_load, url: "${URL}", auth: {username: u, password: "${PW}"}}}
-pipeline: {enabled_steps: [local_import%s]}
-"""
-
-
-def test_an_unset_variable_of_an_enabled_step_is_an_error_with_variable_and_key(errors: Errors) -> None:
-    found = errors(WITH_VARIABLE % ", send")
-    assert set(found) == {("unset-variable", "services.send.url"), ("unset-variable", "services.send.auth.password")}
-    assert "PW" in found["unset-variable", "services.send.auth.password"].message
+BLOCKS = ["services.extractor.auth", "services.pseudonymizer.auth", "services.send.auth"]
+BASIC = {"username": "u", "password": "hunter2"}
+OAUTH = {"oauth_issuer_uri": "https://login.example/realms/x", "oauth_client_id": "c", "oauth_client_secret": "hunter2"}
 
 
-def test_an_unset_variable_of_a_step_that_is_not_enabled_does_not_matter(load: Load) -> None:
-    loaded = load(WITH_VARIABLE % "")
-    assert loaded.config.services.send.url is None
-    source = next(e.source for e in loaded.effective() if e.key == "services.send.url")
-    assert "URL is not set" in source
+def text(block: str, auth: dict[str, Any]) -> str:
+    _, service, _ = block.split(".")
+    return yaml.safe_dump({"pipeline": {"enabled_steps": ["local_import"]}, "services": {service: {"auth": auth}}})
 
 
-def test_the_steps_may_come_from_a_variable(load: Load, errors: Errors) -> None:
-    text = "pipeline: {enabled_steps: '${STEPS}'}"
-    assert load(text, env={"STEPS": "local_import,wait"}).config.pipeline.enabled_steps == ("local_import", "wait")
-    assert set(errors(text)) == {("unset-variable", STEPS)}
+@pytest.mark.parametrize("block", BLOCKS)
+class TestAuth:
+    @pytest.mark.parametrize(
+        ("auth", "scheme"),
+        [({}, "none"), (BASIC, "basic"), (OAUTH, "oauth2"), (BASIC | {"password": "", "username": ""}, "none")],
+    )
+    @pytest.mark.parametrize("api_key", [{}, {"api_key": "k"}, {"api_key": "k", "api_key_header": "X-Key"}])
+    def test_one_scheme_or_none_with_or_without_an_api_key(
+        self, load: Load, block: str, auth: dict[str, Any], scheme: str, api_key: dict[str, Any]
+    ) -> None:
+        found: AuthConfig = value(load(text(block, auth | api_key)).config, block)
+        assert found.scheme == scheme
+        assert found.api_key_header == api_key.get("api_key_header", "x-api-key")
+
+    @pytest.mark.parametrize("basic", [BASIC, {"username": "u"}, {"password": "hunter2"}])
+    @pytest.mark.parametrize("oauth", [OAUTH, {"oauth_client_id": "c"}])
+    def test_both_schemes_are_rejected(self, errors: Errors, block: str, basic: Any, oauth: Any) -> None:
+        assert set(errors(text(block, basic | oauth))) == {("auth-both-schemes", block)}
+
+    @pytest.mark.parametrize("missing", [*BASIC, *OAUTH])
+    def test_an_incomplete_set_is_rejected_and_names_what_lacks(self, errors: Errors, block: str, missing: str) -> None:
+        fields = BASIC if missing in BASIC else OAUTH
+        found = errors(text(block, {name: one for name, one in fields.items() if name != missing}))
+        assert set(found) == {("auth-incomplete", block)}
+        assert found["auth-incomplete", block].message.endswith(missing)
+        assert variable(f"{block}.{missing}") in (found["auth-incomplete", block].hint or "")
+
+    @pytest.mark.parametrize("header", ["Authorization", "authorization"])
+    def test_authorization_may_carry_the_key_alone(self, loader: Loader, block: str, header: str) -> None:
+        alone = {"api_key": "k", "api_key_header": header}
+        assert value(loader.load(text(block, alone)).config, block).api_key_header == header
+        for other in (BASIC, OAUTH):
+            assert set(loader.errors(text(block, alone | other))) == {("auth-authorization-twice", block)}
 
 
-def test_an_unset_variable_outside_the_services_is_always_an_error(errors: Errors) -> None:
-    assert set(errors(MINIMAL + "jobs_dir: ${JOBS}")) == {("unset-variable", "jobs_dir")}
+def test_a_variable_that_no_enabled_step_needs_does_not_make_a_set_incomplete(load: Load) -> None:
+    assert load(text(BLOCKS[0], {"username": "u", "password": "${PW}"})).warnings == ()
 
 
-def test_a_variable_fills_every_kind_of_key(load: Load) -> None:
-    config = load(
-        "pipeline: {enabled_steps: [local_import, '${STEP}']}\n"
-        "retry: {max_attempts: '${N}'}\ncompression: {enabled: '${B}', level: '${L}'}\n"
-        "services: {extractor: {request_timeout: 'PT${S}S'}}\njobs_dir: ${HOME}/$${x}/$y\n",
-        env={"STEP": "wait", "N": "3", "B": "no", "L": "best", "S": "7", "HOME": "/h"},
-    ).config
-    assert config.pipeline.enabled_steps == ("local_import", "wait")
-    assert (config.retry.max_attempts, config.compression.enabled, config.compression.level) == (3, False, "best")
-    assert config.services.extractor.request_timeout.seconds == 7
-    assert str(config.jobs_dir) == "/h/${x}/$y"
+# --- files that the configuration itself reads ---
 
-
-def test_an_overridden_variable_need_not_be_set(load: Load) -> None:
-    assert str(load(MINIMAL + "jobs_dir: ${JOBS}", overrides=["jobs_dir=x"]).config.jobs_dir) == "x"
-
-
-def test_a_malformed_reference_is_an_error_that_quotes_nothing(errors: Errors) -> None:
-    found = errors(MINIMAL + "services: {send: {auth: {username: u, password: 'hunter2${oops'}}}")
-    assert set(found) == {("variable-syntax", "services.send.auth.password")}
-    assert "oops" not in str(found)
-
-
-# --- polling ---
+GOOD = trustme.CA().cert_pem.bytes()
 
 
 @pytest.mark.parametrize(
-    ("first", "cap", "bad"),
+    ("content", "expected"),
     [
-        ("PT5S", "PT5S", None),
-        ("PT10S", "PT5S", ("polling-order", "services.extractor.max_polling_interval")),
-        ("PT1M", None, ("polling-order", "services.extractor.max_polling_interval")),
-        ("PT0.999S", None, ("out-of-range", "services.extractor.polling_interval")),
-        ("PT1S", None, None),
+        (None, "file-not-found"),
+        (b"", "tls-ca-bundle"),
+        (b"hello\n", "tls-ca-bundle"),
+        (b"\x30\x82\x01\x0a\x02\x82garbage", "tls-ca-bundle"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "tls-ca-bundle"),
+        (GOOD.replace(b"\nMII", b"\nAAA"), "tls-ca-bundle"),
+        (GOOD + GOOD[: len(GOOD) // 2] + b"\n-----END CERTIFICATE-----\n", "tls-ca-bundle"),
+        (GOOD, None),
+        (b"# J\xfcrgen's CA\n" + GOOD + GOOD, None),
     ],
 )
-def test_polling_intervals(loader: Loader, first: Any, cap: Any, bad: Any) -> None:
-    overrides = [f"services.extractor.polling_interval={first}"]
-    overrides += [f"services.extractor.max_polling_interval={cap}"] if cap else []
-    if bad is None:
-        assert loader.load(MINIMAL, overrides=overrides)
+def test_a_ca_bundle_must_load(loader: Loader, content: bytes | None, expected: str | None) -> None:
+    path = loader.directory / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    text = MINIMAL + f"tls: {{ca_cert_path: '{path}'}}"
+    if expected is None:
+        assert loader.load(text).config.tls.ca_cert_path == path
     else:
-        assert set(loader.errors(MINIMAL, overrides=overrides)) == {bad}
+        found = loader.errors(text)
+        assert set(found) == {(expected, "tls.ca_cert_path")}
+        assert found[expected, "tls.ca_cert_path"].where == f"{loader.path}:2"
 
 
-# --- security ---
+def test_an_enrichment_file_is_checked_once_and_only_where_it_is_used(loader: Loader, tmp_path: Path) -> None:
+    block = (
+        "services: {extractor: {base_url: 'http://h'}, crtdl_preprocessing: {enabled: %s, enrichments_path: none}}\n"
+    )
+    steps = "pipeline: {enabled_steps: [%s]}\n"
+    found = loader.errors(steps % "extractor" + block % "true")
+    assert set(found) == {("enrichment-file", "services.crtdl_preprocessing.enrichments_path")}
+    assert loader.load(steps % "extractor" + block % "false").warnings == ()
+    assert loader.load(steps % "local_import" + block % "true").warnings == ()
+
+
+# --- what is insecure ---
 
 
 @pytest.mark.parametrize(
@@ -240,59 +225,15 @@ def test_polling_intervals(loader: Loader, first: Any, cap: Any, bad: Any) -> No
         ("http://[::1]:80", False),
     ],
 )
-def test_credentials_over_plain_http_to_another_machine_give_a_warning(load: Load, url: Any, warned: Any) -> None:
+def test_credentials_over_plain_http_to_another_machine_give_a_warning(load: Load, url: str, warned: bool) -> None:
     text = "pipeline: {enabled_steps: [extractor]}\nservices: {extractor: {auth: {api_key: x}}}"
     warnings = load(text, overrides=[f"services.extractor.base_url={url}"]).warnings
-    assert [w.reference for w in warnings] == (["credentials-unencrypted"] if warned else [])
+    assert [one.reference for one in warnings] == (["credentials-unencrypted"] if warned else [])
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "auth", "warned"),
-    [
-        ("http://store.example", "{username: u, password: p}", ["services.send.s3.endpoint"]),
-        ("https://store.example", "{username: u, password: p}", []),
-        ("http://store.example", "{}", []),
-    ],
-)
-def test_in_s3_upload_the_store_gets_them_and_not_the_ignored_url(
-    load: Load, endpoint: str, auth: str, warned: list[str]
-) -> None:
-    s3 = f"{{bucket: bucket, region: r, access_key_id: a, secret_access_key: s, endpoint: '{endpoint}'}}"
-    send = f"{{send_as: s3_upload, url: 'http://unused.example', auth: {auth}, s3: {s3}}}"
-    steps = "{enabled_steps: [local_import, send]}"
-    text = f"{{pipeline: {steps}, services: {{local_import: {{dir: d}}, send: {send}}}}}"
-    assert [w.key for w in load(text).warnings if w.reference == "credentials-unencrypted"] == warned
-
-
-GOOD = trustme.CA().cert_pem.bytes()
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "is empty"),
-        (b"hello\n", "holds no PEM certificate"),
-        (b"\x30\x82\x01\x0a\x02\x82garbage", "holds no PEM certificate"),
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "holds no PEM certificate"),
-        (GOOD.replace(b"\nMII", b"\nAAA"), "certificate 1 of 1 in the bundle is damaged"),
-        (GOOD + GOOD[: len(GOOD) // 2] + b"\n-----END CERTIFICATE-----\n", "certificate 2 of 2"),
-    ],
-)
-def test_a_ca_bundle_that_does_not_load_is_an_error_for_every_enabled_step(
-    errors: Errors, loader: Loader, content: bytes, says: str
-) -> None:
-    (loader.directory / "ca.pem").write_bytes(content)
-    found = errors(MINIMAL + "tls: {ca_cert_path: '${DIR}/ca.pem'}", env={"DIR": str(loader.directory)})
-    assert set(found) == {("tls-ca-bundle", "tls.ca_cert_path")}
-    finding = found["tls-ca-bundle", "tls.ca_cert_path"]
-    assert says in finding.message
-    assert finding.hint
-    assert finding.line
-
-
-def test_a_ca_bundle_that_does_not_exist_is_an_error(errors: Errors, loader: Loader) -> None:
-    text = MINIMAL + "tls: {ca_cert_path: '${DIR}/ca.pem'}"
-    env = {"DIR": str(loader.directory)}
-    assert set(errors(text, env=env)) == {("file-not-found", "tls.ca_cert_path")}
-    trustme.CA().cert_pem.write_to_path(str(loader.directory / "ca.pem"))
-    assert loader.load(text, env=env).config.tls.ca_cert_path == loader.directory / "ca.pem"
+def test_unverified_tls_is_a_warning_and_s3_ignores_the_url(load: Load) -> None:
+    s3 = "{bucket: bucket, region: r, access_key_id: a, secret_access_key: s}"
+    send = f"{{send_as: s3_upload, url: 'http://unused.example', auth: {{api_key: k}}, s3: {s3}}}"
+    rest = "pipeline: {enabled_steps: [local_import, send]}\ntls: {insecure_skip_verify: true}\n"
+    loaded = load(rest + f"services: {{send: {send}}}")
+    assert [(one.reference, one.level) for one in loaded.warnings] == [("tls-not-verified", "warning")]

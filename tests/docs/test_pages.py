@@ -23,8 +23,7 @@ CALLS = [
     for page in PAGES
     for text, arguments in command_lines(page)
 ]
-CONFIGURATIONS = [block for page in PAGES for block in blocks(page, "yaml") if page.name != "from-aether.md"]
-"""The file of aether has older names, which give warnings."""
+CONFIGURATIONS = [block for page in PAGES for block in blocks(page, "yaml")]
 
 
 def test_the_page_of_commands_is_current() -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from config import STEPS, PipelineConfig
+from config.steps import IMPORTS, NEED_CRTDL
 from tasks import declared
 from tasks.shared.prefect_task import step_task
 from tasks.shared.step import GivenInputs, Reads
@@ -28,15 +29,13 @@ def test_it_has_the_steps_of_document_1_in_the_order_of_its_table():
 def test_it_agrees_with_the_configuration_about_imports():
     config = PipelineConfig()
     imports = {name for name in STEPS if declared(name).reads(config) is Reads.NOTHING}
-    assert imports == {name for name, step in STEPS.items() if step.imports}
+    assert imports == set(IMPORTS)
     assert {declared(name).output for name in imports} == {"import"}
 
 
 def test_the_catalogue_agrees_with_the_configuration_about_the_crtdl_and_inputs():
     needing = {name: set(declared(name).needs(GivenInputs())) for name in STEPS}
-    assert {name for name, needs in needing.items() if "crtdl" in needs} == {
-        name for name, step in STEPS.items() if step.needs_crtdl
-    }
+    assert {name for name, needs in needing.items() if "crtdl" in needs} == set(NEED_CRTDL)
     for name, needs in needing.items():
         assert needs <= declared(name).takes.keys() <= vars(GivenInputs()).keys()
 

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, Literal
 
-from config.report import Language
 from tasks.release_report.measure.delivery import Measures, digest_of
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Level, ReleaseReport, Tiles
@@ -56,7 +55,7 @@ def build(facts: ReportFacts) -> ReleaseReport:
         project=facts.project,
         step=facts.step,
         made=facts.made,
-        language="de" if facts.settings.language is Language.DE else "en",
+        language="de" if facts.settings.language == "de" else "en",
         sent=_sent(facts),
         k=show.k,
         tiles=_tiles(facts, Counter(one.level for one in found)),

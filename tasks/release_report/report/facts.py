@@ -11,15 +11,14 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from config import PipelineConfig, Role, SendMode, has_role
-from config.report import ReportConfig
+from config import PipelineConfig, ReportConfig, SendMode
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.report.document import Decided
 from tasks.release_report.report.query import EffectiveQuery
 from tasks.shared.report import StepReport
 
 if TYPE_CHECKING:
-    from config.auth import AuthConfig
+    from config import AuthConfig
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class ReportFacts:
     @property
     def around(self) -> list[tuple[str, int]]:
         """Figures around the number of patients, in the order of the steps."""
-        extraction = self.step_with(Role.EXTRACT)
+        extraction = self.step_with("extractor")
         details = extraction.details if extraction is not None else {}
         figures = (
             ("@asked-for", self.asked_patients),
@@ -118,23 +117,23 @@ class ReportFacts:
             return "@no-query"
         if not self.query.asks_for_consent:
             return "@consent-not-asked"
-        return "@consent-checked" if self.step_with(Role.EXTRACT) is not None else "@consent-unchecked"
+        return "@consent-checked" if self.step_with("extractor") is not None else "@consent-unchecked"
 
     @property
     def query_not_applied(self) -> bool:
         """True if there is a query that no extraction of this job applied."""
-        return self.query is not None and self.step_with(Role.EXTRACT) is None
+        return self.query is not None and self.step_with("extractor") is None
 
-    def step_with(self, role: Role) -> StepReport | None:
+    def step_with(self, name: str) -> StepReport | None:
         """Return the last completed step with this role."""
-        done = [step for step in self.steps if has_role(step.name, role) and step.state == "completed"]
+        done = [step for step in self.steps if step.name == name and step.state == "completed"]
         return done[-1] if done else None
 
 
 def destination_of(config: PipelineConfig) -> Destination | None:
     """Return where the data are sent; ``None`` if no step sends them."""
     send = config.services.send
-    if not any(has_role(step, Role.SEND) for step in config.pipeline.enabled_steps) or send.send_as is None:
+    if not any(step == "send" for step in config.pipeline.enabled_steps) or send.send_as is None:
         return None
     s3 = send.send_as is SendMode.S3_UPLOAD
     url = urlsplit((send.s3.endpoint if s3 else send.url) or "")

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from config import Role
 from tasks.release_report.measure.kinds import LEFT
 from tasks.release_report.measure.measured import Path
 from tasks.release_report.report import changes
@@ -213,7 +212,7 @@ def _files(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
 
 def _pseudonymization(facts: ReportFacts, show: Disclosure) -> Iterator[ReportFinding]:
     measured = facts.leaving
-    if facts.step_with(Role.PSEUDONYMIZE) is None:
+    if facts.step_with("pseudonymizer") is None:
         yield finding("not-pseudonymized")
     if measured.above_89:
         yield finding("above-89", patients=show.count(measured.above_89))

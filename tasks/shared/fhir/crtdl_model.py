@@ -30,8 +30,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from config.fields import problem
 from config.findings import path_of
+from config.types import problem
 from tasks.shared.fhir.r4 import type_of_profile
 
 SCHEMA_REFERENCE = "crtdl-schema"

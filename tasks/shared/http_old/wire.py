@@ -18,7 +18,6 @@ import httpcore
 import httpx
 
 from config import TlsConfig
-from config.certificates import KEY, CertificatesError, read_certificates
 from tasks.shared.errors import InputError
 from tasks.shared.http_old.proxies import Proxies, Proxy
 from tasks.shared.http_old.sockets import SLICE, Errors, Patience, SocketBackend
@@ -31,27 +30,24 @@ _warned = threading.Event()
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
     """Return the context for every outgoing TLS connection.
 
-    Raises ``InputError`` (``tls-ca-bundle``) for a bundle that cannot be used. With
-    ``insecure_skip_verify`` a warning is logged, once in a process; the bundle is read all the same, so
-    that a broken one is found before verification is enabled.
+    Raises ``InputError`` (``tls-ca-bundle``) for a bundle that cannot be used. With ``insecure_skip_verify`` a warning
+    is logged, once in a process; the bundle is read all the same, so that a broken one is found before verification is
+    enabled.
     """
-    try:
-        blocks = read_certificates(tls.ca_cert_path) if tls.ca_cert_path is not None else ()
-    except CertificatesError as error:
-        context = f"{KEY} {tls.ca_cert_path}"
-        raise InputError("tls-ca-bundle", error.message, context=context, hint=error.hint) from None
-    return _context(tls, blocks)
-
-
-def _context(tls: TlsConfig, blocks: tuple[str, ...]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     # A server certificate in the bundle is trusted without the CA that signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # Python 3.13 turns strict RFC 5280 checks on; hospital CAs often lack the extensions it asks for, and a
     # bundle that works with one Python must work with the next.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    for block in blocks:
-        context.load_verify_locations(cadata=block)
+    if tls.ca_cert_path is not None:
+        try:
+            context.load_verify_locations(cafile=tls.ca_cert_path)
+        except (OSError, ValueError):  # ssl.SSLError is an OSError
+            raise InputError(
+                "tls-ca-bundle", "the certificates of the bundle cannot be read",
+                context=f"tls.ca_cert_path {tls.ca_cert_path}", hint="name a PEM file of certificates",
+            ) from None  # fmt: skip
     if tls.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

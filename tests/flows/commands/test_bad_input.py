@@ -282,11 +282,9 @@ jobs_dir: jobs
 
 @pytest.mark.parametrize("command", ["plan", "start"])
 @pytest.mark.parametrize("crtdl", ["missing.crtdl", "query.crtdl"])
-@pytest.mark.parametrize("valid", [True, False], ids=["only files", "keys and files"])
-def test_wrong_keys_arguments_and_missing_files_are_reported_at_once(sluice, place, command, crtdl, valid):
-    steps = "[extractor, pseudonymizer, flattening]" if valid else "[extractor, pseudonymizer, flattening, sent]"
+def test_wrong_arguments_and_missing_files_are_reported_at_once(sluice, place, command, crtdl):
     config(
-        place, steps=steps, extractor='{base_url: "http://127.0.0.1:9"}' if valid else "{}",
+        place, steps="[extractor, pseudonymizer, flattening]", extractor='{base_url: "http://127.0.0.1:9"}',
         pseudonymizer='{url: "http://127.0.0.1:9", anonymization_config: no-rules.yaml}',
         flattening='{service_url: "http://127.0.0.1:9", lookup_path: no-lookup.json}',
     )  # fmt: skip
@@ -295,18 +293,9 @@ def test_wrong_keys_arguments_and_missing_files_are_reported_at_once(sluice, pla
     assert ran.code == 2
     expected = ["no-rules.yaml", "no-lookup.json", "no-patients.txt"]
     expected += ["argument-not-found"] if crtdl.startswith("missing") else ["query.crtdl"]
-    expected += [] if valid else ["services.extractor.base_url", "pipeline.enabled_steps"]
     assert [name for name in expected if name not in ran.err] == [], ran.err
     assert not {"crtdl-missing", "input-missing"} & set(re.findall(r"error\[([^]]+)\]", ran.err)), "of a wrong argument"
     assert not (place / "jobs").exists()
-
-
-def test_config_check_reports_wrong_keys_and_missing_files_at_once(sluice, place):
-    config(place, steps="[local_import, pseudonymizer]", pseudonymizer="{anonymization_config: no-rules.yaml}")
-    ran = sluice("config", "check", "config.yaml")
-    assert ran.code == 2
-    assert "services.pseudonymizer.url" in ran.err
-    refused(ran, "file-not-found", 2, "services.pseudonymizer.anonymization_config (file config.yaml:")
 
 
 def test_nothing_is_repeated_about_a_key_that_is_wrong(sluice, place):

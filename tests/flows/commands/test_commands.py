@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -117,7 +118,7 @@ def test_config_check_reports_all_findings_at_once_and_exits_with_2(tmp_path):
     assert "error[unknown-key]" in ran.stderr
 
 
-def test_config_check_finds_files_and_directories_that_are_not_there(tmp_path):
+def test_config_check_examines_the_files_it_names_as_plan_does(tmp_path):
     (tmp_path / "c.yaml").write_text("""
 services:
   local_import: {dir: gone}
@@ -127,25 +128,33 @@ pipeline: {enabled_steps: [local_import, pseudonymizer, flattening]}
 """)
     ran = run("config", "check", "c.yaml", cwd=tmp_path)
     assert ran.returncode == 2
-    assert ran.stderr.count("error[file-not-found]") == 2
-    assert "services.pseudonymizer.anonymization_config (file c.yaml:4)" in ran.stderr
-    for name in ("rules.yaml", "lookup.json"):
-        (tmp_path / name).write_text("{}")
+    for key in ("services.pseudonymizer.anonymization_config", "services.flattening.lookup_path"):
+        assert ran.stderr.count(key) == 1
+    (tmp_path / "rules.yaml").write_text("nothing: [")
+    (tmp_path / "lookup.json").write_text("no JSON")
     ran = run("config", "check", "c.yaml", cwd=tmp_path)
-    assert ran.returncode == 0
-    assert "warning[file-not-found]: dir names a path that does not exist" in ran.stderr  # --dir may name another one
+    assert ran.returncode == 2
+    assert {"error[rules-not-yaml]", "error[lookup-not-json]"} <= set(re.findall(r"error\[.*?\]", ran.stderr)), (
+        ran.stderr
+    )
+    (tmp_path / "rules.yaml").write_text("fhirPathRules: [{path: Patient.name, method: redact}]")
+    (tmp_path / "lookup.json").write_text("[]")
+    ran = run("config", "check", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "warning[input-not-found]" in ran.stderr  # --dir may name another one
+    assert ran.stdout == "1 warning. Steps: local_import, pseudonymizer, flattening\n"
 
 
-def test_config_show_names_the_layer_of_each_value_and_masks_secrets(tmp_path):
+def test_config_show_names_the_source_of_each_value_and_masks_secrets(tmp_path):
     (tmp_path / "c.yaml").write_text(CONFIG + "retry: {max_attempts: 3}\n")
     env = {"APP_RETRY_MAX_BACKOFF_MS": "7", "APP_SERVICES_SEND_AUTH_PASSWORD": "hidden-word",
            "APP_SERVICES_SEND_AUTH_USERNAME": "u"}  # fmt: skip
     ran = run("config", "show", "c.yaml", "--set", "retry.initial_backoff_ms=5", cwd=tmp_path, env=env)
     assert ran.returncode == 0, ran.stderr
     lines = {line.split()[0]: line for line in ran.stdout.splitlines()}
-    assert "file" in lines["retry.max_attempts"]
+    assert "c.yaml:" in lines["retry.max_attempts"]
     assert "environment APP_RETRY_MAX_BACKOFF_MS" in lines["retry.max_backoff_ms"]
-    assert "flag" in lines["retry.initial_backoff_ms"]
+    assert "--set" in lines["retry.initial_backoff_ms"]
     assert "default" in lines["compression.enabled"]
     assert "hidden-word" not in ran.stdout
 

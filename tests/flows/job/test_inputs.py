@@ -5,7 +5,7 @@ import json
 import pytest
 
 from config import ConfigError
-from flows.job.inputs import JobInputs, config_command, gather
+from flows.job.inputs import JobInputs, config_command, config_error, gather
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
@@ -102,17 +102,23 @@ def test_a_query_without_a_secret_is_accepted(files):
     assert gather("config.yaml", [url]).input == url
 
 
-def test_overrides_of_a_job_never_hold_the_secret_of_a_signed_url(files, monkeypatch):
-    (files / "config.yaml").write_text("pipeline: {enabled_steps: [http_import]}\n")
-    key = "services.http_import.urls"
+def test_a_search_parameter_of_fhir_is_no_secret(files):
+    url = "https://h.example/Observation?code=8867-4&_count=10"
+    assert gather("config.yaml", [url]).input == url
+
+
+def test_a_run_without_a_terminal_reports_every_finding_of_its_configuration(files):
+    (files / "config.yaml").write_text(
+        "pipeline: {enabled_steps: [http_import]}\nretry: {max_attempts: 11}\njobsdir: x\n"
+    )
     with pytest.raises(ConfigError) as caught:
-        gather("config.yaml", overrides=[f"{key}=https://h.example/x?sig=CANARY"]).load()
-    assert [finding.reference for finding in caught.value.findings] == ["secret-on-command-line"]
-    assert "CANARY" not in str(caught.value)
-    monkeypatch.setenv("PERMISSION", "CANARY")
-    inputs = gather("config.yaml", overrides=[key + "=https://h.example/x?sig=${PERMISSION}"])
-    assert inputs.load().config.services.http_import.urls == ("https://h.example/x?sig=CANARY",)
-    assert "CANARY" not in json.dumps(inputs.parameters())
+        gather("config.yaml").load()
+    error = config_error(caught.value)
+    assert error.message.splitlines() == [
+        "the configuration has 2 errors",
+        "- jobsdir: jobsdir is not a configuration key (did you mean jobs_dir?)",
+        "- retry.max_attempts: max_attempts must be at most 10",
+    ]
 
 
 def test_a_command_about_the_configuration_has_its_path_and_its_overrides():

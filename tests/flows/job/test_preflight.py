@@ -12,10 +12,10 @@ import pytest
 
 from config import CompressionConfig, PipelineConfig
 from flows.job.inputs import JobInputs
-from flows.job.preflight import RESERVE, exit_code, preflight, space_needed, warnings
+from flows.job.preflight import RESERVE, as_one_error, exit_code, preflight, space_needed, warnings
 from tasks import declared
 from tasks.http_import.run import findings
-from tasks.shared.errors import SluiceError
+from tasks.shared.errors import InputError, NetworkError, SluiceError
 from tasks.shared.file_work import Done, digest, records_of
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.step import CheckContext, GivenInputs
@@ -95,6 +95,15 @@ class TestCrtdl:
         error = found("extractor, flattening", EXTRACTOR + FLATTENING, input=RESULT)["crtdl-missing"]
         assert "flattening" in error.message
         assert "extractor" not in error.message
+
+
+def test_a_run_without_a_terminal_records_every_finding():
+    busy = NetworkError("connect-failed", "no answer", context="https://a")
+    wrong = InputError("crtdl-missing", "no query")
+    assert as_one_error([busy]) is busy
+    one = as_one_error([busy, wrong])
+    assert (one.exit_code, one.message) == (2, "2 checks failed\n- no answer (https://a)\n- no query")
+    assert as_one_error([busy, busy]).exit_code == 3
 
 
 class TestNamedFiles:

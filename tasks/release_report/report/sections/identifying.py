@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config import Role
 from tasks.release_report.measure.measured import Measured, Path, Values
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
@@ -80,7 +79,7 @@ def _facts(facts: ReportFacts, show: Disclosure) -> Iterator[Fact]:
         yield fact("rules_file", rules.name)
         yield fact("rules_sha256", rules.sha256)
     else:
-        yield fact("rules_file", "@services-own-rules" if facts.step_with(Role.PSEUDONYMIZE) else "@no-rules")
+        yield fact("rules_file", "@services-own-rules" if facts.step_with("pseudonymizer") else "@no-rules")
     if facts.kept:
         yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
     yield fact("above_89", show.count(facts.leaving.above_89))

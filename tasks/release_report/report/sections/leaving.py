@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config import Role
 from tasks.release_report.measure.measured import TypeCount
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Value
@@ -46,7 +45,7 @@ def patients(facts: ReportFacts, show: Disclosure) -> Parts:
     rows: list[list[Value]] = [[name, banded(number, show.k), None] for name, number in facts.around]
     rows.append(["@leaving", facts.leaving.patients, _reason(facts)])
     yield table("flow", rows)
-    extraction = facts.step_with(Role.EXTRACT)
+    extraction = facts.step_with("extractor")
     details: dict[str, Any] = extraction.details if extraction is not None else {}
     consent = facts.query is not None and facts.query.asks_for_consent
     yield table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from config import Role
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import ReportFacts
@@ -70,7 +69,7 @@ def _are_cut(name: str, rows: Sequence[object]) -> bool:
 
 def consent(facts: ReportFacts, show: Disclosure) -> Parts:
     """Yield section 5: whether consent was asked for, and what the extraction server left out for want of it."""
-    extraction = facts.step_with(Role.EXTRACT)
+    extraction = facts.step_with("extractor")
     checked = extraction is not None and facts.query is not None and facts.query.asks_for_consent
     if not checked:
         yield consent_not_checked(facts)
@@ -86,7 +85,7 @@ def consent(facts: ReportFacts, show: Disclosure) -> Parts:
 
 def consent_not_checked(facts: ReportFacts) -> str:
     """Return the sentence for a consent that nobody checked: no extraction by this job, or no criterion for it."""
-    return "consent-not-checked" if facts.step_with(Role.EXTRACT) is not None else "consent-no-extraction"
+    return "consent-not-checked" if facts.step_with("extractor") is not None else "consent-no-extraction"
 
 
 def _left_out_for_consent(details: Mapping[str, Any]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from config import Role
 from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.facts import ReportFacts
@@ -21,11 +20,11 @@ def unchecked(facts: ReportFacts, _: Disclosure) -> Parts:
         **dict.fromkeys(changes.uncompared(facts), True),
         "files-unread": leaving.unread or (imported is not None and imported.unread),
         "tables-by-column": leaving.tables,
-        "not-validated": facts.step_with(Role.VALIDATE) is None,
+        "not-validated": facts.step_with("validation") is None,
         "no-query": asked is None,
         consent_not_checked(facts): asked is not None and facts.consent != "@consent-checked",
         "consent-dates": facts.consent == "@consent-checked",
-        "origin-unknown": facts.step_with(Role.EXTRACT) is None,
+        "origin-unknown": facts.step_with("extractor") is None,
     }
     yield from (name for name, holds in conditions.items() if holds)
 

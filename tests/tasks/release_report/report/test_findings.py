@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from config.report import ReportConfig
+from config import ReportConfig
 from tasks.release_report.measure.measured import (
     Dates,
     Ids,

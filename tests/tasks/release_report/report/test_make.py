@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.report import ReportConfig
+from config import ReportConfig
 from flows.reports.short_form import short
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import ReleaseReport

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import CrtdlPreprocessingConfig, EnrichmentRule
-from config.enrichments import enrichment_rules
+from config import EnrichmentRule, enrichment_rules
+from config.services import CrtdlPreprocessingConfig
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.fhir.crtdl_preprocessing import (
     CrtdlError,
