@@ -134,10 +134,6 @@ def test_a_continue_does_not_need_the_files_the_job_was_started_with(
     assert imported(tmp_path, ran.job) == server.files
 
 
-"""What a person changes while a job is stopped, so that it would ask for something else."""
-"""The same, for a file of rules."""
-
-
 class Killer:
     """Kills the process in the middle of its n-th request that matches."""
 

@@ -13,11 +13,16 @@ from decimal import Decimal
 from deployments.sandbox.common.r4 import LITERAL
 from deployments.sandbox.extraction.dates import DayRange, age, days_of
 from deployments.sandbox.extraction.query import codes_of, days_between
+from deployments.sandbox.extraction.query_model import (
+    AttributeFilter,
+    CohortCriterion,
+    CohortDefinition,
+    CriterionFilter,
+)
 from deployments.sandbox.extraction.reader import ResourceLocation, ResourceReader
 from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
 from deployments.sandbox.extraction.types import ATTRIBUTES, CODES, CONTEXTS, DATES, GENDER, PATIENT, CriterionAttribute
-from tasks.shared.fhir.crtdl_model import AttributeFilter, CohortCriterion, CohortDefinition, CriterionFilter
 
 _COMPARE: dict[str, Callable[..., bool]] = {
     "gt": operator.gt,

@@ -1,4 +1,4 @@
-"""Read a query with the client's models and refuse parts that the sandbox cannot support (document 3 §3).
+"""Read a query and refuse parts that the sandbox cannot support (document 3 §3).
 
 Without profiles, the sandbox identifies an element by its path only: it supports type slices of choice elements
 (``value[x]:valueQuantity``) and refuses other slices. Without a terminology server, a code matches only if system and
@@ -19,6 +19,16 @@ from pydantic.alias_generators import to_camel
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.extraction.dates import DayRange, days_of
 from deployments.sandbox.extraction.parameters import SearchElements, search_elements
+from deployments.sandbox.extraction.query_model import (
+    Attribute,
+    AttributeFilter,
+    AttributeGroup,
+    CohortCriterion,
+    CohortDefinition,
+    CrtdlDocument,
+    QueryCoding,
+    model_findings,
+)
 from deployments.sandbox.extraction.tree import CHOICES
 from deployments.sandbox.extraction.types import (
     AGE,
@@ -31,17 +41,7 @@ from deployments.sandbox.extraction.types import (
     ElementPath,
     is_patients,
 )
-from tasks.shared.fhir.crtdl_model import (
-    Attribute,
-    AttributeFilter,
-    AttributeGroup,
-    CohortCriterion,
-    CohortDefinition,
-    CrtdlDocument,
-    QueryCoding,
-    model_findings,
-    type_of,
-)
+from tasks.shared.fhir.crtdl_model import type_of
 
 BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
 MAX_DEPTH = 10

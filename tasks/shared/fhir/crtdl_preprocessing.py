@@ -97,7 +97,7 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
     Raises ``CrtdlError``, ``InputError``: also ``enrichment-linked-group`` for a profile that no group has.
     """
     document = parse_document(content, path)
-    problems = document_findings(document, path, whole=not rules)
+    problems = document_findings(document, path)
     if problems:
         raise CrtdlError(problems)
     if not rules:

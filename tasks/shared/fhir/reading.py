@@ -5,10 +5,7 @@ What to do about it is each step's own: what is rejected, what is a finding, whi
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -95,9 +92,6 @@ class _Profiled(msgspec.Struct):
 _head = msgspec.json.Decoder(_StrictHead)
 _profiled = msgspec.json.Decoder(_Profiled)
 _kind = msgspec.json.Decoder(_Kind)
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_values = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def read_head(raw: bytes | memoryview | msgspec.Raw) -> ResourceHead:
@@ -164,56 +158,3 @@ def past(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:
     """Return the end of the match at ``at``; ``at`` if nothing matches."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
-
-
-class RepeatedKeyError(Exception):
-    """A key of an object stands twice."""
-
-
-def unique_members(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """Return the members of a JSON object, each as it is spelled. Raises ``RepeatedKeyError``, and what is
-    ``UNREADABLE``.
-
-    Readers keep one of two values, each its own. Looking for them costs a length: of what is read, an object without
-    white space must be made up to the last byte.
-    """
-    members = _members.decode(raw)
-    if _spelled([members]) != len(raw):
-        compact = msgspec.json.format(bytes(raw), indent=-1)
-        members = _members.decode(compact)
-        # Still another length: an escaped key, which is rare enough to be read slowly, or one that is there twice.
-        if _spelled([members]) != len(compact) and repeats(compact, members):
-            raise RepeatedKeyError
-    return members
-
-
-def unique_objects(raw: bytes | msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
-    """``unique_members`` of each object of a JSON list, in a third of the time: most lists are as they should be, and
-    are read and measured as a whole."""
-    objects = _objects.decode(raw)
-    # An object is never shorter than its members make it, so the sum agrees only when each object does.
-    if len("[]") + max(0, len(objects) - 1) + _spelled(objects) == len(raw):
-        return objects
-    return [unique_members(one) for one in _values.decode(raw)]
-
-
-def _spelled(objects: list[dict[str, msgspec.Raw]]) -> int:
-    """Return bytes of objects with these members and no white space; a key that is not ASCII counts for less than it
-    has."""
-    values = chain.from_iterable(map(dict.values, objects))
-    signs = len(objects) + objects.count({}) + 4 * sum(map(len, objects))
-    return signs + len("".join(chain.from_iterable(objects))) + sum(map(len, values))
-
-
-def repeats(raw: bytes, names: Collection[str]) -> bool:
-    """Return whether one of these keys is repeated at the top level: readers keep one value. Slow, rarely needed."""
-    found: list[str] = []
-
-    def record_keys(pairs: list[tuple[str, object]]) -> None:
-        found[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the outermost
-
-    try:
-        json.loads(raw, object_pairs_hook=record_keys, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return True  # readable for one parser and not for another: as ambiguous as it gets
-    return any(found.count(name) > 1 for name in names)

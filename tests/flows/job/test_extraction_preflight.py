@@ -46,11 +46,11 @@ def test_a_crtdl_and_a_server_that_answers_are_enough(server: PatientExtraction)
 
 def test_all_findings_of_the_crtdl_are_told_with_those_of_the_server(server: PatientExtraction) -> None:
     project(Path(), f"http://127.0.0.1:{closed_port()}")
-    document = crtdl(version="9")
+    document = crtdl()
     document["dataExtraction"] = {"attributeGroups": [*document["dataExtraction"]["attributeGroups"]] * 2}
     Path("query.json").write_text(json.dumps(document))
     found = findings("query.json")
-    assert [finding.reference for finding in found] == ["crtdl-version", "crtdl-duplicate-group", "connect-failed"]
+    assert [finding.reference for finding in found] == ["crtdl-duplicate-group", "connect-failed"]
     assert exit_code(found) == 2
 
 
