@@ -10,12 +10,20 @@ from urllib.parse import urlsplit
 
 from config import PipelineConfig
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.file_work import digest, read_records
+from tasks.shared.file_work import Done, digest
+from tasks.shared.files.data_directory import as_shown
 from tasks.shared.files.ndjson import MIB
 from tasks.shared.http.answer import place
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import base_of, named_urls
-from tasks.shared.import_directory import directory_of, finish_import, import_report, import_work
+from tasks.shared.import_directory import (
+    directory_of,
+    export_log_left_out,
+    finish_import,
+    import_report,
+    import_work,
+    imported,
+)
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import CheckContext, StepContext
@@ -38,15 +46,13 @@ def run(context: StepContext) -> StepReport:
     urls = urls_of(context.config, context.given.input)
     for problem in problems_of(urls):
         raise problem
-    work, wanted = import_work(context), {named.base: named for named in named_urls(urls)}
-    inputs = {base: digest(named.url) for base, named in wanted.items()}
-    before = {done.file for done in read_records(context.job_dir / ".done" / str(context.position))}
+    before = imported(context.job_dir)
+    work, wanted = import_work(context), _named(urls, before)
+    inputs = {base: digest(url) for base, url in wanted.items()}
     todo = work.begin(inputs)
-    warnings = []
-    if gone := sorted(before - wanted.keys()):
-        warnings.append(f"removed, because their URLs left the list: {', '.join(gone[:5])}")
-    if work.again:
-        warnings.append(f"fetched again, because another URL has their name now: {', '.join(work.again[:5])}")
+    warnings: list[str] = []
+    if gone := [done.file for done in before if done.identity not in inputs.values()]:
+        warnings.append(f"removed, because their URLs left the list: {', '.join(as_shown(gone, most=5))}")
     context.meter.expect(files=len(wanted))
     context.meter.add(files=len(wanted) - len(todo))
     with context.client(SERVICE) as client:
@@ -62,12 +68,30 @@ def run(context: StepContext) -> StepReport:
 
         def one(base: str, stop: Stop) -> None:
             begun = time.monotonic()
-            with downloader.fetch(wanted[base].url, directory_of(context), base, stop=stop) as intake:
+            with (
+                export_log_left_out(place(wanted[base]), warnings),
+                downloader.fetch(wanted[base], directory_of(context), base, stop=stop) as intake,
+            ):
                 done = finish_import(work, base, inputs[base], intake, begun)
-            context.meter.add(files=1, resources=done.counts["resources"])
+                context.meter.add(files=1, resources=done.counts["resources"])
 
         for_each(todo, one, threads=_THREADS, stop=context.stop)
     return import_report(context, work.done(), warnings)
+
+
+def _named(urls: Sequence[str], before: Sequence[Done]) -> dict[str, str]:
+    """Return URLs by the base names of their files. A finished file keeps its name, however the list has changed."""
+    finished = {done.identity: done.file for done in before}
+    wanted = {finished[digest(url)]: url for url in urls if digest(url) in finished}
+    taken = {base.casefold() for base in wanted}
+    for named in named_urls([url for url in urls if digest(url) not in finished]):
+        base, number = named.base, 1
+        while base.casefold() in taken:
+            number += 1
+            base = f"{named.base}-{number}"
+        taken.add(base.casefold())
+        wanted[base] = named.url
+    return wanted
 
 
 def urls_of(config: PipelineConfig, url: str | None) -> tuple[str, ...]:
@@ -85,9 +109,7 @@ def findings(context: CheckContext) -> Iterator[SluiceError]:
     yield from problems
     if problems or not context.online:
         return
-    done = set()
-    if context.job_dir is not None:
-        done = {one.identity for one in read_records(context.job_dir / ".done" / "1")}
+    done = {one.identity for one in imported(context.job_dir)}
     silent: set[str] = set()
     with SERVICE.client(context.config) as client:
         for url in urls:

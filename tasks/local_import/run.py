@@ -8,8 +8,15 @@ from collections.abc import Iterator
 from tasks.local_import.scan import SourceFile, scan_source
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.file_work import FileWork, stat_identity
-from tasks.shared.files.line_check import ExportLogError
-from tasks.shared.import_directory import finish_import, import_report, import_work, intake_of
+from tasks.shared.files.data_directory import as_shown
+from tasks.shared.import_directory import (
+    export_log_left_out,
+    finish_import,
+    import_report,
+    import_work,
+    imported,
+    intake_of,
+)
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
@@ -32,20 +39,21 @@ def run(context: StepContext) -> StepReport:
         raise problem
     work, files = import_work(context), {file.base: file for file in found.files}
     inputs = {base: stat_identity(file.path) for base, file in files.items()}
+    gone = [done.file for done in imported(context.job_dir) if done.file not in inputs]
     todo = work.begin(inputs)
     context.meter.expect(files=len(files), bytes=sum(file.size for file in files.values()))
     for base in files.keys() - set(todo):
         context.meter.add(files=1)
         context.meter.advance(files[base].size, 0, earlier=True)
     warnings = list(found.warnings)
+    if gone:
+        warnings.append(f"removed, because they are not in the directory any more: {', '.join(as_shown(gone, most=5))}")
     if work.again:
-        warnings.append(f"imported again, because they have changed: {', '.join(work.again[:5])}")
+        warnings.append(f"imported again, because they have changed: {', '.join(as_shown(work.again, most=5))}")
 
     def one(base: str, stop: Stop) -> None:
-        try:
+        with export_log_left_out(files[base].name, warnings):
             _import(context, work, files[base], inputs[base], stop)
-        except ExportLogError:
-            warnings.append(f"not imported, the log of an export tool: {files[base].name}")
 
     for_each(todo, one, threads=_THREADS, stop=context.stop)
     return import_report(context, work.done(), warnings)

@@ -35,10 +35,13 @@ class Scan:
 
     @property
     def warnings(self) -> list[str]:
-        """Return a sentence for each reason why files are left out."""
-        return [
-            f"not imported, {why}: {', '.join(as_shown(sorted(self.left_out[why]), most=5))}" for why in self.left_out
-        ]
+        """Return a sentence for each reason why files are left out, with their number by ending."""
+        return [self._warning(why, sorted(names)) for why, names in self.left_out.items()]
+
+    def _warning(self, why: str, names: list[str]) -> str:
+        endings = Counter(map(_ending, names)).most_common()
+        count = ", ".join(f"{number} {ending or 'other'}" for ending, number in endings)
+        return f"not imported, {why}: {', '.join(as_shown(names, most=5))} ({count})"
 
 
 CONSENT: Final = "consent audit files"
@@ -47,25 +50,23 @@ NO_FILES: Final = "no regular files"
 OTHER: Final = "no NDJSON by their name"
 BELOW: Final = "in subdirectories (services.local_import.recursive is false)"
 
-_LOOKS_LIKE_DATA: Final = (
-    ".ndjson",
-    ".jsonl",
-    ".json",
-    ".xml",
-    ".csv",
-    ".gz",
-    ".zip",
-    ".bz2",
-    ".xz",
-    ".zst",
-    ".parquet",
+_LOOKS_LIKE_DATA: Final = frozenset(
+    ".ndjson .jsonl .json .xml .csv .tsv .parquet .gz .tgz .zip .7z .bz2 .xz .zst".split()  # noqa: SIM905
 )
+
+
+def _ending(name: str) -> str:
+    """Return what says that a file holds data, and what is behind it (``.ndjson.gz``); empty if nothing does."""
+    suffixes = Path(name.lower()).suffixes
+    begin = next((number for number, suffix in enumerate(suffixes) if suffix in _LOOKS_LIKE_DATA), len(suffixes))
+    return "".join(suffixes[begin:])
 
 
 def scan_source(config: PipelineConfig, given: str | None) -> Scan:
     """Return the content of the directory of the command line or the configuration, without reading the files.
 
-    Its problems: ``input-missing``, ``input-not-directory``, ``input-unreadable``, ``input-no-ndjson``, ``name-clash``.
+    Its problems: ``input-missing``, ``input-not-found``, ``input-not-directory``, ``input-unreadable``,
+    ``input-no-ndjson``, ``empty-file``, ``name-clash``.
     """
     named = given or config.services.local_import.dir
     if not named:
@@ -102,7 +103,7 @@ def _take(scan: Scan, path: Path, *, inside: bool) -> None:
     """Sort a file in: to import, or left out for a reason."""
     name = _below(scan, path)
     if not is_ndjson_name(path.name):
-        if inside and not is_no_data(path.name) and path.name.lower().endswith(_LOOKS_LIKE_DATA):
+        if inside and not is_no_data(path.name) and _ending(path.name):
             scan.left_out[OTHER].append(name)
         return
     if not inside:
@@ -111,7 +112,7 @@ def _take(scan: Scan, path: Path, *, inside: bool) -> None:
         scan.left_out[CONSENT].append(name)
     elif path.is_symlink() or not path.is_file():
         scan.left_out[LINKS if path.is_symlink() else NO_FILES].append(name)
-    elif not os.access(path, os.R_OK):
+    elif not os.access(path, os.R_OK, effective_ids=True):
         _unreadable(scan, PermissionError(0, "", str(path)))
     else:
         scan.files.append(SourceFile(path, name, base_name(path.name), path.stat().st_size))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError
-from tasks.shared.file_work import Done, FileWork
+from tasks.shared.file_work import Done, FileWork, read_records, records_of
 from tasks.shared.files.intake import Intake
+from tasks.shared.files.line_check import ExportLogError
 from tasks.shared.files.ndjson import MIB
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -34,6 +36,22 @@ def stored_size(size: int, name: str, compression: CompressionConfig) -> int:
 def import_work(context: StepContext) -> FileWork:
     """Return the file work of an import: what is finished depends on its source alone."""
     return FileWork(context.job_dir, context.position, context.job_dir / IMPORT)
+
+
+def imported(job_dir: Path | None) -> list[Done]:
+    """Return the records of the files that a job has imported: an import is its first step."""
+    return read_records(records_of(job_dir, 1)) if job_dir is not None else []
+
+
+@contextmanager
+def export_log_left_out(name: str, warnings: list[str]) -> Iterator[None]:
+    """Leave out a file that is the log of an export tool, with a warning. Such a line behind data stays an error."""
+    try:
+        yield
+    except ExportLogError as error:
+        if not (error.context or "").endswith(":1"):
+            raise
+        warnings.append(f"not imported, the log of an export tool: {name}")
 
 
 def intake_of(context: StepContext, base: str, name: str) -> Intake:

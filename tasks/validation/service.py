@@ -113,7 +113,7 @@ class Validator:
 
 
 def _cannot_be_validated(error: SluiceError) -> bytes:
-    text = f"the validation service cannot process this resource ({error.reference}, status {error.answered})"
+    text = f"the validation service cannot process this resource ({error.reference}, status {error.status})"
     issue = {"severity": "error", "code": "exception", "diagnostics": text, "expression": ["Bundle.entry[0]"]}
     return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
 
