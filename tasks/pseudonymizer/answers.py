@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tasks.pseudonymizer.dates import dates_that_stayed, is_sampled
+from tasks.pseudonymizer.dates import dates_that_stayed, days_in, is_sampled
 from tasks.pseudonymizer.leaks import leaks_of, values_in
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import Bundle, open_bundle
 from tasks.shared.fhir.persons import Identifying
-from tasks.shared.fhir.resource import ID, UNREADABLE, head_of, references_of, target_of
+from tasks.shared.fhir.resource import ID, UNREADABLE, head_of, references_in, target_of
 from tasks.shared.http.answer import Answer
 
 _TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
@@ -127,7 +127,7 @@ def check(
     values = values_in(sent.resources) if values is None else values
     found = leaks_of(values, sent.resources, received.resources, received.text)
     findings.add("leaks", {"|".join(leak) for leak in found})
-    if is_sampled(line) and sent.types == received.types:
+    if is_sampled(line) and sent.types == received.types and days_in(sent.text) != days_in(received.text):
         findings.add("dates that stayed", dates_that_stayed(sent.resources, received.resources))
     return received, findings
 
@@ -174,9 +174,9 @@ def _is_bare(raw: Raw | bytes) -> bool:
 def _references(sent: Outline, received: Outline) -> tuple[set[str], set[str]]:
     """Return the paths of references that lost their type, and of those that resolved in the Bundle and do not now.
 
-    Paths are looked for only where the numbers of both differ: as a rule they do not.
+    Paths are looked for only where the numbers of different references differ: as a rule they do not.
     """
-    before, after = [*references_of(sent.text)], [*references_of(received.text)]
+    before, after = references_in(sent.text), references_in(received.text)
     untyped = sum(map(_is_untyped, after)) > sum(map(_is_untyped, before))
     here, there = _keys(sent), _keys(received)
     dangling = sum(_resolves(one, there) for one in after) < sum(_resolves(one, here) for one in before)

@@ -6,6 +6,7 @@ the same service, in turn.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import re
 import socket
@@ -28,23 +29,31 @@ _METADATA = (
     b'{"resourceType":"CapabilityStatement","fhirVersion":"4.0.1","rest":[{"mode":"server",'
     b'"resource":[{"type":"Patient"}],"interaction":[{"code":"transaction"}]}]}'
 )
+_UNREADABLE = base64.b64encode(b"fhirPathRules: [\n")
+_PERSON = re.compile(rb', ?"(?:name|telecom|address)": ?\[\{.*?\}\]')
+_BIRTH_DAY = re.compile(rb'("birthDate": ?"\d{4})[-\d]*')
+_CHANGES = [(kind + b"/", kind + b"/z") for kind in (b"Patient", b"Observation")]
+_CHANGES += [(b'"id":"', b'"id":"z'), (b'"id": "', b'"id": "z'), (b'"value":"', b'"value":"z')]
 _PUT = re.compile(rb'"request":\{"method":"PUT","url":"([^"]+)"')
 _DONE = b'{"response":{"status":"200 OK","location":"%s/_history/1","etag":"W/\\"1\\""}}'
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/fhir+json\r\nContent-Length: %d\r\n\r\n"
+_HEAD = b"HTTP/1.1 %d \r\nContent-Type: application/fhir+json\r\nContent-Length: %d\r\n\r\n"
 
 
-def answer(path: str, body: bytes) -> bytes:
-    """Return the answer of a FHIR server, or of a pseudonymizer that takes away what identifies."""
+def answer(path: str, body: bytes) -> tuple[int, bytes]:
+    """Return status and body of a FHIR server's answer, or of a pseudonymizer's that gives other ids and dates, and
+    takes away what identifies."""
     if path.endswith("/fhir/metadata"):
-        return _METADATA
+        return 200, _METADATA
     if path.endswith("/fhir"):
         entries = b",".join([_DONE % place for place in _PUT.findall(body)])
-        return b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % entries
+        return 200, b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % entries
+    if _UNREADABLE in body[:4096]:
+        return 400, b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","code":"invalid"}]}'
     at = body.find(_RESOURCE, 0, 4096)
     resource = body if at < 0 else body[at + len(_RESOURCE) : -len(b"}]}")]
-    for name in (b'"name":', b'"telecom":', b'"address":'):
-        resource = resource.replace(name, name.replace(b"e", b"3"))
-    return resource.replace(b'"value":"', b'"value":"0')
+    for old, new in _CHANGES:
+        resource = resource.replace(old, new)
+    return 200, _BIRTH_DAY.sub(rb"\1", _PERSON.sub(b"", resource))
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -55,9 +64,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         parts.append(message["body"])
         more = message.get("more_body", False)
-    body = answer(scope["path"], b"".join(parts))
+    status, body = answer(scope["path"], b"".join(parts))
     headers = [(b"content-type", b"application/fhir+json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -88,8 +97,8 @@ def serve_slowly(ready: Connection, at_once: int) -> None:
                 body = file.read(length)
                 with slots:
                     time.sleep(TAKES)
-                text = answer(line.split()[1].decode(), body)
-                connection.sendall(_HEAD % len(text) + text)
+                status, text = answer(line.split()[1].decode(), body)
+                connection.sendall(_HEAD % (status, len(text)) + text)
 
     while True:
         accepted, _ = server.accept()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +14,7 @@ ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for a text that it cannot read."""
 
-REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"((?:[^"\\]|\\.)*)"')
+REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"')
 """A reference in JSON text. It cannot match inside a string, where quotes are escaped."""
 
 _USUAL: Final = re.compile(
@@ -61,10 +60,10 @@ def profiles_of(raw: bytes | msgspec.Raw) -> list[str]:
     return [one.partition("|")[0] for one in claimed or () if isinstance(one, str)]
 
 
-def references_of(raw: bytes | msgspec.Raw) -> Iterator[str]:
-    """Yield the text of every ``reference`` in a resource or Bundle, as it stands there."""
-    for match in REFERENCE.finditer(memoryview(raw)):
-        yield match[1].decode() if b"\\" not in match[1] else msgspec.json.decode(b'"' + match[1] + b'"')
+def references_in(raw: bytes | msgspec.Raw) -> set[str]:
+    """Return each ``reference`` in a resource or Bundle once, as it stands there."""
+    found = set(REFERENCE.findall(memoryview(raw)))
+    return {msgspec.json.decode(b'"' + one + b'"') if b"\\" in one else one.decode() for one in found}
 
 
 def target_of(reference: str) -> str | None:
