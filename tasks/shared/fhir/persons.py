@@ -42,8 +42,12 @@ _ELEMENTS: Final = {
     "text": Kind.NARRATIVE, "photo": Kind.PHOTO, "birthDate": Kind.BIRTH_DATE,
 }  # fmt: skip
 _NO_VALUES: Final = frozenset(
-    {"use", "type", "period", "url", "system", "id", "rank", "contentType", "status", "assigner"}
-)
+    {
+        "use", "type", "period", "url", "system", "id", "rank", "contentType", "status", "assigner",
+        "valueCode", "valueCoding",
+    }
+)  # fmt: skip
+"""Codes: ``unknown`` instead of a name (data-absent-reason) is the word of many other elements."""
 _SHARED: Final = frozenset({"city", "district", "state", "postalCode", "country"})
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -64,6 +68,8 @@ def _person(node: Mapping[str, Any], path: str) -> Iterator[Identifying]:
         kind = _ELEMENTS.get(key.removeprefix("_"))
         if key == "contained":
             continue
+        if kind is Kind.NARRATIVE and not isinstance(value, dict):
+            continue  # the text of a code
         if kind is not None:
             yield from _values(value, kind, f"{path}.{key}", "")
         else:
