@@ -79,6 +79,11 @@ BUNDLE: Final[dict[str, Any]] = {
 }
 _TEXT: Final = json.dumps(BUNDLE).encode()
 
+_CHANGED: Final = "the service gave a made-up resource other ids, references or dates than before"
+_SET_KEYS: Final = (
+    "set the keys in the rules: a service without them makes its own at each start, each replica another"
+)
+
 
 @dataclass(frozen=True)
 class MadeUp:
@@ -116,6 +121,11 @@ class ProbeAnswer:
             self.patient.get("birthDate"), self.observation.get("effectiveDateTime"),
         ]  # fmt: skip
 
+    @property
+    def digest(self) -> str:
+        """Return a digest of what must be equal."""
+        return hashlib.sha256(json.dumps(self.stable).encode()).hexdigest()[:32]
+
 
 def begin(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None, at_once: int) -> MadeUp:
     """Send the made-up Bundle alone, then ``at_once`` times (at least twice) at the same time; return what came back.
@@ -131,15 +141,21 @@ def begin(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRul
     with ThreadPoolExecutor(count) as pool:
         others = [*pool.map(lambda _: _ask(client, config, call), range(count))]
     if any(other.stable != first.stable for other in others):
-        raise _changes(config)
-    return MadeUp(hashlib.sha256(json.dumps(first.stable).encode()).hexdigest()[:32], warnings)
+        raise _error("pseudonyms-change", _CHANGED, _SET_KEYS)
+    return MadeUp(first.digest, warnings)
 
 
-def end(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None, begun: MadeUp) -> None:
-    """Send it once more when the step ends. Raises ``ServiceError`` (``pseudonyms-change``) for another answer."""
-    found = _ask(client, config, Deidentify(client, endpoint(config), rules))
-    if hashlib.sha256(json.dumps(found.stable).encode()).hexdigest()[:32] != begun.digest:
-        raise _changes(config, ServiceError, "the files of this step are done again when the job is continued; ")
+def ends_as(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None, begun: MadeUp) -> bool:
+    """Send it once more when the step ends; return whether the same came back as when it began."""
+    return _ask(client, config, Deidentify(client, endpoint(config), rules)).digest == begun.digest
+
+
+def changed(config: PipelineConfig) -> ServiceError:
+    """Return the error of a step that ended with another answer than it began with."""
+    return ServiceError(
+        "pseudonyms-change", f"pseudonymizer: {_CHANGED}", context=f"services.pseudonymizer.url: {endpoint(config)}",
+        hint=f"the files of this step are done again when the job is continued; {_SET_KEYS}", operation=OPERATION,
+    )  # fmt: skip
 
 
 def still_works(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None) -> bool:
@@ -277,15 +293,6 @@ def _unchanged(answer: ProbeAnswer) -> bool:
     same_patient = all(answer.patient.get(name) == PATIENT[name] for name in names)
     others = ("id", "subject", "effectiveDateTime", "note")
     return same_patient and all(answer.observation.get(name) == OBSERVATION[name] for name in others)
-
-
-def _changes(config: PipelineConfig, kind: type[ServiceError] | None = None, more: str = "") -> ServiceError:
-    what = "the service gave a made-up resource other ids, references or dates than before"
-    hint = f"{more}set the keys in the rules: a service without them makes its own at each start, each replica another"
-    if kind is None:
-        return _error("pseudonyms-change", what, hint)
-    context = f"services.pseudonymizer.url: {endpoint(config)}"
-    return kind("pseudonyms-change", f"pseudonymizer: {what}", context=context, hint=hint, operation=OPERATION)
 
 
 def _wrong_service(config: PipelineConfig, what: str) -> WrongServiceError:

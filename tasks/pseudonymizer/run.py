@@ -113,8 +113,9 @@ def run(context: StepContext) -> StepReport:
         for done in work.done():
             refuse_leaks(context.config, done.tallies.get("leaks", {}), done.output)
         _Pseudonymization(context, client, rules, work, files, inputs).run(todo)
-        if todo:
-            probe.end(client, context.config, rules, begun)
+        if todo and not probe.ends_as(client, context.config, rules, begun):
+            work.take_back()  # also where the service gives the first answer again when the job is continued
+            raise probe.changed(context.config)
     return _report(context, work.done(), [*files.values()], [*warnings, *begun.warnings])
 
 

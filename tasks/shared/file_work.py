@@ -112,6 +112,12 @@ class FileWork:
         self._known[done.file] = done
         return done
 
+    def take_back(self) -> None:
+        """Make the finished files of this work ones that are to be done again. Raises ``StorageError``."""
+        for done in self._known.values():
+            taken = msgspec.structs.replace(done, terms="")
+            write_whole(self._records / f"{done.file}.json", msgspec.json.encode(taken))
+
     def done(self) -> list[Done]:
         """Return the records of the finished files of this work, ``core`` first."""
         return [self._known[base] for base in core_first(self._known)]
