@@ -26,11 +26,12 @@ _TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
 
 
 class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A resource of which nothing is left."""
+    """A resource of which nothing is left, nor of those in it."""
 
     resource_type: Raw
     id: Raw = Raw()
     meta: Raw = Raw()
+    contained: list[_Bare] = []
 
 
 _bare = msgspec.json.Decoder(_Bare)
