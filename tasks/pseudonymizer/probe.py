@@ -80,9 +80,7 @@ BUNDLE: Final[dict[str, Any]] = {
 _TEXT: Final = json.dumps(BUNDLE).encode()
 
 _CHANGED: Final = "the service gave a made-up resource other ids, references or dates than before"
-_SET_KEYS: Final = (
-    "set the keys in the rules: a service without them makes its own at each start, each replica another"
-)
+_SET_KEYS: Final = "set the keys in the rules: a service without them makes its own at each start, each replica another"
 
 
 @dataclass(frozen=True)

@@ -291,13 +291,14 @@ class _Pseudonymization:
                 context=place, hint=hint, operation=OPERATION, status=413,
             )  # fmt: skip
         fatal = answer is not None and any(severity in ("fatal", "error") for severity, _ in issues(answer.body))
-        internal = answer is not None and answer.status == 500
-        if internal and fatal and probe.still_works(self._client, self._context.config, self._rules):
+        failed = answer is not None and answer.status in (422, 500)
+        if failed and fatal and probe.still_works(self._client, self._context.config, self._rules):
             status = answer.status if answer is not None else None
             wrong = ServiceError(
                 "pseudonymizer-failed", f"pseudonymizer: the service cannot process this resource (status {status})",
-                context=place, hint="other resources work: see the log of the service", operation=OPERATION,
-                status=status,
+                context=place, operation=OPERATION, status=status,
+                hint="other resources work: does each domain in the rules exist in the pseudonym service (Vfps, gPAS)? "
+                "see the log of the service",
             )  # fmt: skip
             self._failed.save_answer_of(wrong, answer=answer, request=(place, text))
             return wrong
@@ -336,7 +337,11 @@ def stopping(config: PipelineConfig, leaks: dict[str, int], *, kept: bool = Fals
         leak = Leak(*key.split("|", 2))
         if (leak.path in allowed or leak.system in allowed) == kept:
             found[leak.path] += count
-    return dict(found)
+    return dict(_by_number(found))
+
+
+def _by_number(tally: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(tally.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _without_few_birth_dates(leaks: dict[str, int], count: int) -> dict[str, int]:
@@ -363,7 +368,7 @@ def _report(context: StepContext, done: list[Done], files: list[Path], warnings:
     leaks = dict(tallies.get("leaks", {}))
     for kind, what in _WARNED.items():
         if tallies.get(kind):
-            listed = ", ".join(f"{name} ({count:,} lines)" for name, count in tallies[kind].most_common(10))
+            listed = ", ".join(f"{name} ({count:,} lines)" for name, count in _by_number(tallies[kind])[:10])
             warnings.append(f"{what}: {listed}")
     for line in warnings:
         logger.warning("pseudonymizer: %s", line)
