@@ -75,9 +75,12 @@ RULE_SETS: Final = {
     "bzkf onco": rule_file(
         *hashed(*IDS, *URLS, typed("VN"), typed("MR")), *PERSON, TO_MONTH, rule("Observation.effective", "dateshift")
     ),
-    "bzkf helm": rule_file(rule(typed("VN"), "encrypt"), rule(typed("MR"), "pseudonymize", domain="patient"), *PERSON),
+    "bzkf helm": rule_file(
+        rule(typed("VN"), "encrypt"), rule(typed("MR"), "pseudonymize", domain="patient"), *PERSON,
+        **KEYS, encryptKey="k" * 32,
+    ),
     "fts-next": rule_file(
-        rule("nodesByType('Identifier').where(system='https://clinic.example/mrn').value", "pseudonymize", domain="fts"),
+        rule("Patient.identifier.where(system='https://clinic.example/mrn').value", "pseudonymize", domain="fts"),
         *PERSON, TO_YEAR, *DATES[1:],
     ),
     "whitelist": rule_file(
@@ -93,7 +96,21 @@ RULE_SETS: Final = {
         *redacted("Resource"),
     ),
     "redact-all": rule_file(*redacted("Resource")),
-    "broken references": rule_file(*hashed("Resource.id", length=32), *hashed(IDS[1]), *PERSON),
-    "hashes of 65 and more": rule_file(*[rule(path, "encrypt") for path in IDS], *PERSON, **KEYS, encryptKey="k" * 32),
+}  # fmt: skip
+"""A row of document 6 §2 each."""
+
+OTHERS: Final = {
+    "ids longer than references": rule_file(*hashed(IDS[0]), *hashed(IDS[1], length=32), *PERSON),
+    "encrypted ids": rule_file(*[rule(path, "encrypt") for path in IDS], *PERSON, **KEYS, encryptKey="k" * 32),
     "without a key": rule_file(*SHORT, *redacted("nodesByType('Identifier')"), TO_MONTH, dateShiftKey="k"),
+    "a domain for Encounters": rule_file(
+        *SHORT, rule("Encounter.identifier.value", "pseudonymize", domain="stay"),
+        *redacted("nodesByType('Identifier')"), TO_MONTH,
+    ),
+    "an unknown method": rule_file(*SHORT, rule("Patient.gender", "obscure")),
+    "a whitelist that lacks a type": rule_file(
+        *hashed(IDS[0], "Observation.subject.reference", length=32), rule("Observation.status", "keep"),
+        rule("Observation.code", "keep"), *redacted("Resource"),
+    ),
+    "names kept": rule_file(*hashed(*IDS, length=32), *redacted("nodesByType('Identifier')"), *PERSON[1:], TO_MONTH),
 }  # fmt: skip
