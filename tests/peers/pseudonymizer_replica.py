@@ -2,25 +2,25 @@
 
 It follows document 6 §1, from the public source of the service (2.32 to 2.37.2): the first rule that touches an element
 has it, with all below it but nested resources, which have a turn of their own. It does not follow the order in which
-the service writes elements, knows of FHIRPath in a path names, ``nodesByType``, ``nodesByName``, ``extension`` and
-``where`` only, and has no key derivation, no perturb, no partial ages and postal codes.
+the service writes elements, knows of FHIRPath in a path names, ``nodesByType``, ``nodesByName`` and ``where`` only,
+and has no key derivation, no perturb, no partial ages and postal codes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fhirpathpy
 import msgspec
@@ -43,6 +43,7 @@ _CHOICES: Final = {
 _RESOURCES: Final = "|".join(kind for kind, parent in _R4["type2Parent"].items() if parent.endswith("Resource"))
 _ALL: Final = frozenset({"", "Resource", "DomainResource"})
 _DATES: Final = frozenset({"date", "dateTime", "instant"})
+_STEP: Final = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
 _MOST: Final = 30_000_000
 _OBSERVATION_VALUE: Final = "http://terminology.hl7.org/CodeSystem/v3-ObservationValue"
 _LABELS: Final = {
@@ -61,10 +62,6 @@ _REFERENCES: Final = (
     re.compile(r"(urn:oid:)([0-2](?:\.(?:0|[1-9][0-9]*))+)()"),
     re.compile(r"(urn:uuid:)([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})()"),
 )
-
-
-class RulesUnusableError(Exception):
-    """The rule file cannot be used: 400."""
 
 
 class ProcessingError(Exception):
@@ -93,15 +90,13 @@ class Replica:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._count = 0
-        self._lock = threading.Lock()
+        self._numbers = itertools.count()
         self.restart()
 
     def restart(self) -> None:
         """Start all processes again."""
-        count = self.settings.replicas
-        self._keys = [secrets.token_hex(16) for _ in range(count)]
-        self._own = [Rules(self.settings.rules, key, self.settings.domains) for key in self._keys]
+        keys = [secrets.token_hex(16) for _ in range(self.settings.replicas)]
+        self._processes = [(key, Rules(self.settings.rules, key, self.settings.domains)) for key in keys]
 
     def __call__(self, seen: SeenRequest) -> Reply:
         """Answer a request."""
@@ -113,15 +108,13 @@ class Replica:
             return Reply(404)
         if len(seen.body) > _MOST:
             return Reply(413)
-        with self._lock:
-            self._count += 1
-            own, key = self._own[self._count % len(self._own)], self._keys[self._count % len(self._keys)]
+        key, own = self._processes[next(self._numbers) % len(self._processes)]
         try:
             text, config = deidentify(seen.body)
             given = msgspec.json.Decoder(float_hook=Decimal).decode(text)
             sent = config is not None and not self.settings.ignores_config
             rules = Rules((config or b"").decode(), key, self.settings.domains) if sent else own
-        except (ValueError, KeyError, RulesUnusableError):
+        except (ValueError, KeyError):
             return Reply(400, outcome(issue(code="processing")), JSON)
         try:
             made = rules.apply(given)
@@ -132,19 +125,17 @@ class Replica:
         return Reply(200, _escaped(answer) if self.settings.escapes else answer, JSON)
 
 
-def replica(settings: Settings) -> Callable[[SeenRequest], Reply]:
-    """Return the answers of such a service."""
-    return Replica(settings)
+replica = Replica
+"""``ScriptedServer(replica(settings), script)``"""
 
 
 def _escaped(text: bytes) -> bytes:
     """Return JSON as the second serializer of the service writes it."""
-    return re.sub(r"[^\x00-\x7f]|[+<>&']", _escape, text.decode()).encode()
 
+    def units(found: re.Match[str]) -> str:
+        return re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be").hex().upper())
 
-def _escape(found: re.Match[str]) -> str:
-    pairs = found[0].encode("utf-16-be")
-    return "".join(f"\\u{pairs[at] << 8 | pairs[at + 1]:04X}" for at in range(0, len(pairs), 2))
+    return re.sub(r"[^\x00-\x7f]|[+<>&']", units, text.decode()).encode()
 
 
 # A resource as a tree
@@ -169,10 +160,6 @@ class Node:
     @property
     def value(self) -> Any:
         return self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
-
-    @property
-    def is_primitive(self) -> bool:
-        return not isinstance(self.value, dict)
 
     def set(self, value: Any) -> None:
         """Put another value in place; ``None`` takes it away."""
@@ -210,7 +197,9 @@ def _children(members: Json, path: str) -> Iterator[Node]:
             kind = "uri" if key == "url" else "id" if path in _RESOURCES.split("|") else "string"
         beside = members.get(f"_{key}")
         value = members.get(key, [None] * len(beside) if isinstance(beside, list) else None)
-        places = [(value, at) for at in range(len(value))] if isinstance(value, list) else [(members, key)]
+        places: list[tuple[Any, Any]] = (
+            [(value, at) for at in range(len(value))] if isinstance(value, list) else [(members, key)]
+        )
         for holder, at in places:
             item = holder[at] if isinstance(holder, list) else value
             if kind == "Resource":
@@ -218,8 +207,8 @@ def _children(members: Json, path: str) -> Iterator[Node]:
                 continue
             node = Node(holder, at, name, kind, full if not kind else "Element" if kind[0].islower() else kind)
             extra = beside[at] if isinstance(beside, list) and at < len(beside) else beside
-            if isinstance(item, dict) or isinstance(extra, dict):
-                node.children = [*_children(item if isinstance(item, dict) else extra, node.path)]
+            inner = item if isinstance(item, dict) else extra
+            node.children = [*_children(inner, node.path)] if isinstance(inner, dict) else []
             yield node
 
 
@@ -242,13 +231,9 @@ def _clean(value: Any) -> Any:
     return kept
 
 
-# Rules
-
-
 @lru_cache(maxsize=500)
-def _compiled(expression: str) -> Callable[[Any], list[Any]]:
-    made: Callable[[Any], list[Any]] = fhirpathpy.compile(expression, _R4)
-    return made
+def _compiled(expression: str) -> Callable[..., list[Any]]:
+    return fhirpathpy.compile(expression, _R4)
 
 
 def _steps(path: str) -> list[str]:
@@ -263,9 +248,6 @@ def _steps(path: str) -> list[str]:
     return parts
 
 
-_STEP: Final = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
-
-
 def _matches(steps: list[str], resource: Node) -> list[Node]:
     found = [resource]
     for step in steps:
@@ -275,10 +257,6 @@ def _matches(steps: list[str], resource: Node) -> list[Node]:
         elif name == "where":
             holds = _compiled(f"where({argument})")
             found = [node for node in found if holds(_clean(node.value))]
-        elif name == "extension":
-            url = argument.strip("'\"")
-            children = [child for node in found for child in node.children if child.name == "extension"]
-            found = [child for child in children if child.value.get("url") == url]
         else:
             wanted = argument.strip("'\"")
             below = dict.fromkeys(each for node in found for each in node.below())
@@ -286,19 +264,17 @@ def _matches(steps: list[str], resource: Node) -> list[Node]:
     return found
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule: resource type, steps from there, method in lower case, and its settings."""
 
     kind: str
     steps: list[str]
     method: str
     given: Json
-    shift_key: str
 
 
 class Rules:
-    """A rule file, as a process of the service uses it. Raises ``RulesUnusableError``."""
+    """A rule file, as a process of the service uses it. Raises ``ValueError``: 400."""
 
     def __init__(self, text: str, key: str, domains: frozenset[str] | None) -> None:
         try:
@@ -306,7 +282,7 @@ class Rules:
             parameters = document.get("parameters") or {}
             self._rules = [self._rule(rule, parameters) for rule in document["fhirPathRules"]]
         except (yaml.YAMLError, AttributeError, KeyError, TypeError):
-            raise RulesUnusableError from None
+            raise ValueError("rules") from None
         self._key = str(parameters.get("cryptoHashKey") or key)
         self._years = bool(parameters.get("enablePartialDatesForRedact"))
         self._domains = domains
@@ -315,18 +291,15 @@ class Rules:
         first, *rest = _steps(rule["path"])
         kind, steps = (first, rest) if first[:1].isupper() else ("", [first, *rest])
         method = rule["method"].lower()
-        known = all(_STEP.fullmatch(step) for step in steps)
-        if not known or getattr(self, f"_{method}", None) is None:
-            raise RulesUnusableError
-        fixed = parameters.get("dateShiftFixedOffsetInDays")
-        shift_key = str(parameters.get("dateShiftKey") or secrets.token_hex(16))  # for each rule object
-        return Rule(kind, steps, method, rule | {"fixed": fixed}, shift_key)
+        if not all(map(_STEP.fullmatch, steps)) or getattr(self, f"_{method}", None) is None:
+            raise ValueError("rule")
+        key = parameters.get("dateShiftKey") or secrets.token_hex(16)  # for each rule object
+        return Rule(kind, steps, method, rule | {"key": key, "days": parameters.get("dateShiftFixedOffsetInDays")})
 
     def apply(self, given: Json) -> Json:
         """Return what the rules make of a resource. Raises ``ProcessingError``."""
         holder = [given]
-        root = _resource(holder, 0)
-        self._visit(root, given)
+        self._visit(_resource(holder, 0), given)
         made: Json = _clean(holder[0])
         return made
 
@@ -349,20 +322,15 @@ class Rules:
     def _handle(self, node: Node, rule: Rule, root: Json) -> None:
         if node.is_handled:
             return
-        if rule.method == "remove":
-            node.set(None)
-            for each in node.below():
+        if rule.method in ("remove", "substitute"):  # of an element as a whole
+            for each in [*node.below()]:
                 each.is_handled, each.children = True, []
-            return
-        if rule.method == "substitute" and (node.is_primitive or isinstance(rule.given["replaceWith"], dict)):
-            node.set(rule.given["replaceWith"])
-            for each in node.below():
-                each.is_handled = True
+            node.set(rule.given.get("replaceWith"))
             return
         for each in node.below():
             if not each.is_handled:
                 each.is_handled = True
-                if each.is_primitive and each.value not in (None, ""):
+                if not isinstance(each.value, dict) and each.value not in (None, ""):
                     each.set(getattr(self, f"_{rule.method}")(each.value, each, rule, root))
 
     def _keep(self, value: Any, *_: Any) -> Any:
@@ -381,10 +349,10 @@ class Rules:
         def hashed(text: str) -> str:
             return hmac.digest(self._key.encode(), text.encode(), hashlib.sha256).hex()[: int(most) if most else None]
 
-        return _changed(_as_text(value), node, hashed)
+        return _changed(str(value), node, hashed)
 
     def _pseudonymize(self, value: Any, node: Node, rule: Rule, _root: Json) -> str:
-        text = _as_text(value)
+        text = str(value)
         domain = rule.given.get("domain", rule.given.get("namespace"))
         if domain is None and _is_reference(text, node):
             found = next(filter(None, (form.fullmatch(text) for form in _REFERENCES)), None)
@@ -402,7 +370,7 @@ class Rules:
         return _changed(text, node, pseudonym)
 
     def _encrypt(self, value: Any, *_: Any) -> str:
-        blocks = len(_as_text(value).encode()) // 16 + 1
+        blocks = len(str(value).encode()) // 16 + 1
         return os.urandom(16 + 16 * blocks).hex().upper()
 
     def _generalize(self, value: Any, _node: Node, rule: Rule, _root: Json) -> Any:
@@ -419,15 +387,11 @@ class Rules:
         if len(text) < 10 or _is_old(text):
             return self._redact(value, node)
         offset = 0
-        for byte in f"{root.get('id', '')}{rule.shift_key}".encode():
+        for byte in f"{root.get('id', '')}{rule.given['key']}".encode():
             offset = (offset * 131 + byte) % 101
-        days = offset - 50 if rule.given["fixed"] is None else int(rule.given["fixed"])
+        days = offset - 50 if rule.given["days"] is None else int(rule.given["days"])
         time, zone = re.fullmatch(r"(T[\d:.]*)?(Z|[+-].*)?", text[10:]).groups("")  # type: ignore[union-attr]
         return (date.fromisoformat(text[:10]) + timedelta(days)).isoformat() + re.sub(r"\d", "0", time) + zone
-
-
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_reference(text: str, node: Node) -> bool:

@@ -6,7 +6,9 @@ A replica of the deployed service applies the rules: what is accepted, what is w
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,17 @@ from tests.conftest import Commands, Ran
 from tests.peers.data import CANARY, Json, identified, observation, of_patient, patient, provenance, write
 from tests.peers.pseudonymizer_replica import Replica, Settings
 from tests.peers.server import ScriptedServer, SeenRequest
-from tests.tasks.pseudonymizer.rule_sets import OTHERS, RULE_SETS, V2_0203
+from tests.tasks.pseudonymizer.rule_sets import (
+    DATES,
+    KEYS,
+    OTHERS,
+    RULE_SETS,
+    V2_0203,
+    hashed,
+    redacted,
+    rule,
+    rule_file,
+)
 
 LINES: Final = 4
 HYPHEN: Final = "https://fhir-server.example/fhir/"
@@ -247,3 +259,59 @@ def test_a_rule_set_is_accepted_or_warned_of_or_refused(name: str, sluice: Comma
     if found.again is not None:
         assert (found.again.code, found.sent) == (0, 2 * LINES)
         assert "1 finished files are done again" in found.again.err
+
+
+UUID: Final = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+FORMS: Final = {
+    "relative": ("Patient/a", "reference", "Patient/H"),
+    "with a version": ("Patient/a/_history/2", "reference", "Patient/H/_history/2"),
+    "absolute": ("http://x.example/fhir/Patient/a", "reference", "http://x.example/fhir/Patient/H"),
+    "absolute, hyphen": ("http://x-y.example/fhir/Patient/a", "reference", "H"),
+    "absolute, underscore": ("http://x.example/a_b/Patient/a", "reference", "H"),
+    "conditional": ("Patient?identifier=http://x-y|a", "reference", "Patient?identifier=http://x-y|H"),
+    "contained": ("#a", "reference", "#H"),
+    "uuid": (f"urn:uuid:{UUID}", "reference", "urn:uuid:H"),
+    "oid": ("urn:oid:1.2.3", "reference", "urn:oid:H"),
+    "no type of FHIR": ("Nothing/a", "reference", "H"),
+    "fullUrl": ("http://x.example/fhir/Patient/a", "fullUrl", "http://x.example/fhir/Patient/H"),
+    "fullUrl, uuid": (f"urn:uuid:{UUID}", "fullUrl", "H"),
+    "request.url, conditional": ("Patient?identifier=http://x|a", "url", "Patient?identifier=http://x|H"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_replica_hashes_the_id_part_of_the_forms_that_the_service_knows(form: str) -> None:
+    given, place, expected = FORMS[form]
+    entry: Json = {"resource": observation("o"), "fullUrl": "x", "request": {"url": "x"}}
+    {"reference": entry["resource"]["subject"], "url": entry["request"]}.get(place, entry)[place] = given
+    answer = Replica(Settings(RULE_SETS["Kalium360"]))(
+        SeenRequest("POST", "/fhir/$de-identify", {}, json.dumps({"resourceType": "Bundle", "entry": [entry]}).encode())
+    )
+    (made,) = json.loads(answer.body or b"")["entry"]
+    found = {"reference": made["resource"]["subject"]["reference"], "url": made["request"]["url"]} | made
+    assert re.sub("[0-9a-f]{32}", "H", found[place]) == expected
+
+
+def test_the_replica_shifts_by_the_new_id_and_works_beside_primitives() -> None:
+    """All in one: siblings, the offset after the rule of ids, encrypt, and elements that become empty."""
+    rules = rule_file(
+        *hashed("Resource.id", "nodesByName('reference')"), *redacted("Patient.birthDate", "Patient.photo"), *DATES,
+        rule("Patient.identifier.value", "encrypt"), rule("Patient.gender", "substitute", replaceWith="other"),
+    )  # fmt: skip
+    absent = {"extension": [{"url": "http://absent", "valueCode": "masked"}]}
+    one = patient(
+        "p", gender="male", _birthDate=absent, photo=[{"title": "x"}], deceasedDateTime="2020-05-05T10:11:12+02:00",
+        identifier=[{"value": "x" * 16}], managingOrganization={"_reference": absent},
+    )  # fmt: skip
+    seen = SeenRequest("POST", "/fhir/$de-identify", {}, json.dumps(one).encode())
+    made = json.loads(Replica(Settings(rules))(seen).body or b"")
+    assert {"birthDate", "_birthDate", "photo"} & made.keys() == set()
+    inner = made["managingOrganization"]["_reference"]["extension"][0]
+    assert (len(inner["url"]), len(inner["valueCode"])) == (64, 64)
+    assert (made["gender"], len(made["identifier"][0]["value"])) == ("other", 96)
+    offset = 0
+    for byte in f"{made['id']}{KEYS['dateShiftKey']}".encode():
+        offset = (offset * 131 + byte) % 101
+    day = date(2020, 5, 5) + timedelta(offset - 50)
+    assert made["deceasedDateTime"] == f"{day}T00:00:00+02:00"
