@@ -1,7 +1,4 @@
-"""Import from URLs against a scripted server: names, the check before a start, a list that changes (document 3 §8).
-
-Transfers themselves are in ``shared/http/test_download.py``; faults, kills and memory in the tables of all steps.
-"""
+"""Import from URLs against a scripted server: names, the check before a start, a list that changes (document 3 §8)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import zstandard
 
 from config import PipelineConfig
 from tasks.http_import.step import STEP
-from tasks.shared.errors import DataError, InputError, NetworkError, ServiceError, SluiceError
+from tasks.shared.errors import DataError, NetworkError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
 from tasks.shared.step import CheckContext, GivenInputs
 from tests.conftest import wait_until
@@ -96,8 +93,7 @@ def test_names_come_from_the_urls_and_no_query_is_kept_or_told(place: Place, cap
         (Reply(200, b"<!DOCTYPE html><html>Log in"), DataError, "not-json"),
         (Reply(200, patients("a"), {"Content-Type": "text/html"}), ServiceError, "download-media-type"),
         (Reply(200, b"\n"), DataError, "empty-file"), (Reply(200, b'{"a":1}'), DataError, "not-a-resource"),
-        (Reply(404), ServiceError, "service-not-found"),
-        (Reply(200, patients("a") + LOG), DataError, "export-log"),
+        (Reply(404), ServiceError, "service-not-found"), (Reply(200, patients("a") + LOG), DataError, "export-log"),
     ],
 )  # fmt: skip
 def test_what_is_no_ndjson_of_resources_ends_the_step_and_names_the_url(
@@ -110,16 +106,6 @@ def test_what_is_no_ndjson_of_resources_ends_the_step_and_names_the_url(
     assert f"{place.server.url}/x.ndjson" in str(caught.value.context)
     assert SECRET not in caught.value.render()
     assert not place.imported
-
-
-def test_the_log_of_an_export_is_left_out_with_a_warning(place: Place) -> None:
-    place.serve(x=patients("a"), log=LOG)
-    report = place.run("/x.ndjson", "/log.ndjson")
-    assert place.imported == {"x": 1}
-    assert report.warnings == (f"not imported, the log of an export tool: {place.server.url}/log.ndjson",)
-
-
-# The check before a start
 
 
 @pytest.mark.parametrize("head", [Reply(200, patients("a")), *map(Reply, (403, 405, 500, 501, 503)), Reply(302)])
@@ -135,81 +121,61 @@ def test_each_url_is_asked_with_one_head_and_a_server_that_refuses_it_is_not_ask
     assert not place.server.seen
 
 
-def test_what_is_imported_already_is_not_asked_for(place: Place) -> None:
-    place.serve(x=patients("a"), y=patients("b"))
-    place.run("/x.ndjson")
-    assert not place.checked("/x.ndjson", "/y.ndjson", job_dir=place.job)
-    assert place.asked("HEAD") == ["/y.ndjson"]
-
-
 @pytest.mark.parametrize(
     ("urls", "references"),
     [
         ((f"/x?{SECRET}", f"/x?{SECRET}", "/y"), ["url-duplicate"]), ((), ["input-missing"]),
-        ((f"/core?{SECRET}", "/a/CORE.ndjson"), ["name-clash"]),
-        ((f"/gone?{SECRET}", "/x", "/also"), ["url-refused", "url-refused"]),
+        ((f"/core?{SECRET}", "/a/CORE.ndjson"), ["name-clash"]), (("http://[h/x",), ["url-invalid"]),
+        ((f"/gone?{SECRET}", "/x", "/also"), ["url-refused"] * 2), (("http://h:99999/x",), ["url-invalid"]),
+        (("http://h:0/x",), ["url-invalid"]), ((f"https://u:{SECRET}@h",), ["url-credentials"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_list_is_found_before_there_is_a_job(
+def test_what_is_wrong_with_the_urls_is_found_before_there_is_a_job(
     place: Place, urls: tuple[str, ...], references: list[str]
 ) -> None:
     place.files = {"/x": Reply(200), "/y": Reply(200), "/core": Reply(200)}
-    found = place.checked(*urls)
+    given = urls[0] if len(urls) == 1 else None  # that of the command line; the configuration refuses it itself
+    listed = () if given else urls
+    found = place.checked(*listed, given=given)
     assert [(error.reference, error.exit_code) for error in found] == [(one, 2) for one in references]
     assert all(SECRET not in error.render() for error in found)
     with pytest.raises(SluiceError):
-        place.run(*urls)
+        place.run(*listed, **({"input": given} if given else {}))
     assert not place.imported
 
 
-@pytest.mark.parametrize(
-    "url", ["https://", "http://h:0/x", "http://[h/x", "http://h:99999/x", f"https://u:{SECRET}@h"]
-)
-def test_what_is_wrong_with_the_url_of_the_command_line_is_too(place: Place, url: str) -> None:
-    (found,) = place.checked(given=url)
-    assert (found.reference, found.exit_code) == ("url-credentials" if SECRET in url else "url-invalid", 2)
-    assert SECRET not in found.render()
-    with pytest.raises(InputError):
-        place.run(input=url)
-
-
-def test_a_directory_is_no_url_and_the_url_of_the_command_line_goes_first(place: Place) -> None:
+def test_a_directory_is_no_url_and_a_host_that_is_not_there_is_asked_once(place: Place) -> None:
     assert [error.reference for error in place.checked(given="data")] == ["input-is-directory"]
-    place.serve(x=patients("a"))
-    place.run("/y.ndjson", input=f"{place.server.url}/x.ndjson")
-    assert place.imported == {"x": 1}
-
-
-def test_a_host_that_is_not_there_is_asked_once(place: Place) -> None:
     host = f"http://127.0.0.1:{closed_port()}"
     (found,) = place.checked(f"{host}/x", f"{host}/y")
     assert isinstance(found, NetworkError)
-    assert found.exit_code == 3
-
-
-# A list that changes
 
 
 def test_a_finished_file_belongs_to_its_url_whatever_becomes_of_the_list(place: Place) -> None:
     place.serve(one__x=patients("a"), two__x=patients("a", "b"))
-    answer = place.server.answer
 
-    def fails_late(seen: SeenRequest) -> Reply:
+    def fails_late(seen: SeenRequest) -> Reply | None:
         if seen.target == "/z.ndjson":
             wait_until(lambda: len(list(place.job.glob(".done/1/*.json"))) == 2)
-        return answer(seen)
+        return None
 
-    place.server.answer = fails_late
+    place.server.script = fails_late
     every = ["/one/x.ndjson", "/two/x.ndjson", "/z.ndjson"]
     with pytest.raises(ServiceError):
         place.run(*every)
     assert place.imported == {"x": 1, "x-2": 2}
-    place.serve(three__x=patients(*"abcd"), z=patients(*"abc"))
-    report = place.run(*every[1:], "/three/x.ndjson")
+    place.server.script = None
+    place.serve(three__x=patients(*"abcd"), z=patients(*"abc"), log=LOG)
+    report = place.run(*every[1:], "/three/x.ndjson", "/log.ndjson")
     assert place.imported == {"x-2": 2, "z": 3, "x": 4}
-    assert report.warnings == ("removed, because their URLs left the list: x",)
-    assert place.asked() == ["/three/x.ndjson", "/z.ndjson"]
+    assert report.warnings == (
+        "removed, because their URLs left the list: x",
+        f"not imported, the log of an export tool: {place.server.url}/log.ndjson",
+    )
+    assert place.asked() == ["/log.ndjson", "/three/x.ndjson", "/z.ndjson"]
     place.serve(one__x=patients("a"))
+    assert not place.checked("/one/x.ndjson", "/three/x.ndjson", job_dir=place.job)
+    assert place.asked("HEAD") == ["/one/x.ndjson"]
     assert place.run("/one/x.ndjson", "/three/x.ndjson", "/two/x.ndjson").lines_out == 7
     assert place.imported == {"x-2": 2, "x-3": 1, "x": 4}
     assert place.asked() == ["/one/x.ndjson"]
