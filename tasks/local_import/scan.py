@@ -76,8 +76,12 @@ def scan_source(config: PipelineConfig, given: str | None) -> Scan:
         )
         return Scan(Path(), problems=[problem])
     scan = Scan(Path(named).absolute())
-    if not scan.directory.is_dir():
-        there = scan.directory.exists()
+    try:
+        is_directory, there = scan.directory.is_dir(), scan.directory.exists()
+    except OSError as error:
+        _unreadable(scan, error)
+        return scan
+    if not is_directory:
         hint = "check services.local_import.dir or --dir; a relative path starts at the working directory"
         what = "the import directory is not a directory" if there else "the import directory does not exist"
         reference = "input-not-directory" if there else "input-not-found"
