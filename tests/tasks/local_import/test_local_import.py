@@ -40,7 +40,7 @@ class Place:
             write(self.source / name, patient(name.partition(".")[0].replace("/", "-")))
 
     def configuration(self, *, compressed: bool = True, **keys: Any) -> PipelineConfig:
-        top = {"compression": {"enabled": compressed}, "jobs_dir": str(self.source / "jobs")}
+        top: dict[str, Any] = {"compression": {"enabled": compressed}, "jobs_dir": str(self.source / "jobs")}
         return job.configuration({"local_import": {"dir": str(self.source)} | keys}, **top)
 
     def run(self, *, meter: Meter | None = None, given: Path | None = None, **keys: Any) -> StepReport:

@@ -187,7 +187,7 @@ def test_requests_are_never_more_than_configured_and_reports_keep_the_order(plac
 
     place.judge(slow, max_concurrent_requests=3)
     assert 2 <= max(most) <= 3
-    assert place.chunks[0] == ["Organization/x"]
+    assert ["Organization/x"] in place.chunks[:3]
     assert [line for _, line, _, _ in place.findings()] == ["1", "2", "4", "6", "8"]
     assert len((place.reports / "a.validation.ndjson").read_bytes().splitlines()) == 9
     assert {path.name for path in place.reports.glob("*.*")} >= {"CORE.validation.ndjson", "summary.csv"}
