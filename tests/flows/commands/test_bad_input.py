@@ -364,7 +364,6 @@ def test_a_url_whose_host_does_not_answer_is_exit_code_3(sluice, place):
 
 
 HTML = Reply(200, b"<!DOCTYPE html><html>" + CANARY.encode() + b"</html>", {"Content-Type": "text/html"})
-ELSEWHERE = Reply(302, b"", {"Location": f"http://localhost:1/x.ndjson?code={CANARY}"})
 HALF = b'{"resourceType":"Patient","id":"1"}\n{"resourceType":"Patient","name":"' + CANARY.encode()
 
 
@@ -416,7 +415,7 @@ CASES = {
     "a line that is no object": ("bad.ndjson", GOOD + b'"' + QUOTED + b'"\n', "not-object", "bad.ndjson:21"),
     "a UTF-8 error": ("bad.ndjson", GOOD + b'{"family": "' + QUOTED + b'\xff"}\n', "not-utf8", "bad.ndjson:21"),
     "a last line that breaks off": ("bad.ndjson", GOOD + HALF, "not-json", "bad.ndjson:22"),
-    "gzip under a wrong name": ("bad.ndjson", b"\x1f\x8b\x08" + GOOD, "not-json", "bad.ndjson:1"),
+    "gzip under a wrong name": ("bad.ndjson", b"\x1f\x8b\x08" + GOOD, "archive", "bad.ndjson"),
 }  # fmt: skip
 
 
