@@ -33,11 +33,12 @@ from flows.job.running.state import JobState
 from flows.job.running.sweep import notice, was_cut_off
 from flows.job.session import Session, has_any_job, meant, opened
 from flows.job.which import exact, step_to_repeat
-from flows.job.writer import RecordWriter
+from flows.job.writer import RecordedHandle, RecordWriter
 from flows.jobs_dir import load
 from flows.output import on_terminal, one_line, print_findings, print_json, print_line
 from flows.reports.status import status_of
 from flows.shell import about
+from tasks.extractor.submission import answer
 from tasks.shared.errors import GateError, InputError, SluiceError
 
 
@@ -50,6 +51,8 @@ class ContinueRequest:
     overrides: tuple[str, ...] = ()
     progress: bool = True
     as_json: bool = False
+    extraction: str | None = None
+    """What became of a submission whose answer was lost: the id of a job of the server, or ``new``."""
 
 
 def go_on(asked: ContinueRequest, decision: str | None = None, given: DecisionArgs = NO_DECISION_ARGS) -> int:
@@ -181,6 +184,9 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
         refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
         directory.create()
         with JobLock(directory.path):
+            if asked.extraction is not None:
+                store = RecordedHandle(RecordWriter(session.api, record.id))
+                answer(store, directory.path, str(loaded.config.services.extractor.base_url), asked.extraction)
             yield session, settle(session, record.id), inputs
 
 

@@ -41,6 +41,20 @@ class AnswerText(click.ParamType[str]):
         return text
 
 
+class ServerJob(click.ParamType[str]):
+    """The id of a job of the extraction server, or ``new``."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the id. Raises ``click.BadParameter`` for what is no id."""
+        from tasks.shared.fhir.resource import ID
+
+        if ID.fullmatch(str(value)) is None:
+            self.fail("not the id of a job, as the server lists it, and not new", param, ctx)
+        return str(value)
+
+
 def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
     """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
 

@@ -11,6 +11,7 @@ import click
 from flows.commands import complete
 from flows.commands.options import (
     AnswerText,
+    ServerJob,
     config_argument,
     job_argument,
     job_inputs,
@@ -73,6 +74,12 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
     shell_complete=complete.steps,
     help="Name or position of a step: discard its results and those of all later steps first. Also of a complete job.",
 )
+@click.option(
+    "--extraction",
+    type=ServerJob(),
+    metavar="ID|new",
+    help="After a submission whose answer was lost: go on with this job of the server, or submit again.",
+)
 @click.option("--yes", is_flag=True, help="With --from: do not ask.")
 @set_option
 @no_progress_option
@@ -85,6 +92,7 @@ def continue_(
     by: str | None,
     comment: str,
     step: str | None,
+    extraction: str | None,
     yes: bool,
     overrides: tuple[str, ...],
     no_progress: bool,
@@ -108,7 +116,9 @@ def continue_(
     if comment and not (approve or reject or on_terminal()):
         raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
 
-    asked = continue_job.ContinueRequest(config, job, overrides, progress=not no_progress, as_json=as_json)
+    asked = continue_job.ContinueRequest(
+        config, job, overrides, progress=not no_progress, as_json=as_json, extraction=extraction
+    )
     if step is not None:
         if approve or reject or comment:
             raise click.UsageError("--from cannot be combined with a decision: the job asks again at its next wait")

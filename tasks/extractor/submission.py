@@ -16,20 +16,21 @@ import msgspec
 
 from tasks.extractor import failures
 from tasks.extractor.query import PATIENTS, own_patients, read_patients
-from tasks.extractor.server import ExtractionServer
+from tasks.extractor.server import SERVICE, ExtractionServer
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
-from tasks.shared.errors import ServiceError, SluiceError, storage_errors
+from tasks.shared.errors import InputError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.errors import TOKEN_OPERATION
 from tasks.shared.log import logger
-from tasks.shared.step import Handle, StepContext
+from tasks.shared.step import Handle, HandleStore, StepContext
 
 DIRECTORY: Final = "extraction"
 """What the step keeps beside the data, in the job directory."""
 
 NOTE: Final = "submission.json"
+NEW: Final = "new"
 
 _NOT_SENT: Final = frozenset({
     "connect-failed", "connect-timeout", "host-unknown", "tls-handshake", "tls-untrusted", "tls-expired",
@@ -73,16 +74,35 @@ def submit(context: StepContext, server: ExtractionServer) -> Handle:
         status_url = server.submit(context.given.crtdl, patients)
     except SluiceError as error:
         raise _explained(context, error) from None
-    return attach(context, status_url)
-
-
-def attach(context: StepContext, status_url: str) -> Handle:
-    """Make a job of the server this job's extraction, for good."""
     handle = Handle(status_url, job_id_of(status_url))
-    context.handle.save(handle)
-    forget(context.job_dir)
-    logger.info("extraction job %s is submitted", handle.job_id)
+    attach(context.handle, context.job_dir, handle)
     return handle
+
+
+def attach(store: HandleStore, job_dir: Path, handle: Handle) -> None:
+    """Make a job of the server this job's extraction, for good."""
+    store.save(handle)
+    forget(job_dir)
+    logger.info("extraction job %s is submitted", handle.job_id)
+
+
+def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None:
+    """Carry out what a person says became of a submission: ``given`` is the id of a job of the server, or ``new``.
+
+    Raises ``InputError`` (``submission-known``) where there is nothing to say; ``StorageError``.
+    """
+    if not (job_dir / DIRECTORY / NOTE).exists():
+        known = store.load()
+        raise InputError(
+            "submission-known",
+            f"{SERVICE}: it is known what became of the submission of this job",
+            context=f"its extraction job is {known.job_id}" if known else "nothing has been submitted",
+            hint="leave --extraction out",
+        )
+    if given == NEW:
+        forget(job_dir)
+    else:
+        attach(store, job_dir, handle_for(base_url, given))
 
 
 def handle_for(base_url: str, job_id: str) -> Handle:

@@ -106,6 +106,29 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
 
 
 @pytest.mark.slow
+def test_a_person_says_what_became_of_a_submission_whose_answer_was_lost(
+    sluice: Commands, server: PatientExtraction, tmp_path: Path
+) -> None:
+    server.override = lambda seen: Reply(reset=True) if "$extract-data" in seen.target else None
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert (ran.code, "error[submission-unanswered]" in ran.err) == (3, True), ran.err
+    server.override = lambda _: None
+    server.polls = 0
+    server._submit()
+    (extraction,) = server.tasks
+    asked = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert (asked.code, "error[submission-unknown]" in asked.err) == (2, True), asked.err
+    wrong = sluice("pipeline", "continue", "config.yaml", ran.job, "--extraction", "a/b")
+    assert (wrong.code, "--extraction" in wrong.err) == (2, True), wrong.err
+    again = sluice("pipeline", "continue", "config.yaml", ran.job, "--extraction", extraction)
+    assert again.code == 0, again.err
+    assert imported(tmp_path, ran.job) == server.files
+    assert server.count("POST", "$extract-data") == 1
+    known = sluice("pipeline", "continue", "config.yaml", ran.job, "--extraction", "new")
+    assert (known.code, "error[submission-known]" in known.err) == (2, True), known.err
+
+
+@pytest.mark.slow
 def test_from_the_extractor_submits_anew(sluice: Commands, server: PatientExtraction, tmp_path: Path) -> None:
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     again = sluice("pipeline", "continue", "config.yaml", ran.job, "--from", "extractor", "--yes")

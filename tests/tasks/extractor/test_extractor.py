@@ -12,7 +12,7 @@ import pytest
 
 from config import PipelineConfig
 from tasks.extractor.run import run
-from tasks.extractor.submission import DIRECTORY, NOTE, attach, forget, handle_for
+from tasks.extractor.submission import DIRECTORY, NEW, NOTE, answer
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
@@ -185,11 +185,13 @@ def test_a_lost_answer_is_a_question_and_the_answer_goes_on(place: Place) -> Non
     assert OTHER in str(error.context)
     assert "--extraction" in str(error.hint)
     assert not place.asked("$extract-data")
-    attach(place.context, handle_for(place.url, JOB).status_url)
+    answer(place.store, place.context.job_dir, place.url, JOB)
     assert not (place.context.job_dir / DIRECTORY / NOTE).exists()
+    with pytest.raises(InputError, match="it is known what became of the submission"):
+        answer(place.store, place.context.job_dir, place.url, NEW)
     place.store.save(None)
     (place.context.job_dir / "extraction" / NOTE).write_text("torn")
-    forget(place.context.job_dir)
+    answer(place.store, place.context.job_dir, place.url, NEW)
     del place.said["$extract-data"]
     assert place.run().files == 2
 
