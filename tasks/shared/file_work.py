@@ -91,7 +91,8 @@ class FileWork:
         parts and records that belong to no input are removed. Raises ``StorageError``.
         """
         with storage_errors(self._records):
-            self._records.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._records.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._records.mkdir(mode=0o700, exist_ok=True)
             known = {done.file: done for done in read_records(self._records)}
             stored = self._stored()
             if only is None:

@@ -228,8 +228,8 @@ class Step:
 
     ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
     have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
-    yields warnings before a job exists. ``space`` returns the bytes the step writes for so many bytes read, 0 if
-    unknown.
+    yields warnings before a job exists; ``trials`` yields errors of what the services, found to be the right ones, are
+    asked with something made-up. ``space`` returns the bytes the step writes for so many bytes read, 0 if unknown.
     """
 
     name: str
@@ -243,6 +243,7 @@ class Step:
     services: Callable[[PipelineConfig], Sequence[Service]] = lambda _: ()
     checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
+    trials: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
     space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
     gate: Gate | None = None
 

@@ -22,6 +22,7 @@ ISSUE_CODES: Final = frozenset({
 # fmt: on
 _JSON: Final = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
 _LARGEST_OUTCOME: Final = 8 << 20
+_LONGEST_TEXT: Final = 600
 
 
 class _Outcome(msgspec.Struct):
@@ -72,6 +73,18 @@ def issues(body: bytes) -> list[tuple[str, str]]:
 def issue_codes(body: bytes) -> tuple[str, ...]:
     """Return the issue codes of an OperationOutcome, each once, in order; empty for any other body."""
     return tuple(dict.fromkeys(code for _, code in issues(body)))
+
+
+def issue_texts(body: bytes) -> str:
+    """Return the texts of an OperationOutcome on one line, after a colon: only where they cannot hold data of a person,
+    as in an answer to a made-up request (document 3 §1). Empty for any other body."""
+    try:
+        outcome = msgspec.json.decode(body)
+        texts = [one.get("diagnostics") or one["details"]["text"] for one in outcome["issue"]]
+        shown = " ".join(" ".join(texts).split())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, KeyError, AttributeError):
+        return ""
+    return f": {shown[:_LONGEST_TEXT]}" if shown else ""
 
 
 def place(url: str) -> str:

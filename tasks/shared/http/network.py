@@ -7,11 +7,13 @@ case; loopback is never proxied. What of them cannot work is an error that names
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
+import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -91,13 +93,16 @@ class Proxies:
 class Transport(httpx.BaseTransport):
     """The connections of one client: direct ones, and those through each proxy. For one thread."""
 
-    def __init__(self, verify: ssl.SSLContext, proxies: Proxies) -> None:
-        limits = httpx.Limits(keepalive_expiry=_KEEP_ALIVE_SECONDS)
+    def __init__(
+        self, verify: ssl.SSLContext, proxies: Proxies, socket_options: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        made = functools.partial(
+            httpx.HTTPTransport, verify=verify, limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_SECONDS),
+            socket_options=socket_options,
+        )  # fmt: skip
         self._proxies = proxies
-        self._direct = httpx.HTTPTransport(verify=verify, limits=limits)
-        self._through = {
-            url: httpx.HTTPTransport(verify=verify, limits=limits, proxy=_proxy(url, verify)) for url in proxies.all()
-        }
+        self._direct = made()
+        self._through = {url: made(proxy=_proxy(url, verify)) for url in proxies.all()}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request, through its proxy if it has one."""
@@ -108,6 +113,16 @@ class Transport(httpx.BaseTransport):
         """Close every connection."""
         for transport in (self._direct, *self._through.values()):
             transport.close()
+
+
+_KEEP_ALIVE: Final = {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
+_OPTIONS: Final = [
+    (socket.SOL_SOCKET if name.startswith("SO") else socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in _KEEP_ALIVE.items()
+    if hasattr(socket, name)
+]
+kept_alive: Final = functools.partial(Transport, socket_options=_OPTIONS)
+"""A ``Transport`` for long waits: a host that is gone is noticed after two minutes, not after the timeout."""
 
 
 def _proxy(url: str, verify: ssl.SSLContext) -> httpx.Proxy:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import json
 from typing import Any
 
 import httpx
 import pytest
 
-from tasks.shared.http.answer import Answer
+from tasks.shared.http.answer import Answer, issue_texts
 from tasks.shared.http.json_answer import NotJsonError, json_object, resource_type
 from tests.peers.lies import WRONG_JSON
 
@@ -42,3 +43,18 @@ def test_values_keep_their_spelling(kind: str) -> None:
 def test_an_object_may_have_no_type(value: bytes) -> None:
     members: dict[str, Any] = json_object(answer(b'{%b"id":"x"}' % value))
     assert resource_type(members) == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ({"issue": [{"diagnostics": "no\n  such path"}, {"details": {"text": "at 3"}}]}, ": no such path at 3"),
+        ({"issue": [{"diagnostics": "x" * 1000}]}, ": " + "x" * 600),
+        ({"issue": [{"code": "exception"}]}, ""),
+        ({"issue": [{"diagnostics": 3}]}, ""),
+        ([], ""),
+    ],
+)
+def test_the_texts_of_an_outcome_are_shown_on_one_line(body: object, shown: str) -> None:
+    assert issue_texts(json.dumps(body).encode()) == shown
+    assert issue_texts(b"<html>") == ""
