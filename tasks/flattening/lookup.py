@@ -1,24 +1,23 @@
 """The lookup file: for every profile a table that says which columns an element becomes (document 3 §5).
 
 A JSON list of tables ``{url, resourceType, elements}``; ``elements`` maps an element id to ``{viewDefinition,
-children?, parent?}``. It is read at start, before a job exists, and everything that is wrong with it is reported at
-once. Its models are in ``lookup_model.py``. An element belongs below the one whose ``children`` name it; where none
-does, its own ``parent`` counts, so that a context is not lost.
-
-Errors (``InputError``): ``lookup-unreadable``, ``lookup-not-json``, ``lookup-schema-violation``,
-``lookup-duplicate-table``, ``lookup-multiple-parents``, ``lookup-child-cycle``.
+children?, parent?}``. An unknown key is an error; null counts as absent, as in a CRTDL. Everything that is wrong is
+reported at once, before a job exists, as ``InputError``: ``lookup-unreadable``, ``lookup-not-json``,
+``lookup-schema-violation``, ``lookup-duplicate-table``, ``lookup-multiple-parents``, ``lookup-child-cycle``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictStr, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
 
-from tasks.flattening.lookup_model import LookupTable
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import JsonFile, strict_json
 
@@ -26,50 +25,131 @@ _FILE: Final = JsonFile(
     "lookup-unreadable", "lookup-not-json", "the lookup file", "services.flattening.lookup_path names the lookup table"
 )
 
-Lookup = Mapping[str, LookupTable]
-"""The tables of a lookup file by canonical URL. ``children`` and ``parent`` of their elements agree with each other; no
-element is below itself."""
+
+class _LookupPart(BaseModel, extra="forbid", alias_generator=to_camel, defer_build=True):
+    """Most starts of the program read no lookup file: the models are built when the first one is read."""
 
 
-def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]]:
-    """Return the lookup file, or ``None`` if it has errors, with its errors and its warnings.
+_Text = Annotated[StrictStr, Field(pattern=r"\S")]
+_NULL_IS_EMPTY = BeforeValidator(lambda value: () if value is None else value)
+_NULL_IS_THIS = BeforeValidator(lambda value: "$this" if value is None else value)
 
-    Raises nothing for what may stand in the file, nor when it cannot be read: that is a finding as well.
+
+class ColumnDefinition(_LookupPart):
+    """One column. Without a ``path`` it holds what the clause iterates over, FHIRPath's ``$this``."""
+
+    name: _Text
+    path: Annotated[_Text, _NULL_IS_THIS] = "$this"
+    type: _Text | None = None
+    collection: StrictBool | None = None
+    description: StrictStr | None = None
+
+
+class SelectClause(_LookupPart):
+    """Columns, and clauses below them: once per resource, or per item of ``for_each`` or ``for_each_or_null``."""
+
+    for_each: _Text | None = None
+    for_each_or_null: _Text | None = None
+    columns: Annotated[list[ColumnDefinition], Field(alias="column"), _NULL_IS_EMPTY] = []
+    select: Annotated[list[SelectClause], _NULL_IS_EMPTY] = []
+
+    @model_validator(mode="after")
+    def _check_one_of_both(self) -> Self:
+        if self.for_each is not None and self.for_each_or_null is not None:
+            raise ValueError("has both forEach and forEachOrNull: keep one of them")
+        return self
+
+    @property
+    def iterated(self) -> str | None:
+        """Return the path of its ``forEach``, of either kind; ``None`` where it has none."""
+        return self.for_each if self.for_each is not None else self.for_each_or_null
+
+    def attach(self, child: SelectClause) -> None:
+        """Put a clause below this one: with a ``forEach`` of its own it stays a clause, else it becomes part of it."""
+        if child.iterated is not None:
+            self.select.append(child)
+        else:
+            self.columns += child.columns
+            self.select += child.select
+
+    def prune(self) -> bool:
+        """Drop clauses in which no column is left; whether this one has any."""
+        self.select = [part for part in self.select if part.prune()]
+        return bool(self.columns or self.select)
+
+    def walk(self) -> Iterator[ColumnDefinition]:
+        """Yield the columns in the order of the output."""
+        yield from self.columns
+        for part in self.select:
+            yield from part.walk()
+
+    def make_names_unique(self) -> list[tuple[str, str]]:
+        """Give a column whose name an earlier one has a numbered suffix; return the old and the new name of each."""
+        written = {column.name for column in self.walk()}  # no suffix takes a name that stands in the lookup file
+        taken: set[str] = set()
+        renamed: list[tuple[str, str]] = []
+        for column in self.walk():
+            if (old := column.name) in taken:
+                suffixed = (f"{old}_{number}" for number in count(2))
+                column.name = next(name for name in suffixed if name not in written | taken)
+                renamed.append((old, column.name))
+            taken.add(column.name)
+        return renamed
+
+    def document(self) -> dict[str, Any]:
+        """Return the clause as JSON, with the keys of a ViewDefinition and no empty one."""
+        written = self.model_dump(by_alias=True, exclude_none=True, exclude={"columns", "select"})
+        columns = [column.model_dump(exclude_none=True) for column in self.columns]
+        below = {"column": columns, "select": [part.document() for part in self.select]}
+        return written | {key: value for key, value in below.items() if value}
+
+
+class LookupElement(_LookupPart):
+    """One element: the clause it becomes, and the elements of the same table that it names."""
+
+    definition: Annotated[SelectClause, Field(alias="viewDefinition")]
+    children: Annotated[tuple[_Text, ...], _NULL_IS_EMPTY] = ()
+    parent: _Text | None = None
+
+
+class LookupTable(_LookupPart):
+    """The columns for the elements of a profile, by element id; ``url`` is the canonical URL of the profile."""
+
+    url: _Text
+    resource_type: Annotated[StrictStr, Field(pattern=r"^[A-Z][A-Za-z]*$")]
+    elements: dict[_Text, LookupElement]
+
+
+@dataclass
+class LookupFile:
+    """A lookup file as it was read: its tables by URL, what is wrong (then it is of no use), and what is odd.
+
+    An element is below the one whose ``children`` name it; where none does, its own ``parent`` counts. Both agree here.
     """
+
+    tables: dict[str, LookupTable] = field(default_factory=dict)
+    findings: list[SluiceError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_lookup(path: Path) -> LookupFile:
+    """Return a lookup file with all its findings. Raises nothing: a file that cannot be read is a finding as well."""
+    read = LookupFile()
     try:
         document = _FILE.parse(_FILE.read(path), path, strict_json)
     except InputError as error:
-        return None, [error], []
+        read.findings.append(error)
+        return read
     if not isinstance(document, list):
         message = "a lookup file is a JSON list of tables"
-        return None, [InputError("lookup-schema-violation", message, context=str(path))], []
-    lookup: dict[str, LookupTable] = {}
-    findings: list[SluiceError] = []
-    warnings: list[str] = []
+        read.findings.append(InputError("lookup-schema-violation", message, context=str(path)))
+        return read
     for number, entry in enumerate(document):
-        where = f"{path} [{number}]"
         try:
-            table = LookupTable.model_validate(entry)
+            _add(read, LookupTable.model_validate(entry), f"{path} [{number}]")
         except ValidationError as error:
-            findings += _violations(error, entry, where)
-            continue
-        if table.url in lookup:
-            message = f"table {table.url}: there is a table with this url already"
-            findings.append(InputError("lookup-duplicate-table", message, context=where))
-        settled, errors, odd = _settled(table, where)
-        lookup[table.url] = settled
-        findings += errors
-        warnings += odd
-    return (None if findings else lookup), findings, warnings
-
-
-def load_lookup(path: Path) -> tuple[Lookup, list[str]]:
-    """Return the lookup file and its warnings. Raises ``InputError`` with the first error."""
-    lookup, findings, warnings = read_lookup(path)
-    for finding in findings:
-        raise finding
-    assert lookup is not None  # noqa: S101 - for the type checker
-    return lookup, warnings
+            read.findings += _violations(error, entry, f"{path} [{number}]")
+    return read
 
 
 def _violations(error: ValidationError, entry: Any, where: str) -> Iterator[InputError]:
@@ -80,38 +160,38 @@ def _violations(error: ValidationError, entry: Any, where: str) -> Iterator[Inpu
         yield InputError("lookup-schema-violation", f"{table}{detail['msg']}", context=where + place)
 
 
-def _settled(table: LookupTable, where: str) -> tuple[LookupTable, list[SluiceError], list[str]]:
-    """Return the table with each element at its place, the errors, and a warning for each child without an entry."""
-    errors: list[SluiceError] = []
-    warnings: list[str] = []
+def _add(read: LookupFile, table: LookupTable, where: str) -> None:
+    """Add a table, with children and parents of its elements that agree with each other."""
+
+    def wrong(reference: str, message: str, hint: str | None = None) -> None:
+        read.findings.append(InputError(reference, f"table {table.url}: {message}", context=where, hint=hint))
+
+    if table.url in read.tables:
+        wrong("lookup-duplicate-table", "there is a table with this url already")
     children: dict[str, list[str]] = {name: [] for name in table.elements}
-    listed: dict[str, list[str]] = {}
+    parents: dict[str, list[str]] = {name: [] for name in table.elements}
+    for name, child in ((name, child) for name, one in table.elements.items() for child in dict.fromkeys(one.children)):
+        if child in parents:
+            children[name].append(child)
+            parents[child].append(name)
+        else:
+            read.warnings.append(
+                f"lookup table {table.url}, element {name}: the child {child} has no entry in this table"
+            )
     for name, element in table.elements.items():
-        for child in dict.fromkeys(element.children):
-            if child in children:
-                children[name].append(child)
-                listed.setdefault(child, []).append(name)
-            else:
-                warnings.append(
-                    f"lookup table {table.url}, element {name}: the child {child} has no entry in this table"
-                )
-    for name, element in table.elements.items():
-        if len(parents := listed.get(name, [])) > 1:
-            message = f"table {table.url}: element {name} is listed as a child by {', '.join(parents)}"
-            hint = "an element belongs below one element: name it in one list of children"
-            errors.append(InputError("lookup-multiple-parents", message, context=where, hint=hint))
-        if not parents and element.parent in children:
+        if not parents[name] and element.parent in children:
             children[element.parent].append(name)
+            parents[name].append(element.parent)
+        if len(parents[name]) > 1:
+            what = f"element {name} is listed as a child by {', '.join(parents[name])}"
+            wrong("lookup-multiple-parents", what, "an element belongs below one element: name it in one of them")
     try:
         TopologicalSorter(children).prepare()
     except CycleError as error:
-        way = " → ".join(error.args[1][::-1])  # told from child to parent
-        message = f"table {table.url}: an element is below itself: {way}"
-        hint = "take one of these elements out of the children of the one before it"
-        errors.append(InputError("lookup-child-cycle", message, context=where, hint=hint))
-    parent_of = {child: name for name, below in children.items() for child in below}
+        what = f"an element is below itself: {' → '.join(error.args[1][::-1])}"  # told from child to parent
+        wrong("lookup-child-cycle", what, "take one of these elements out of the children of the one before it")
     elements = {
-        name: element.model_copy(update={"children": tuple(children[name]), "parent": parent_of.get(name)})
-        for name, element in table.elements.items()
+        name: one.model_copy(update={"children": tuple(children[name]), "parent": next(iter(parents[name]), None)})
+        for name, one in table.elements.items()
     }
-    return table.model_copy(update={"elements": elements}), errors, warnings
+    read.tables[table.url] = table.model_copy(update={"elements": elements})

@@ -1,82 +1,95 @@
-"""Rows of an answer as lines of CSV (document 3 §5, "Answer").
+"""Rows of an answer: whose they are, and what they are as lines of CSV (document 3 §5, "Answer", "What must agree").
 
 A row is a JSON object keyed by column name. Columns and their order are the view's. Missing or null is an empty cell;
 strings are verbatim, numbers as spelled, booleans ``true`` and ``false``; objects and arrays are compact JSON. Keys
-that are no column are ignored.
+that are no column are ignored. The tables are those of RFC 4180, with LF.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 
+from tasks.flattening.views import GroupView
+from tasks.shared.fhir.resource import UNREADABLE
+
 _row = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
-_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
-_NULL: Final = msgspec.Raw(b"null")
 
 
-class NoRowError(Exception):
-    """A line of an answer that is no JSON object; ``number`` counts the rows of the answer from 1. It quotes nothing.
+class RowsError(Exception):
+    """The answer is wrong. Its text is a sentence without data; ``line`` is what was read last, for private files."""
 
-    ``line`` is for private files.
-    """
-
-    def __init__(self, number: int, line: bytes) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, reference: str, text: str, line: bytes) -> None:
+        super().__init__(text)
+        self.reference = reference
         self.line = line
 
 
-class RowReader:
-    """Turns lines of one answer into CSV.
+class AnswerReader:
+    """Reads one answer, in pieces of any size, as lines of CSV: its rows must be those of the resources with ``ids``.
 
-    ``count`` is the number of rows; ``filled`` holds the positions of the columns that had a value; ``unknown_keys``
-    says that there were keys that are no column. ``ids`` are, of what was read last, the texts of the column at
-    ``key``; nothing tells the rows apart without one.
+    A view gives one row for each resource; with ``forEachOrNull`` at least one, with ``forEach`` any number. After
+    ``end``, ``with_rows`` is how many resources had one of the ``rows``. Raises ``RowsError``.
     """
 
-    def __init__(self, columns: Sequence[str], key: int | None = None) -> None:
-        self.count = 0
-        self.ids: list[str | None] = []
-        self.unknown_keys = False
-        self.filled: set[int] = set()
-        self._columns = columns
-        self._key = None if key is None else columns[key]
-        self._known = frozenset(columns)
+    def __init__(self, view: GroupView, ids: Iterable[str | None]) -> None:
+        self.rows = self.with_rows = 0
+        self._columns = view.columns
+        clauses = msgspec.json.encode(view.definition)  # inside of strings quotes are escaped
+        self._all = b'"forEach":' not in clauses
+        self._once = self._all and b'"forEachOrNull":' not in clauses
+        self._sent = Counter(ids)
+        self._found: Counter[str | None] = Counter()
+        self._rest = self._last = b""
 
-    def read(self, block: bytes) -> bytes:
-        """Convert whole lines to CSV. Raises ``NoRowError``."""
-        self.ids = []
+    def feed(self, piece: bytes) -> bytes:
+        """Return the lines of CSV of the rows that are whole with this piece."""
+        block, end, rest = piece.rpartition(b"\n")
+        if end:
+            block, self._rest = self._rest + block, rest
+            return self._read(block)
+        self._rest += piece
+        return b""
+
+    def end(self) -> bytes:
+        """Return the last line, whose row may lack a line end; whose all rows were is compared then."""
+        text = self._read(self._rest) if self._rest else b""
+        sent, found = self._sent, self._found
+        self.with_rows = (sent & found).total()
+        foreign = sum(count for one, count in found.items() if one not in sent)
+        missing = (sent - found).total() if self._all else 0
+        more = (found - sent).total() - foreign if self._once else 0
+        wrong = {"missing": missing, "of other resources": foreign, "too many": more}
+        if any(wrong.values()):
+            counts = ", ".join(f"{count:,} {what}" for what, count in wrong.items() if count)
+            what = f"the rows do not agree with the {sent.total():,} resources that were sent: {counts}"
+            raise RowsError("flattening-rows-differ", what, self._last)
+        return text
+
+    def _read(self, block: bytes) -> bytes:
         rows: list[list[str]] = []
         for line in block.split(b"\n"):
             if not line or line.isspace():
                 continue
-            self.count += 1
             try:
                 rows.append(self._cells(line))
-            except _ERRORS:
-                raise NoRowError(self.count, line) from None
-        return _csv(rows, careful=b"\\" in block)
+            except UNREADABLE:
+                what = f"row {self.rows + 1:,} of an answer is no JSON object"
+                raise RowsError("flattening-row", what, line) from None
+            self.rows += 1
+        self._last = block
+        return as_csv(rows)
 
     def _cells(self, line: bytes) -> list[str]:
         row = _row.decode(line)
-        cells = [_cell(row.get(column, _NULL)) for column in self._columns]
-        if len(self.filled) < len(cells):
-            self.filled.update(place for place, cell in enumerate(cells) if cell)
-        self.unknown_keys = self.unknown_keys or not row.keys() <= self._known
-        key = b"" if self._key is None else bytes(row.get(self._key, _NULL))
-        self.ids.append(_string.decode(key) if key.startswith(b'"') else None)
+        cells = [_cell(row[column]) if column in row else "" for column in self._columns]
+        self._found[cells[0] or None] += 1
         return cells
-
-
-def header(columns: Sequence[str]) -> bytes:
-    """Return the first line of a table."""
-    return _csv([columns], careful=True)
 
 
 def _cell(raw: msgspec.Raw) -> str:
@@ -89,14 +102,12 @@ def _cell(raw: msgspec.Raw) -> str:
     return "" if text == "null" else text
 
 
-def _csv(rows: Iterable[Sequence[str]], *, careful: bool) -> bytes:
+def as_csv(rows: Iterable[Sequence[str]]) -> bytes:
+    """Return rows as lines of CSV."""
     text = io.StringIO(newline="")
     plain = csv.writer(text, lineterminator="\n")
-    if not careful:
-        plain.writerows(rows)
-        return text.getvalue().encode()
     # A carriage return alone ends a line for many readers; csv sees only its own line terminator.
     quoting = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     for row in rows:
-        (quoting if any("\r" in cell for cell in row) else plain).writerow(row)
+        (quoting if "\r" in "".join(row) else plain).writerow(row)
     return text.getvalue().encode()

@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from tasks.flattening.flattening import STATE, run
-from tasks.flattening.lookup import Lookup, read_lookup
-from tasks.flattening.probe import service
-from tasks.flattening.tables import DEFINITIONS, OUTPUT
+from tasks.flattening.lookup import LookupFile, read_lookup
+from tasks.flattening.run import DEFINITIONS, STATE, run
+from tasks.flattening.service import refused_views, service
+from tasks.flattening.tables import OUTPUT
 from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.step import CheckContext, GivenInputs, Step, same_as_input
+from tasks.shared.step import CheckContext, Step
 
-
-def needs(_given: GivenInputs) -> Collection[str]:
-    """Return the groups of the query, whatever was imported."""
-    return ("crtdl",)
+_GROWTH = 4
+"""Tables are about three times as large as compressed input, and one is there twice while its parts are joined."""
 
 
 def checks(context: CheckContext) -> Iterator[SluiceError]:
     """Yield the errors of the lookup file and of its relation to the query."""
-    lookup, findings, _ = _read(context)
-    yield from findings
-    made = _made(context, lookup)
+    lookup, made = _read(context)
+    yield from lookup.findings
     if made is not None and not made[0]:
         yield no_views()
 
 
 def warnings(context: CheckContext) -> Iterator[str]:
     """Yield the warnings about the lookup file, alone and with the query."""
-    lookup, _, odd = _read(context)
-    yield from odd
-    made = _made(context, lookup)
-    yield from made[1] if made is not None else ()
+    lookup, made = _read(context)
+    yield from (*lookup.warnings, *(made[1] if made is not None else ()))
 
 
-def _read(context: CheckContext) -> tuple[Lookup | None, Sequence[SluiceError], Sequence[str]]:
-    """Return the lookup file if it is usable, its errors, and its warnings."""
-    path = context.config.services.flattening.lookup_path
+def trials(context: CheckContext) -> Iterator[SluiceError]:
+    """Yield the views that the service refuses."""
+    _, made = _read(context)
+    yield from refused_views(context.config, made[0]) if made is not None else ()
+
+
+def _read(context: CheckContext) -> tuple[LookupFile, tuple[Sequence[GroupView], Sequence[str]] | None]:
+    """Return the lookup file, and the views of the query's groups with their warnings; ``None`` if one of the files is
+    unusable, which is a separate finding."""
+    path, query = context.config.services.flattening.lookup_path, context.given.crtdl
     if path is None:
-        return None, (), ()
-    unreadable = list(file_findings("services.flattening.lookup_path", path))
-    return (None, unreadable, ()) if unreadable else read_lookup(path)
-
-
-def _made(context: CheckContext, lookup: Lookup | None) -> tuple[Sequence[GroupView], Sequence[str]] | None:
-    """Return the views of the query's groups and their warnings; ``None`` if the query or the lookup file is unusable,
-    which is a separate finding."""
-    query = context.given.crtdl
-    if lookup is None or query is None:
-        return None
+        return LookupFile(), None
+    lookup = LookupFile(findings=list(file_findings("services.flattening.lookup_path", path)))
+    lookup = lookup if lookup.findings else read_lookup(path)
+    if query is None or lookup.findings:
+        return lookup, None
     try:
-        return views(load_crtdl(query), lookup)
+        return lookup, views(load_crtdl(query), lookup.tables)
     except SluiceError:
-        return None
+        return lookup, None
 
 
 STEP = Step(
@@ -65,9 +61,10 @@ STEP = Step(
     tables=True,
     folders=(DEFINITIONS, STATE),
     takes={"crtdl": None},
-    needs=needs,
+    needs=lambda _: ("crtdl",),
     services=lambda config: [service(config)],
     checks=checks,
     warnings=warnings,
-    space=same_as_input,
+    trials=trials,
+    space=lambda context, read: read * (_GROWTH if context.config.compression.enabled else 1),
 )

@@ -2,28 +2,23 @@
 
 First ``id`` and the patient, then the group's attributes in their order. An element brings what is below it; an
 attribute that comes with another one is not repeated; what iterates becomes a select clause of its own.
-Attributes below one that iterates share its clause: two would multiply rows, and put one coding's code beside the
-display of another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tasks.flattening.lookup import Lookup
-from tasks.flattening.lookup_model import ColumnDefinition, LookupTable, SelectClause
+from tasks.flattening.lookup import ColumnDefinition, LookupTable, SelectClause
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 
-RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
+_RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 
-LONGEST_NAME: Final = 255
-"""Characters of a computable name in FHIR."""
-
+_LONGEST_NAME: Final = 255  # of a computable name in FHIR
 _SUBJECT: Final = """
 Account AdverseEvent Basic CarePlan CareTeam ChargeItem ClinicalImpression Communication CommunicationRequest
 Composition Condition DeviceRequest DeviceUseStatement DiagnosticReport DocumentManifest DocumentReference Encounter
@@ -41,25 +36,14 @@ PATIENT_PATH: Final[dict[str, str]] = {
     **dict.fromkeys(_PATIENT.split(), "patient.reference"),
     "Coverage": "beneficiary.reference",
 }
-"""FHIRPath of the reference to the patient, by resource type. Without: Patient itself, types outside the Patient
-compartment of FHIR R4 (4.0.1), and those of its types that have no such element, as a group or an appointment with
-several patients: a path that a type does not have makes the flattening service refuse the view."""
-
-
-@dataclass(frozen=True)
-class ViewColumn:
-    """One column of a view's rows."""
-
-    name: str
-    type: str | None
-    collection: bool
+"""FHIRPath of the reference to the patient, by resource type: those of the Patient compartment of FHIR R4 (4.0.1) that
+have one. A path that a type does not have makes the flattening service refuse the view."""
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """The view of one attribute group.
-
-    ``definition`` is the ViewDefinition as it is sent; ``columns`` are those of its rows, in their order.
+    """The view of one attribute group: the ViewDefinition as it is sent, and the names of the columns in their order.
+    The first one is ``id``, the plain id of the resource.
     """
 
     group_id: str
@@ -67,15 +51,12 @@ class GroupView:
     reference: str
     resource_type: str
     definition: dict[str, Any]
-    columns: tuple[ViewColumn, ...]
+    columns: tuple[str, ...]
 
 
-def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[GroupView, ...], tuple[str, ...]]:
-    """Return the view of every group that has a table, in the order of the CRTDL, and the warnings.
-
-    Nothing is raised: a group without a table gets no view, an attribute without an entry no column, and a warning
-    names it.
-    """
+def views(crtdl: Crtdl, lookup: Mapping[str, LookupTable]) -> tuple[tuple[GroupView, ...], tuple[str, ...]]:
+    """Return the view of every group that has a table, in the order of the CRTDL, and the warnings about what is
+    missing in the lookup file."""
     made: list[GroupView] = []
     warnings: list[str] = []
     for group in crtdl.groups:
@@ -91,11 +72,9 @@ def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[GroupView, ...], tuple[st
 
 def no_views() -> InputError:
     """Return the error that no group has a view, so that there would be no table."""
-    return InputError(
-        "flattening-no-views", "flattening: no attribute group of the CRTDL has a table in the lookup file",
-        context="services.flattening.lookup_path",
-        hint="the url of a table must equal the groupReference of a group",
-    )  # fmt: skip
+    what = "flattening: no attribute group of the CRTDL has a table in the lookup file"
+    hint = "the url of a table must equal the groupReference of a group"
+    return InputError("flattening-no-views", what, context="services.flattening.lookup_path", hint=hint)
 
 
 def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[str]]:
@@ -103,33 +82,30 @@ def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[st
     warnings += (
         f"several columns are called {old}; one of them becomes {new}" for old, new in select.make_names_unique()
     )
-    columns = tuple(ViewColumn(column.name, column.type, bool(column.collection)) for column in select.walk())
+    columns = tuple(column.name for column in select.walk())
     name = group.name or group.id
-    definition = {
-        "resourceType": RESOURCE_TYPE,
-        "name": view_name(name),
-        "status": "active",
-        "resource": table.resource_type,
-        "select": [part.document() for part in select.select],
-    }
+    definition = view_definition(view_name(name), table.resource_type, [part.document() for part in select.select])
     return GroupView(group.id, name, group.reference, table.resource_type, definition, columns), warnings
+
+
+def view_definition(name: str, resource_type: str, select: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a ViewDefinition, bare: the service refuses keys that it does not know (document 3 §5)."""
+    first = {"resourceType": _RESOURCE_TYPE, "name": name, "status": "active", "resource": resource_type}
+    return first | {"select": select}
 
 
 def view_name(name: str) -> str:
     """Return a name for a ViewDefinition, ``[A-Za-z][A-Za-z0-9_]*``, that resembles the name of a group."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
-    return (plain if plain[:1].isalpha() else f"group_{plain}".rstrip("_"))[:LONGEST_NAME]
+    return (plain if plain[:1].isalpha() else f"group_{plain}".rstrip("_"))[:_LONGEST_NAME]
 
 
 def _select(group: AttributeGroup, table: LookupTable) -> tuple[SelectClause, list[str]]:
     """Return the select clauses of a view, below an empty one, and the attributes without an entry."""
-    warnings: list[str] = []
-    requested: list[str] = []
-    for attribute in group.attributes:
-        if attribute.ref in table.elements:
-            requested.append(attribute.ref)
-        else:
-            warnings.append(f"the lookup table has no entry for the attribute {attribute.ref}; it gets no column")
+    refs = [attribute.ref for attribute in group.attributes]
+    requested = [ref for ref in refs if ref in table.elements]
+    without = "the lookup table has no entry for the attribute"
+    warnings = [f"{without} {ref}; it gets no column" for ref in refs if ref not in table.elements]
     first = [ColumnDefinition(name="id", path="id", type="id")]
     if table.resource_type in PATIENT_PATH:
         first.append(ColumnDefinition(name="patient", path=PATIENT_PATH[table.resource_type], type="string"))

@@ -24,7 +24,7 @@ MIDDLE: dict[str, Callable[[SeenRequest], bool]] = {
     "extractor": lambda seen: seen.method == "GET" and "batch-1" in seen.target,
     "pseudonymizer": lambda seen: b"batch-1-p1" in seen.body,
     "validation": lambda seen: b"sluice" not in seen.body and b"Observation" in seen.body,
-    "flattening": lambda seen: b'"resource":"Observation"' in seen.body and b"valueQuantity" in seen.body,
+    "flattening": lambda seen: b'"resource":"Observation"' in seen.body and b"sluice-probe" not in seen.body,
     "send": lambda seen: seen.method == "POST" and b"valueQuantity" in seen.body,
 }
 """A request of each step, neither its first nor its last."""

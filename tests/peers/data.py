@@ -79,6 +79,23 @@ def person(name: str, *, observations: int = 2, size: int = 0) -> Json:
     return bundle(one, *values, provenance("g-pat", one), provenance("g-obs", *values), id=f"b-{name}")
 
 
+def grouped_person(number: int, values: int = 3, size: int = 0, conditions: int = 1) -> Json:
+    """Return a patient's Bundle with diagnoses and values, each with a text of ``size``, and their Provenances."""
+    name = f"p{number}"
+    one = patient(name, gender="female" if number % 2 else "male")
+    diagnoses = [
+        of_patient("Condition", f"{name}-c{at}", name, code={"coding": [{"system": "icd", "code": f"I{at}"}]})
+        for at in range(conditions)
+    ]
+    observations = [
+        observation(f"{name}-o{at}", name, valueQuantity={"value": at + number / 8}, note="x" * size)
+        for at in range(values)
+    ]
+    groups = {"g-pat": [one], "g-cond": diagnoses, "g-obs": observations}
+    named = [provenance(group, *members) for group, members in groups.items() if members]
+    return identified(f"b{number}", one, *diagnoses, *observations, *named)
+
+
 def patient_bundle(number: int, count: int, size: int = 0) -> Json:
     """Return a patient's Bundle of ``count`` entries, each with a text of ``size`` characters."""
     of = f"p{number}"

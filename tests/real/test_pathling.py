@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.flattening.step import STEP
-from tasks.shared.errors import ServiceError
+from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers import data
 from tests.peers.job import configuration, context, probed
 from tests.real.conftest import Start
@@ -61,10 +61,11 @@ def test_tables_of_the_groups_of_a_query(start: Start, tmp_path: Path) -> None:
         ("o3", "Patient/q", "", 'a "quoted",\ncode', ""),
     ]
 
-    # A column of a whole concept: Pathling refuses it, and the error names the group.
+    # A column of a whole concept: Pathling refuses it, and the finding names group and table.
     lookup[1]["elements"]["Observation.code"] = {"viewDefinition": {"column": [{"name": "code", "path": "code"}]}}
     (tmp_path / "lookup.json").write_text(json.dumps(lookup))
-    with pytest.raises(ServiceError) as caught:
-        flattened("refused")
-    assert (caught.value.reference, caught.value.status) == ("flattening-failed", 500)
-    assert "Observation" in (caught.value.context or "")
+    config = configuration({"flattening": {"service_url": url, "lookup_path": str(tmp_path / "lookup.json")}})
+    (found,) = STEP.trials(CheckContext(config, GivenInputs(crtdl=tmp_path / "crtdl.json")))
+    assert found.reference == "flattening-view"
+    assert "group Observation" in found.message
+    assert "table " in (found.context or "")

@@ -196,10 +196,17 @@ class TestDisk:
         space = needed(config, ["local_import", "wait"], directory=tmp_path, offered={}, job_dir=None)
         assert space == RESERVE + 3000 * factor
 
-    def test_each_step_that_writes_data_needs_a_copy(self, tmp_path):
+    def test_each_step_that_writes_data_needs_its_space(self, tmp_path):
         (tmp_path / "a.ndjson.zst").write_bytes(b"x" * 1000)
         steps = ["local_import", "wait", "pseudonymizer", "validation", "flattening", "send"]
-        assert needed(configured(), steps, directory=tmp_path, offered={}, job_dir=None) == RESERVE + 3000
+        assert needed(configured(), steps, directory=tmp_path, offered={}, job_dir=None) == RESERVE + 6000
+
+    @pytest.mark.parametrize(("enabled", "factor"), [(True, 5), (False, 2)])
+    def test_tables_are_larger_than_compressed_input(self, tmp_path, enabled, factor):
+        (tmp_path / ("a.ndjson.zst" if enabled else "a.ndjson")).write_bytes(b"x" * 1000)
+        steps = ["local_import", "flattening"]
+        space = needed(configured(enabled=enabled), steps, directory=tmp_path, offered={}, job_dir=None)
+        assert space == RESERVE + factor * 1000
 
     def test_what_a_continued_job_holds_is_not_needed_again(self, tmp_path):
         (tmp_path / "in").mkdir()

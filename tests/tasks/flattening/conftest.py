@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.flattening import FakeFlattening, FlatteningJob, serving
+from tests.peers import services
+from tests.peers.server import ScriptedServer
+from tests.tasks.flattening.place import FlatteningPlace
 
 
 @pytest.fixture
-def service() -> Iterator[FakeFlattening]:
-    with serving() as fake:
-        yield fake
+def service() -> Iterator[ScriptedServer]:
+    with ScriptedServer(services.flattening) as server:
+        yield server
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> FlatteningJob:
-    return FlatteningJob(tmp_path / "job")
+def place(tmp_path: Path) -> FlatteningPlace:
+    return FlatteningPlace(tmp_path)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.flattening.lookup import Lookup, read_lookup
+from tasks.flattening.lookup import LookupTable, read_lookup
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 
@@ -40,12 +40,11 @@ def write(directory: Path, document: Any) -> Path:
     return path
 
 
-def lookup_of(directory: Path, *tables: Json) -> Lookup:
+def lookup_of(directory: Path, *tables: Json) -> dict[str, LookupTable]:
     """Return the lookup that these tables make; there must be nothing wrong with them."""
-    lookup, findings, _ = read_lookup(write(directory, list(tables)))
-    assert findings == []
-    assert lookup is not None
-    return lookup
+    read = read_lookup(write(directory, list(tables)))
+    assert read.findings == []
+    return read.tables
 
 
 def group(*attributes: str, reference: str = URL, name: str | None = "Diagnoses", key: str = "g-1") -> AttributeGroup:

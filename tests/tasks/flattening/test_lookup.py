@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA, DEMO_CRTDL
-from tasks.flattening.lookup import read_lookup
-from tasks.flattening.lookup_model import LookupElement, LookupTable
+from tasks.flattening.lookup import LookupElement, LookupTable, read_lookup
 from tasks.flattening.views import views
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import load_crtdl
@@ -22,8 +21,7 @@ DEMO_LOOKUP = DATA / "lookup.json"
 def findings(directory: Path, document: Any) -> list[tuple[str, str]]:
     """Reference and JSON path of every finding."""
     path = write(directory, document)
-    lookup, found, _ = read_lookup(path)
-    assert (lookup is None) == bool(found)
+    found = read_lookup(path).findings
     assert all(isinstance(finding, InputError) and finding.exit_code == 2 for finding in found)
     assert all((finding.context or "").startswith(str(path)) for finding in found)
     return [(finding.reference, (finding.context or "").removeprefix(str(path)).strip()) for finding in found]
@@ -52,7 +50,7 @@ def test_what_is_no_json_is_an_error(tmp_path: Path, text: str) -> None:
 
 def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json"):
-        assert [finding.reference for finding in read_lookup(path)[1]] == ["lookup-unreadable"]
+        assert [finding.reference for finding in read_lookup(path).findings] == ["lookup-unreadable"]
 
 
 @pytest.mark.parametrize("document", [{}, 1, None, "text"])
@@ -61,7 +59,7 @@ def test_a_document_that_is_no_list_is_a_schema_violation(tmp_path: Path, docume
 
 
 def test_an_error_has_the_table_the_place_and_the_words_of_pydantic(tmp_path: Path) -> None:
-    (finding,) = read_lookup(write(tmp_path, [table({"Condition.code": element({"foreach": "code"})})]))[1]
+    (finding,) = read_lookup(write(tmp_path, [table({"Condition.code": element({"foreach": "code"})})])).findings
     assert finding.message == f"table {URL}: Extra inputs are not permitted"
     assert (finding.context or "").endswith("lookup.json [0].elements.Condition.code.viewDefinition.foreach")
 
@@ -133,7 +131,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 def test_relations_that_are_wrong_are_named(tmp_path: Path) -> None:
     elements = {"a": element({}, "c"), "b": element({}, "c"), "c": element(), "d": element(parent="e")}
-    found = read_lookup(write(tmp_path, [table(elements | {"e": element(parent="d")})]))[1]
+    found = read_lookup(write(tmp_path, [table(elements | {"e": element(parent="d")})])).findings
     assert [finding.message for finding in found] == [
         f"table {URL}: element c is listed as a child by a, b",
         f"table {URL}: an element is below itself: d → e → d",
@@ -141,10 +139,10 @@ def test_relations_that_are_wrong_are_named(tmp_path: Path) -> None:
 
 
 def test_a_child_without_an_entry_is_a_warning_and_is_left_out(tmp_path: Path) -> None:
-    lookup, found, warnings = read_lookup(write(tmp_path, [table({"a": element({}, "a.b", "a.c"), "a.c": element()})]))
-    assert (found, warnings) == ([], [f"lookup table {URL}, element a: the child a.b has no entry in this table"])
-    assert lookup is not None
-    assert lookup[URL].elements["a"].children == ("a.c",)
+    read = read_lookup(write(tmp_path, [table({"a": element({}, "a.b", "a.c"), "a.c": element()})]))
+    assert read.findings == []
+    assert read.warnings == [f"lookup table {URL}, element a: the child a.b has no entry in this table"]
+    assert read.tables[URL].elements["a"].children == ("a.c",)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +159,10 @@ def test_the_list_of_children_decides_over_a_parent(
 
 
 def test_the_lookup_of_the_demo_has_every_group_and_attribute_of_its_query() -> None:
-    lookup, found, warnings = read_lookup(DEMO_LOOKUP)
-    assert (found, warnings) == ([], [])
-    assert lookup is not None
+    read = read_lookup(DEMO_LOOKUP)
+    assert (read.findings, read.warnings) == ([], [])
     query = load_crtdl(DEMO_CRTDL)
-    made, missing = views(query, lookup)
+    made, missing = views(query, read.tables)
     assert missing == ()
     assert [view.group_id for view in made] == [group.id for group in query.groups]
     assert [view.resource_type for view in made] == [group.resource_type for group in query.groups]
