@@ -1,28 +1,31 @@
-"""Check the destination of the data, its server and its capabilities (document 1, services.send).
+"""What is checked before data leave: the input, and the destination (document 3 §7).
 
-A FHIR server is asked what it is before the first data go there (document 3 §7): one of R4, that takes what
-``services.send.send_as`` will send, and none of the other services of the pipeline.
+The input is compared with the record before the first request of any mode; that reads the stored bytes once. A FHIR
+server is asked what it is: one of R4, that takes what ``services.send.send_as`` will send, and none of the other
+services of the pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from config import PipelineConfig, SendMode
-from tasks.shared.errors import InputError
-from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.http_old.answer import Answer, place
+from tasks.shared.errors import DataError, InputError
+from tasks.shared.fhir.resource import UNREADABLE
+from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
+from tasks.shared.files.inventory import differences, take_inventory
+from tasks.shared.http.answer import Answer, place
 from tasks.shared.service import Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
-from tasks.shared.step import CheckContext
+from tasks.shared.step import CheckContext, StepContext
 
-HEADERS: Final = {"Accept": "application/fhir+json"}
 _HIDDEN: Final = frozenset({401, 403, 404})
-_R4: Final = "4.0."
-_OTHERS: Final = frozenset({"de-identify", "extract-data", "viewdefinition-run"})
-"""Operations by which the other services are known."""
+_OTHERS: Final = frozenset({"de-identify", "extract-data", "run", "viewdefinition-run"})
+"""Operations by which the other services are known; ``$run`` is that of views."""
 
 
 class StoreProbe:
@@ -32,9 +35,9 @@ class StoreProbe:
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``tasks.shared.service.Probe``."""
-        from tasks.send.s3 import upload  # boto3 is slow to import
+        from tasks.send import s3_store  # boto3 is slow to import
 
-        yield from upload.findings(config, **more)
+        yield from s3_store.findings(config, **more)
 
 
 def service(config: PipelineConfig) -> Service:
@@ -66,7 +69,7 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[ProbeReques
         return _wrong(answer, transactions=loads)
 
     url = f"{(service.url or '').rstrip('/')}/fhir/metadata"
-    yield ProbeRequest("GET", url, wrong, headers=HEADERS, accept=_HIDDEN)
+    yield ProbeRequest("GET", url, wrong, headers={"Accept": "application/fhir+json"}, accept=_HIDDEN)
 
 
 PROBE: Final = SyntheticProbe("a FHIR R4 server that takes data", _exchanges)
@@ -77,20 +80,17 @@ def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
         return ProbeWarning(
             f"send: the server refused its metadata ({answer.status}), so its capabilities could not be checked"
         )
-    if not answer.says_json:
-        return "answered with a Content-Type that is not JSON"
     try:
-        statement = msgspec.json.decode(answer.body, type=dict[str, Any])
+        statement = msgspec.json.decode(answer.body, type=dict[str, Any]) if answer.says_json else {}
     except UNREADABLE:
-        return "answered something that is no CapabilityStatement"
+        statement = {}
     if statement.get("resourceType") != "CapabilityStatement":
         return "answered something that is no CapabilityStatement"
-    if not str(statement.get("fhirVersion", "")).startswith(_R4):
+    if not str(statement.get("fhirVersion", "")).startswith("4.0."):
         return "answered a CapabilityStatement that is not of FHIR 4.0"
     rests = _objects(statement.get("rest"))
-    for operation in (one for rest in rests for one in _operations(rest)):
-        if operation in _OTHERS:
-            return "offered an operation of another service of the pipeline"
+    if any(_operations(rest) & _OTHERS for rest in rests):
+        return "offered an operation of another service of the pipeline"
     if not any(_objects(rest.get("resource")) for rest in rests):
         return "reported that it holds no resources"
     offered = {str(one.get("code")) for rest in rests for one in _objects(rest.get("interaction"))}
@@ -101,25 +101,69 @@ def _wrong(answer: Answer, *, transactions: bool) -> ProbeWarning | str | None:
     return None if offered else ProbeWarning("send: the server does not report whether it accepts transactions")
 
 
-def _operations(rest: dict[str, Any]) -> Iterator[str]:
-    """Yield the operations of a server and of its resource types, in one spelling."""
-    for one in _objects(rest.get("operation")):
-        yield _named(one)
-    for resource in _objects(rest.get("resource")):
-        for one in _objects(resource.get("operation")):
-            name = _named(one)
-            yield f"{str(resource.get('type', '')).lower()}-run" if name == "run" else name
-
-
-def _named(operation: dict[str, Any]) -> str:
-    name = str(operation.get("name", "")).lstrip("$").lower()
-    definition = str(operation.get("definition", ""))
-    of_views = name in {"run", "viewdefinition-run"} and (
-        "viewdefinition" in definition.lower() or "sql-on-fhir" in definition
-    )
-    return "viewdefinition-run" if of_views else name
+def _operations(rest: dict[str, Any]) -> set[str]:
+    """Return the operations of a server and of its resource types, in one spelling."""
+    owners = [rest, *_objects(rest.get("resource"))]
+    return {
+        str(one.get("name", "")).lstrip("$").lower() for owner in owners for one in _objects(owner.get("operation"))
+    }
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a list from another program."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+# The input
+
+
+@dataclass(frozen=True)
+class SentFile:
+    """A file to be sent: its path below the input directory, size and SHA-256 (hex) of its stored bytes."""
+
+    path: Path
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SentInput:
+    """The files that were compared, ``core`` first, then by their paths, and the digest of their inventory."""
+
+    files: list[SentFile]
+    digest: str
+
+
+def compare(context: StepContext) -> SentInput:
+    """Compare the input with what its step left. Every mode sends what this returns.
+
+    Raises ``DataError``: ``send-input-differs``, with the files that are not as the step left them; ``send-no-input``.
+    """
+    directory, recorded, meter = context.input_dir, context.input.recorded, context.meter
+    meter.begin("checking what is to be sent")
+    meter.expect(bytes=stored_bytes(finished_files(directory)))
+    now = take_inventory(context.job_dir, [directory], stop=context.stop, read=lambda size: meter.add(bytes=size))
+    if recorded is not None and now.digest != recorded.digest:
+        before = recorded.load()
+        listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
+        removes = ", which moves the corrected files aside" if recorded.step == "wait" else ""
+        raise DataError(
+            "send-input-differs",
+            f"send: {directory.name}/ is not as step {recorded.position}, {recorded.step}, left it",
+            context="\n  ".join(listed),
+            hint="nothing was sent by this run: put the files back as they were and continue the job, or run the step "
+            f"that wrote them again: {context.again(recorded.position)}{removes}",
+        )
+    meter.begin("sending")
+    found = ((context.job_dir / one.name, one) for one in now.entries)
+    files = [SentFile(path, path.relative_to(directory).as_posix(), one.size, one.sha256) for path, one in found]
+    files.sort(key=lambda file: (base_name(file.name).lower() != CORE, file.name))
+    return SentInput(required(files, directory), now.digest)
+
+
+def required(files: list[SentFile], directory: Path) -> list[SentFile]:
+    """Return these files. Raises ``DataError`` (``send-no-input``) when there is none."""
+    if not files:
+        raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
+    return files

@@ -1,274 +1,310 @@
 """``direct_resource_load``: resources go to a FHIR server in transactions (document 3 §7).
 
-The order: ``core.ndjson`` first and alone, then files that hold one type (bulk exports), targets of references before
-what refers to them, then the files of patients. One patient's resources are sent in one sequence; lines of different
-patients may be under way together, at most ``services.send.max_concurrent_requests`` transactions. What is refused
-because the target of a reference is missing waits, and is tried again after everything else.
-
-A resource that the server will not have does not end the load: all others are sent, then one error names the failures.
+``core`` is sent first and alone, then the other files, several at once, each in its order. What a server refuses waits
+in ``pending.db`` until everything else was sent, and is then tried again by patient, so that circles of references get
+in together. A resource that is refused alone, when nothing moves any more, is refused for good: all others are sent,
+then one error names the refused ones.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import hashlib
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from tasks.send import STATE
-from tasks.send.batches import (
-    MAX_BODY,
-    Batch,
-    Resolve,
-    SendUnit,
-    TransactionLimits,
-    Transactions,
-    UnitPart,
-    cut_file,
-    pack,
-)
-from tasks.send.checks import fhir_url, service
-from tasks.send.comparison import InputComparison, required
-from tasks.send.load_account import Failures, LoadAccount, LoadSource
-from tasks.send.order import DeferredResources, dependency_order, patient_of, stages
-from tasks.send.transaction_sender import TransactionSender
-from tasks.shared.fhir.bundle import Resource
-from tasks.shared.files.data_directory import is_ndjson_name, stored_bytes
-from tasks.shared.files.kept_answers import FAILED, FailedAnswers
-from tasks.shared.files.ledger import Ledger
-from tasks.shared.http_old.client import ServiceClient
+from tasks.send.checks import SentFile, SentInput, fhir_url, required, service
+from tasks.send.failures import list_failures, remove_failures
+from tasks.send.pending import NAME, Pending
+from tasks.send.transaction import Item, Sent, Transactions
+from tasks.shared.errors import DataError, ReconciliationError
+from tasks.shared.fhir.bundles import Found, unwrapped
+from tasks.shared.fhir.resource import ID, head_of
+from tasks.shared.file_work import Done, FileWork, digest, read_records, records_of
+from tasks.shared.files.data_directory import CORE, base_name, is_ndjson_name
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.files.ndjson import MIB, lines
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tasks.shared.stop import SharedStop
-from tasks.shared.work import Workers
+from tasks.shared.stop import Stop
+from tasks.shared.work import for_each, in_order
 
-LEDGER: Final = "ledger.ndjson"
-_LANE: Final = frozenset({"waiting"})
+MOST_REFUSED: Final = 1000
+"""Resources refused for good after which a load gives up: that many examples are enough to see what is wrong."""
 
-log = logging.getLogger("sluice.send")
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:resource-without-id")
+_PLACEHOLDER: Final = re.compile(rb'("reference"\s*:\s*")(urn:[^"\\]+)"')
 
 
-@dataclass(frozen=True)
-class LoadBounds:
-    """Numbers that are not configuration. ``max_body`` in bytes, the others in resources.
+def run(context: StepContext, given: SentInput) -> StepReport:
+    """Send every file of the input that has no done record, then what waits.
 
-    After ``max_failures`` the load gives up: a thousand examples are enough to see what is wrong.
+    Raises ``TransientError`` when the server stays away or busy, ``ServiceError`` when it is not one for this, and
+    ``RefusedResourcesError`` (``send-refused``) when it refused resources: all others are sent then.
     """
+    send = context.config.services.send
+    files = {base_name(file.name): file for file in given.files if "/" not in file.name and is_ndjson_name(file.name)}
+    required([*files.values()], context.input_dir)
+    url, state = fhir_url(context.config), context.state(STATE)
+    _forget_what_waited(context, state)
+    work = FileWork(context.job_dir, context.position, None, terms=digest(url))
+    todo = work.begin({base: file.sha256 for base, file in files.items()})
+    works = any(done.counts.get("sent") for done in work.done())
+    client = context.client(service(context.config), timeout=send.timeout.total_seconds())
+    with client, Pending(state) as pending, FailedAnswers(state).begin().saving_answers():
+        remove_failures(state)
+        pending.forget_refusals()
+        pending.keep_only({files[done.file].name for done in work.done()})
+        transactions = Transactions(client, url, send.batch_size, works=works)
+        load = _Load(context, files, work, pending, transactions)
+        load.send_files(todo)
+        return load.send_pending(state)
 
-    max_body: int = MAX_BODY
-    max_failures: int = 1000
 
-
-class _GivenUpError(Exception):
-    """Too many resources were refused."""
-
-
-def run(
-    context: StepContext,
-    compared: InputComparison,
-    *,
-    bounds: LoadBounds | None = None,
-    sleep: Callable[[float], None] | None = None,
-) -> StepReport:
-    """Send everything in the input directory that the ledger does not know as sent.
-
-    ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the server stays away or busy, and
-    ``TerminalError`` ``send-refused`` when resources were refused: all of them are in ``send/failed/`` then.
-    """
-    together = SharedStop(context.stop)
-    most = context.config.services.send.max_concurrent_requests
-    with context.old_client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
-        return _Load(context, compared, client, together, bounds or LoadBounds()).run()
+def _forget_what_waited(context: StepContext, state: Path) -> None:
+    """Without ``pending.db`` nobody knows what of these files waited: they are sent again."""
+    if not (state / NAME).exists():
+        records = records_of(context.job_dir, context.position)
+        for done in read_records(records):
+            if done.counts.get("deferred"):
+                (records / f"{done.file}.json").unlink()
 
 
 class _Load:
     def __init__(
         self,
         context: StepContext,
-        compared: InputComparison,
-        client: ServiceClient,
-        together: SharedStop,
-        bounds: LoadBounds,
+        files: dict[str, SentFile],
+        work: FileWork,
+        pending: Pending,
+        transactions: Transactions,
     ) -> None:
-        send, directory = context.config.services.send, context.input_dir
-        self._transactions = Transactions(fhir_url(context.config))
-        files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
-        self._files = required(files, directory)
         self._context = context
-        self._compared = compared
-        self._bounds = bounds
-        self._limits = TransactionLimits(send.batch_size, bounds.max_body)
-        self._threads = send.max_concurrent_requests
-        self._together = together
-        self._sender = TransactionSender(
-            client,
-            self._transactions,
-            self._limits,
-            timeout=send.timeout.total_seconds(),
-            check=together.check,
-        )
+        self._files = files
+        self._work = work
+        self._pending = pending
+        self._transactions = transactions
+        self._threads = context.config.services.send.max_concurrent_requests
+        self._replaced = 0
+        """How many resources waited, and were replaced by a later one."""
 
-    def run(self) -> StepReport:
-        directory = self._context.state(STATE)
-        self._context.meter.work_on(self._files)
-        failed = FailedAnswers(directory).begin().saving_answers()
-        with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
-            self._account = LoadAccount(
-                ledger,
-                self._waiting,
-                Failures(directory / FAILED),
-                target=self._transactions.url,
-                progress=self._context.meter,
-            )
-            complete = True
-            try:
-                with Workers(
-                    self._sender.deliver,
-                    take=self._account.record,
-                    threads=self._threads,
-                    stop=self._together,
-                    # One batch ready for each thread keeps them busy while outcomes are taken in; more would only use
-                    # memory.
-                    budget=self._threads + 2,
-                ) as self._workers:
-                    for stage in stages(self._files):
-                        self._submit_all(self._pack(self._units(stage)))
-                    self._send_waiting()
-            except _GivenUpError:
-                complete = False
-            return self._result(complete=complete)
+    def send_files(self, todo: list[str]) -> None:
+        """Send these files, ``core`` alone and first."""
+        meter = self._context.meter
+        meter.work_on(file.path for file in self._files.values())
+        for done in self._work.done():
+            meter.add(files=1, resources=done.counts["sent"], earlier=True)
+            meter.within(self._files[done.file].path, done.counts["content"], whole=True, earlier=True)
+        core = [base for base in todo if base.lower() == CORE]
+        for stage in (core, [base for base in todo if base not in core]):
+            for_each(stage, self._send_file, threads=self._threads, stop=self._context.stop)
 
-    # Reading
+    def _send_file(self, base: str, stop: Stop) -> None:
+        file, meter, began = self._files[base], self._context.meter, time.monotonic()
+        path = file.path
+        reader = FileReader(path, self._context.config.limits.max_line_mb * MIB, self._pending)
+        counts, replaced = Counter[str](), list[Item]()
+        for batch in self._transactions.pack(reader.items(), replaced):
+            stop.check()
+            sent = self._transactions.send(batch, halving=False)
+            for refused, _ in sent.refused:
+                self._pending.add(refused)
+                counts["deferred"] += len(refused)
+            counts["sent"] += len(sent.taken)
+            counts["bytes"] += sent.bytes
+            meter.add(resources=len(sent.taken))
+            meter.within(path, reader.counts["content"])
+        counts["replaced"] = len(replaced)
+        counts.update(reader.counts)
+        if counts["resources"] != counts["sent"] + counts["replaced"] + counts["deferred"] + counts["unsendable"]:
+            raise ReconciliationError(
+                "send-counts", "send: resources of a file were neither sent nor refused", context=path.name,
+                hint="this is a defect of the program; please report it",
+            )  # fmt: skip
+        self._pending.commit()
+        done = Done(
+            file=base, identity=file.sha256, counts=dict(counts),
+            tallies={"types": dict(reader.types)}, seconds=round(time.monotonic() - began, 3),
+            patients=reader.types["Patient"],
+        )  # fmt: skip
+        self._work.finish(done)
+        meter.add(files=1)
+        meter.within(path, counts["content"], whole=True)
 
-    def _units(self, files: Iterable[Path]) -> Iterator[SendUnit]:
-        for path in files:
-            source = self._account.open(path, self._compared.entry(path).sha256)
-            finished = source.read_to_end
-            if not finished:
-                yield from self._lines(source)
-                self._account.end_of(source)
-            else:
-                self._context.meter.add(files=1)
-            self._context.meter.within(path, source.facts.bytes, whole=True, earlier=finished)
+    # What waits
 
-    def _lines(self, source: LoadSource) -> Iterator[SendUnit]:
-        path = source.path
-        alone = frozenset({f"file {path.name}"})
-        largest = self._context.config.limits.largest_resource
-        spool, check = self._context.state(STATE), self._context.stop.check
-        for part, size, of_line in cut_file(path, spool=spool, largest=largest, check=check):
-            left = self._account.read(source, part, of_line)
-            self._context.meter.hand_out(len(left))
-            if left:
-                # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
-                # concern, so those of a file stay in sequence.
-                lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
-                yield SendUnit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
-            if self._account.failures.count >= self._bounds.max_failures:
-                raise _GivenUpError
-            self._context.meter.within(path, source.facts.bytes)
-
-    # Sending
-
-    def _pack(self, units: Iterable[SendUnit]) -> Iterator[Batch]:
-        return pack(units, self._limits, self._transactions)
-
-    def _submit_all(self, batches: Iterable[Batch]) -> None:
-        for batch in batches:
-            self._workers.submit(batch, keys=batch.lanes)
-            if self._account.failures.count >= self._bounds.max_failures:
-                raise _GivenUpError
-        self._workers.drain()
-
-    def _send_waiting(self) -> None:
-        """Send the resources that waited for the targets of their references, after everything else."""
-        if not len(self._waiting):
-            return
-        count = len(self._waiting)
-        log.info("send: %d resources were put off until the targets of their references are there", count)
-        self._context.meter.set_status(f"{count:,} resources waited for the targets of their references")
-        while count := len(self._waiting):
-            self._send_in_order_of_references()
-            if len(self._waiting) == count:
+    def send_pending(self, state: Path) -> StepReport:
+        """Send what waits, by patient, until nothing moves; return the report. Raises ``RefusedResourcesError``."""
+        backwards = False
+        while count := self._pending.count():
+            self._context.meter.set_status(f"{count:,} resources wait for the targets of their references")
+            if not self._round(backwards=backwards) and not self._alone():
                 break
-        # Nothing more will come. One by one, so that each is refused with an answer of its own.
-        self._submit_all(
-            Batch(UnitPart(unit.resources), unit.lanes, resolve=Resolve.NEVER)
-            for unit in self._waiting_units(self._waiting.keys())
-        )
+            backwards = not backwards  # a chain of references against the order is sent in one round then
+        report = self._report()
+        if next(self._pending.failed(), None) is not None:
+            raise list_failures(state, self._pending.failed(), report.resources_in or 0, self._pending.count())
+        self._pending.delete()
+        return report
 
-    def _waiting_units(self, keys: Iterable[str]) -> Iterator[SendUnit]:
-        for key in keys:
-            resource = self._waiting.read(key)
-            if resource is not None:
-                yield SendUnit((resource,), _LANE)
+    def _round(self, *, backwards: bool) -> bool:
+        """Try everything that waits again; return whether anything got in."""
+        moved, in_a_row, replaced = False, 0, list[Item]()
+        batches = self._transactions.pack(self._pending.items(backwards=backwards), replaced)
+        results = in_order(batches, self._halved, threads=self._threads, stop=self._context.stop)
+        with closing(results):
+            for sent in results:
+                self._took(sent.taken)
+                moved = moved or bool(sent.taken)
+                in_a_row = 0 if sent.taken else in_a_row + len(sent.refused)
+                if in_a_row >= MOST_REFUSED:
+                    break
+        self._pending.remove(replaced)
+        self._replaced += len(replaced)
+        return moved
 
-    def _send_in_order_of_references(self) -> None:
-        base = self._transactions.url.encode() + b"/"
-        keys = self._waiting.keys()
-        groups = list(dependency_order(keys, lambda key: self._waiting.targets(key, base)))
-        units = (
-            SendUnit(group, _LANE)
-            for names in groups
-            if (group := [resource for name in names if (resource := self._waiting.read(name))])
-        )
-        self._account.put_off_in_a_row = 0
-        for batch in pack(units, self._limits, self._transactions, resolve=Resolve.ISOLATE, groups=True):
-            self._workers.drain()
-            self._workers.submit(batch)
-            # One request for each hopeless resource: after as many as may fail, it is known that there are too many.
-            if self._account.put_off_in_a_row >= self._bounds.max_failures:
+    def _halved(self, batch: list[Item]) -> Sent:
+        return self._transactions.send(batch, halving=True)
+
+    def _alone(self) -> bool:
+        """Try each resource with all that it refers to, then alone; return whether anything got in."""
+        moved, refused = False, 0
+        for item in self._pending.items():
+            self._context.stop.check()
+            together = self._pending.with_targets(item, self._context.config.services.send.batch_size)
+            for batch in [together, [item]] if len(together) > 1 else [[item]]:
+                sent = self._transactions.send(batch, halving=False)
+                if not sent.refused:
+                    break
+            self._took(sent.taken)
+            moved = moved or bool(sent.taken)
+            for _, refusal in sent.refused:
+                if refusal.answer.status == 500 and not self._transactions.works:
+                    raise refusal.error  # nothing shows that it is about this resource
+                self._pending.refuse(item, refusal.answer.status, refusal.reason, refusal.answer.body)
+                refused += 1
+            if refused >= MOST_REFUSED:
                 break
-        self._workers.drain()
+        if moved:
+            self._pending.forget_refusals()
+        self._pending.commit()
+        return moved
 
-    # Reporting
+    def _took(self, items: list[Item]) -> None:
+        self._pending.remove(items)
+        self._context.meter.add(resources=len(items))
 
-    def _result(self, *, complete: bool) -> StepReport:
-        account = self._account
-        facts = account.facts()
-        if complete:
-            account.reconcile()
-        if account.failures.count:
-            raise account.failures.error(facts.resources, complete=complete)
-        collapsed = account.count("collapsed")
-        warnings = [
-            text.format(f"{count:,}")
-            for count, text in (
-                (collapsed, "resources replaced by a later one with the same type and id: {}"),
-                (facts.skipped, "Bundle entries with nothing to load (no resource, DELETE, search outcome): {}"),
-                (facts.derived_ids, "resources without an id: {}; they got one derived from content and position"),
-            )
-            if count
-        ]
+    def _report(self) -> StepReport:
+        total: Counter[str] = Counter()
+        types: Counter[str] = Counter()
+        for done in self._work.done():
+            total.update(done.counts)
+            types.update(done.tallies.get("types", {}))
+        replaced = total["replaced"] + self._replaced
+        texts = {
+            replaced: "resources replaced by a later one with the same type and id: {:,}",
+            total["derived_ids"]: "resources without an id: {:,}; they got one derived from content and position",
+            len(self._work.again): "finished files that were sent again, because they or the server had changed: {:,}",
+        }
         return StepReport(
             files=len(self._files),
-            resources_in=facts.resources,
-            lines_in=facts.lines,
-            resources_out=account.count("sent"),
-            bytes_in=stored_bytes(self._files),
-            bytes_out=account.count("bytes"),
-            warnings=tuple(warnings),
+            resources_in=total["resources"],
+            lines_in=total["lines"],
+            resources_out=total["resources"] - replaced,
+            bytes_in=sum(file.size for file in self._files.values()),
+            bytes_out=total["bytes"],
+            warnings=tuple(text.format(count) for count, text in texts.items() if count),
             details={
-                "types": dict(sorted(facts.types.items())),
-                "deferred": account.count("deferred"),
-                "collapsed": collapsed,
-                "skipped_entries": facts.skipped,
-                "derived_ids": facts.derived_ids,
-                "resolved_references": facts.resolved_references,
+                "types": dict(sorted(types.items())),
+                "deferred": total["deferred"],
+                "replaced": replaced,
+                "derived_ids": total["derived_ids"],
                 "requests": self._context.meter.requests,
             },
         )
 
 
-def _concerned(resources: Iterable[Resource], alone: frozenset[str]) -> frozenset[str]:
-    """Return the patients of a Bundle without their Patient. A resource without a patient adds the sequence of the
-    file, in which the last of the same ``Type/id`` wins."""
-    found = set(map(patient_of, resources))
-    return frozenset(filter(None, found)) | (alone if None in found else frozenset())
+class FileReader:
+    """The resources of a file as they are sent. What cannot be sent goes to ``pending``; ``counts`` and ``types`` are
+    those of what was read so far, ``most`` is the limit of a line in bytes."""
+
+    def __init__(self, path: Path, most: int, pending: Pending) -> None:
+        self.counts: Counter[str] = Counter()
+        self.types: Counter[str] = Counter()
+        self._path = path
+        self._file = path.name
+        self._most = most
+        self._pending = pending
+
+    def items(self) -> Iterator[Item]:
+        """Yield the resources in their order."""
+        for number, line in lines(self._path, self._most):
+            self.counts["lines"] += 1
+            self.counts["content"] += len(line) + 1
+            try:
+                found = list(unwrapped(line))
+            except DataError as error:
+                self._reject(Item("", line, self._file, number), error)
+                continue
+            yield from self._of_line(number, found, b'"urn:' in line)
+
+    def _of_line(self, number: int, found: list[Found], urns: bool) -> Iterator[Item]:
+        items: list[Item] = []
+        placeholders: dict[bytes, bytes] = {}
+        for one in found:
+            try:
+                item = self._item(number, one)
+            except DataError as error:
+                self._reject(Item("", one.raw, self._file, number, one.entry), error)
+                continue
+            items.append(item)
+            if one.full_url is not None and one.full_url.startswith("urn:"):
+                placeholders[one.full_url.encode()] = item.key.encode()
+        self.counts["resources"] += len(items)
+        self.types.update(item.key.partition("/")[0] for item in items)
+        yield from (_resolved(item, placeholders) for item in items) if urns and placeholders else items
+
+    def _item(self, number: int, found: Found) -> Item:
+        kind, identifier = head_of(found.raw)
+        raw: bytes | msgspec.Raw = found.raw
+        if identifier is None:
+            raw, identifier = self._identified(number, found)
+            self.counts["derived_ids"] += 1
+        if ID.fullmatch(identifier) is None:
+            raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
+        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, (number,))
+
+    def _identified(self, number: int, found: Found) -> tuple[bytes, str]:
+        """Return a resource with an id, a UUIDv5 of position and bytes, so that a repeated send changes nothing."""
+        text = bytes(found.raw)
+        content = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
+        entry = "" if found.entry is None else found.entry
+        name = f"{base_name(self._file)}\n{number}\n{entry}\n{content}"
+        identifier = str(uuid.uuid5(_NAMESPACE, name))
+        brace = text.index(b"{") + 1
+        return b'%b"id":"%b",%b' % (text[:brace], identifier.encode(), text[brace:]), identifier
+
+    def _reject(self, item: Item, error: DataError) -> None:
+        self.counts["resources"] += 1
+        self.counts["unsendable"] += 1
+        self._pending.add([item], error.reference)
 
 
-def _lanes(resource: Resource) -> frozenset[str]:
-    """Return the sequences of a resource on its own line: its patient and its ``Type/id`` (the last one wins)."""
-    patient = patient_of(resource)
-    return frozenset() if patient is None else frozenset((patient, resource.key))
+def _resolved(item: Item, placeholders: dict[bytes, bytes]) -> Item:
+    """Return a resource whose references to ``urn:`` entries of its Bundle lead to ``Type/id``: what a server does with
+    a transaction's placeholders, which are not sent on."""
+
+    def target(match: re.Match[bytes]) -> bytes:
+        found = placeholders.get(match[2])
+        return match[0] if found is None else match[1] + found + b'"'
+
+    text = bytes(item.raw)
+    return msgspec.structs.replace(item, raw=_PLACEHOLDER.sub(target, text)) if b'"urn:' in text else item

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from config import PipelineConfig, SendMode
-from tasks.send import STATE, checks, direct
-from tasks.send.comparison import InputComparison, compare
-from tasks.send.transfer import transfer
+from tasks.send import STATE, checks, direct, transfer
+from tasks.send.checks import SentInput, compare
 from tasks.shared.errors import InputError
 from tasks.shared.files.data_directory import left_alone, left_alone_warning
 from tasks.shared.report import StepReport
@@ -35,14 +34,14 @@ def run(context: StepContext) -> StepReport:
     return result.model_copy(update={"warnings": (*_left_alone(context), *result.warnings)})
 
 
-def _mode(mode: SendMode) -> Callable[[StepContext, InputComparison], StepReport]:
+def _mode(mode: SendMode) -> Callable[[StepContext, SentInput], StepReport]:
     if mode is SendMode.DIRECT_RESOURCE_LOAD:
         return direct.run
     if mode is SendMode.TRANSFER_LOAD:
         return transfer.run
-    from tasks.send.s3 import upload  # boto3 takes its time to import; the other modes need not wait for it
+    from tasks.send import s3_upload  # boto3 takes its time to import; the other modes need not wait for it
 
-    return upload.run
+    return s3_upload.run
 
 
 def _left_alone(context: StepContext) -> tuple[str, ...]:

@@ -1,78 +1,18 @@
-"""Fake S3 store that records its requests, and a job that uploads to it."""
+"""A scripted S3 store that records its requests."""
 
 from __future__ import annotations
 
 import hashlib
 import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import httpx
-
-from config import PipelineConfig
-from tasks.send.comparison import compare
-from tasks.send.s3.upload import MIB, Sizes, run
-from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext
-from tests.peers import job
 from tests.peers.server import Loopback, Raw, Reply, SeenRequest
 from tests.peers.services import S3Double
 
 BUCKET = "sluice-demo"
 KEY_ID = "AKIDCANARY"
 SECRET = "canary-secret-4711"
-SMALL = Sizes(threshold=6 * MIB, part=5 * MIB)
-"""Parts as small as S3 allows, so that a test need not move much."""
-
-
-def configuration(
-    endpoint: str | None, *, attempts: int = 3, more: dict[str, Any] | None = None, **s3: Any
-) -> PipelineConfig:
-    fields: dict[str, Any] = {
-        "bucket": BUCKET,
-        "region": "eu-central-1",
-        "access_key_id": KEY_ID,
-        "secret_access_key": SECRET,
-        "use_path_style": True,
-    }
-    if endpoint is not None:
-        fields["endpoint"] = endpoint
-    top = dict(more or {})
-    send = {"send_as": "s3_upload", "s3": fields | s3} | top.pop("send", {})
-    return job.configuration({"send": send}, attempts=attempts, **top)
-
-
-class S3Job(job.StepJob):
-    """A job whose files are uploaded."""
-
-    step = "send"
-    write = job.StepJob.put
-
-    def __init__(self, directory: Path, *, job_id: str = "job-1", source: str = "import") -> None:
-        self.job_id = job_id
-        super().__init__(directory, source)
-
-    def prepare(self, config: PipelineConfig, **more: Any) -> StepContext:
-        return super().prepare(config, job_id=self.job_id, **more)
-
-    def send(
-        self,
-        config: PipelineConfig | str,
-        *,
-        sizes: Sizes | None = None,
-        transport: httpx.BaseTransport | None = None,
-        environ: dict[str, str] | None = None,
-        **more: Any,
-    ) -> StepReport:
-        context = self.prepare(configuration(config) if isinstance(config, str) else config, **more)
-        seams: dict[str, Any] = {"transport": transport, "environ": environ or {}, "sleep": self.slept.append}
-        return run(context, compare(context), sizes=sizes, **seams)
-
-    @property
-    def manifest(self) -> Path:
-        return self.directory / "send" / "upload_manifest.json"
 
 
 def sha256(content: bytes) -> str:

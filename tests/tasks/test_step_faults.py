@@ -126,7 +126,7 @@ def test_a_transient_status_is_repeated_with_the_same_bytes(scene: Scene, status
 
 
 # A 500 with an issue that stays while other resources work is about the resource; flattening takes any for terminal
-@on(TRANSIENT, ("flattening", 500), ("pseudonymizer", 500), ("validation", 500))
+@on(TRANSIENT, *[(name, 500) for name in ("flattening", "pseudonymizer", "validation", "direct load")])
 def test_a_transient_status_that_stays_is_exit_code_3(scene: Scene, status: int) -> None:
     scene.goes_wrong(Reply(status, OUTCOME))
     error = scene.fails(ServiceBusyError)

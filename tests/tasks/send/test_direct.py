@@ -1,498 +1,522 @@
-"""``direct_resource_load`` sentence by sentence (document 3 §7)."""
+"""``direct_resource_load`` over a FHIR server (document 3 §7)."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 import stat
-import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.send.direct import LoadBounds
-from tasks.send.load_account import RefusedResourcesError
-from tasks.send.order import patient_of
-from tasks.shared.errors import TerminalError
-from tasks.shared.fhir.bundle import cut
-from tests.peers.data import bundle, resource
-from tests.peers.fhir import (
-    DirectLoadJob,
-    FakeFhir,
-    FhirReply,
-    blaze_missing,
-    hapi_missing,
-    observation,
-    outcome,
-    patient_line,
-    serving,
-)
+from tasks.shared.errors import DataError, ServiceBusyError, ServiceError, TerminalError
+from tests.peers.data import bundle, patient_bundle, resource, write
+from tests.peers.server import Reply
+from tests.peers.services import JSON
+from tests.tasks.send.place import MISSING, Fhir, SendJob, observation, refusal, serving, to
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> DirectLoadJob:
-    return DirectLoadJob(tmp_path)
+def job(tmp_path: Path) -> SendJob:
+    return SendJob(tmp_path)
 
 
-def integrity(server: list[FakeFhir], manners: str = "hapi") -> Any:
-    """Return a script that refuses references to what is neither stored nor in the same transaction."""
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        own = {entry["request"]["url"] for entry in content["entry"]}
-        for entry in content["entry"]:
-            for target in re.findall(r'"reference": "([^"]+)"', json.dumps(entry["resource"])):
-                if target not in own and target not in server[0].stored:
-                    return hapi_missing(target) if manners == "hapi" else blaze_missing(target)
-        return None
-
-    return script
+# What is sent
 
 
-def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
-    """Return a script that refuses every transaction with one of these in it, quoting data as servers do."""
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        if {entry["request"]["url"] for entry in content["entry"]}.isdisjoint(keys):
-            return None
-        return FhirReply(status, outcome(code, "value canary-diagnostics is wrong"), apply=False)
-
-    return script
-
-
-def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", observation("o"))
-    with serving() as server:
-        job.send(server.url)
-    assert [seen.target for seen in server.seen] == ["/fhir"]
-    headers = server.seen[0].headers
-    assert headers["prefer"] == "return=minimal"
-    assert headers["content-type"] == "application/fhir+json"
-    assert server.bundles[0]["type"] == "transaction"
+def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: SendJob) -> None:
+    job.write("a.ndjson", bundle(observation("o")))
+    with serving(Fhir()) as server:
+        job.load(server.url + "/")
+    (seen,) = server.seen
+    assert (seen.target, seen.headers["prefer"]) == ("/fhir", "return=minimal")
+    assert seen.headers["content-type"] == seen.headers["accept"] == "application/fhir+json"
+    assert json.loads(seen.body) == {
+        "resourceType": "Bundle",
+        "type": "transaction",
+        "entry": [
+            {
+                "fullUrl": f"{server.url}/fhir/Observation/o",
+                "resource": observation("o"),
+                "request": {"method": "PUT", "url": "Observation/o"},
+            }
+        ],
+    }
 
 
-def test_core_is_answered_before_any_other_file_starts(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[patient_line(n, 10) for n in range(20)])
-    job.write("core.ndjson", *[resource("Organization", f"org{n}") for n in range(30)])
-    with serving() as server:
-        job.send(server.url, batch_size=10, max_concurrent_requests=4)
-    kinds = [{key.split("/")[0] for key in keys} for keys in server.sent]
+@pytest.mark.parametrize("name", ["core.ndjson", "CORE.ndjson", "Core.ndjson.zst"])
+def test_core_is_sent_first_and_alone(job: SendJob, name: str) -> None:
+    fhir = Fhir()
+    for number in range(4):
+        job.write(f"A{number}.ndjson", *[patient_bundle(10 * number + n, 5) for n in range(4)])
+    write(job.input / name, *[resource("Organization", f"org{n}") for n in range(30)])
+    with serving(fhir) as server:
+        job.load(server.url, batch_size=10, max_concurrent_requests=4)
+    kinds = [{key.split("/")[0] for key in keys} for keys in fhir.sent]
     assert kinds[:3] == [{"Organization"}] * 3
     assert all("Organization" not in kind for kind in kinds[3:])
-    assert max(end for _, end in server.spans[:3]) <= min(start for start, _ in server.spans[3:])
 
 
-def test_lines_that_are_envelopes_are_unwrapped_and_documents_are_resources(job: DirectLoadJob) -> None:
+def test_envelopes_are_unwrapped_and_documents_are_resources(job: SendJob) -> None:
     document = {"resourceType": "Bundle", "id": "doc", "type": "document", "entry": [{"resource": observation("in")}]}
-    job.write(
-        "a.ndjson", bundle(observation("o1"), kind="collection"), document, bundle(observation("o2"), kind="batch")
-    )
-    with serving() as server:
-        result = job.send(server.url)
-    assert sorted(server.stored) == ["Bundle/doc", "Observation/o1", "Observation/o2"]
-    assert result.resources_in == result.resources_out == 3
+    entry = {"request": {"method": "DELETE", "url": "Patient/1"}, "resource": observation("no")}
+    deleting = {"resourceType": "Bundle", "type": "batch", "entry": [entry, {"resource": observation("o2")}]}
+    job.write("a.ndjson", bundle(observation("o1"), kind="collection"), document, deleting)
+    fhir = Fhir()
+    with serving(fhir) as server:
+        result = job.load(server.url)
+    assert sorted(fhir.resources) == ["Bundle/doc", "Observation/o1", "Observation/o2"]
+    assert (result.lines_in, result.resources_in, result.resources_out) == (3, 3, 3)
 
 
 @pytest.mark.parametrize(("batch_size", "expected"), [(100, 100), (7, 7), (1, 1), (0, 100), (1000, 250)])
-def test_at_most_batch_size_resources_travel_together_and_zero_means_100(
-    job: DirectLoadJob, batch_size: int, expected: int
-) -> None:
+def test_at_most_batch_size_resources_travel_together(job: SendJob, batch_size: int, expected: int) -> None:
     job.write("a.ndjson", bundle(*[observation(f"o{n}") for n in range(250)]))
-    with serving() as server:
-        job.send(server.url, batch_size=batch_size)
-    assert max(len(keys) for keys in server.sent) == expected
-    assert sorted(key for keys in server.sent for key in keys) == sorted(f"Observation/o{n}" for n in range(250))
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url, batch_size=batch_size)
+    assert max(map(len, fhir.sent)) == expected
+    assert [key for keys in fhir.sent for key in keys] == [f"Observation/o{n}" for n in range(250)]
+
+
+def test_a_line_that_fits_into_a_transaction_is_not_divided(job: SendJob) -> None:
+    job.write("a.ndjson", *[patient_bundle(number, 4) for number in range(5)])
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url, batch_size=10)
+    assert [len(keys) for keys in fhir.sent] == [8, 8, 4]
 
 
 @pytest.mark.slow
-def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job: DirectLoadJob) -> None:
+def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job: SendJob) -> None:
     large = [observation(f"l{n}", note="x" * 2_000_000) for n in range(5)]
     job.write("a.ndjson", bundle(*large), observation("huge", note="x" * 6_000_000), observation("small"))
-    with serving() as server:
-        job.send(server.url)
-    assert [len(keys) for keys in server.sent] == [2, 2, 1, 1, 1]
-    assert [size > 5 * 1024 * 1024 for size in server.sizes] == [False, False, False, True, False]
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url)
+    assert [len(keys) for keys in fhir.sent] == [2, 2, 1, 1, 1]
+    assert [len(seen.body) > 5 << 20 for seen in server.seen] == [False, False, False, True, False]
 
 
-def test_decimals_keep_their_spelling_on_the_way_to_the_server(job: DirectLoadJob) -> None:
-    raw = (
-        '{"resourceType":"Observation","id":"o","v":[1.50,1E2,-0.0,0.10000000000000000000001], "t":"ä\\u00e4"}'.encode()
-    )
+def test_the_bytes_of_a_resource_are_not_changed(job: SendJob) -> None:
+    raw = '{"resourceType":"Observation","id":"o","v":[1.50,1E2,-0.0,0.10000000000000000001], "t":"ä\\u00e4"}'.encode()
     job.write("a.ndjson", raw)
-    with serving() as server:
-        job.send(server.url)
-    assert server.stored["Observation/o"] == raw
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url)
+    assert fhir.resources == {"Observation/o": raw}
 
 
-def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> None:
+def test_resources_without_an_id_get_the_same_one_in_every_send(tmp_path: Path) -> None:
     line = bundle({"resourceType": "Observation", "v": 1}, {"resourceType": "Observation", "v": 1})
-    with serving() as server:
-        first = DirectLoadJob(tmp_path / "1")
-        first.write("a.ndjson", line)
-        result = first.send(server.url)
-        stored = dict(server.stored)
-        again = DirectLoadJob(tmp_path / "2")
-        again.write("a.ndjson", line)
-        again.send(server.url)
-    assert len(stored) == 2
-    assert server.stored == stored
+    stored = []
+    for name in ("a", "b"):
+        job, fhir = SendJob(tmp_path / name), Fhir()
+        job.write("a.ndjson", line)
+        with serving(fhir) as server:
+            result = job.load(server.url)
+        stored.append(fhir.resources)
+    assert len(stored[0]) == 2
+    assert stored[0] == stored[1]
     assert result.details["derived_ids"] == 2
-    assert any("resources without an id: " in warning for warning in result.warnings)
+    assert any("resources without an id: 2" in warning for warning in result.warnings)
 
 
-def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(job: DirectLoadJob) -> None:
+def test_urn_references_lead_to_the_entry_of_the_same_bundle(job: SendJob) -> None:
+    person = {"fullUrl": "urn:uuid:p", "resource": resource("Patient", "p")}
+    one = {"fullUrl": "urn:uuid:o", "resource": observation("o", subject=to("urn:uuid:p"), focus=[to("urn:uuid:x")])}
+    job.write("a.ndjson", {"resourceType": "Bundle", "type": "transaction", "entry": [one, person]})
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url)
+    stored = fhir.value("Observation/o")
+    assert (stored["subject"], stored["focus"]) == (to("Patient/p"), [to("urn:uuid:x")])
+
+
+def test_the_last_of_the_same_resource_in_one_transaction_wins_with_a_warning(job: SendJob) -> None:
     job.write("a.ndjson", observation("o", v=1), observation("x"), observation("o", v=2))
-    with serving() as server:
-        result = job.send(server.url)
-    assert server.sent == [["Observation/x", "Observation/o"]]
-    assert json.loads(server.stored["Observation/o"])["v"] == 2
-    assert (result.resources_in, result.resources_out, result.details["collapsed"]) == (3, 2, 1)
+    fhir = Fhir()
+    with serving(fhir) as server:
+        result = job.load(server.url)
+    assert fhir.sent == [["Observation/x", "Observation/o"]]
+    assert fhir.value("Observation/o")["v"] == 2
+    assert (result.resources_in, result.resources_out, result.details["replaced"]) == (3, 2, 1)
     assert any(warning.startswith("resources replaced by") for warning in result.warnings)
 
 
-def test_entries_without_a_resource_are_skipped_with_a_warning(job: DirectLoadJob) -> None:
-    line = {"resourceType": "Bundle", "type": "batch", "entry": [{"request": {"method": "DELETE", "url": "Patient/1"}}]}
-    job.write("a.ndjson", line, observation("o"))
-    with serving() as server:
-        result = job.send(server.url)
-    assert list(server.stored) == ["Observation/o"]
-    assert result.details["skipped_entries"] == 1
-    assert result.warnings
+def test_files_are_sent_in_parallel_and_each_in_its_order(job: SendJob) -> None:
+    for number in range(6):
+        job.write(f"{number}.ndjson", *[observation(f"{number}-{n:02}") for n in range(20)])
+    fhir = Fhir()
+    with serving(fhir) as server:
+        job.load(server.url, batch_size=3, max_concurrent_requests=3)
+    assert server.connections == 3
+    keys = [key for sent in fhir.sent for key in sent]
+    for number in range(6):
+        own = [key for key in keys if key.startswith(f"Observation/{number}-")]
+        assert own == sorted(own)
 
 
-def test_lines_of_different_patients_are_sent_in_parallel_up_to_the_limit(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[patient_line(n, 6) for n in range(12)])
-    job.write("b.ndjson", *[patient_line(n, 6) for n in range(12, 24)])
-
-    together = threading.Barrier(3, timeout=60)
-
-    def script(number: int, content: dict[str, Any]) -> FhirReply | None:
-        if number < 3:
-            together.wait()  # passes only when three are under way
-        time.sleep(0.01)  # time for a fourth, if it could
-        return None
-
-    with serving(script) as server:
-        job.send(server.url, batch_size=6, max_concurrent_requests=3)
-    moments = sorted([(start, 1) for start, _ in server.spans] + [(end, -1) for _, end in server.spans])
-    level = most = 0
-    for _, step in moments:
-        level += step
-        most = max(most, level)
-    assert most == 3
+def test_counts_types_and_bytes_are_reported(job: SendJob) -> None:
+    job.write("core.ndjson", resource("Organization", "org"))
+    job.write("a.ndjson", patient_bundle(1, 4), patient_bundle(2, 4))
+    with serving(Fhir()) as server:
+        result = job.load(server.url)
+    assert (result.files, result.lines_in, result.resources_in, result.resources_out) == (2, 3, 9, 9)
+    assert result.bytes_in == sum(path.stat().st_size for path in job.input.iterdir())
+    assert result.bytes_out == sum(len(seen.body) for seen in server.seen)
+    assert (result.output, result.warnings) == (None, ())
+    assert result.details["types"] == {"Observation": 6, "Organization": 1, "Patient": 2}
+    snapshot = job.context.meter.snapshot()
+    assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
 
 
-def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[patient_line(n, 40) for n in range(4)])
-    job.write("b.ndjson", bundle(resource("Patient", "p1", v=2), observation("p1-late")))
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        time.sleep(0.005)
-        return None
-
-    with serving(script) as server:
-        job.send(server.url, batch_size=10, max_concurrent_requests=4)
-    for patient in range(4):
-        own = [n for n, keys in enumerate(server.sent) if any(f"/p{patient}" in f"{key}-" for key in keys)]
-        spans = sorted(server.spans[n] for n in own)
-        order = [key for n in sorted(own, key=lambda n: server.spans[n]) for key in server.entries(n)]
-        assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), spans
-        numbers = [int(key.split("-o")[1]) for key in order if key.startswith(f"Observation/p{patient}-o")]
-        assert numbers == sorted(numbers)
-    assert json.loads(server.stored["Patient/p1"])["v"] == 2
+# What waits
 
 
-def of(patient: int, number: int, **more: Any) -> dict[str, Any]:
-    return observation(f"p{patient}-o{number}", subject={"reference": f"Patient/p{patient}"}, **more)
+MANNERS = pytest.mark.parametrize("manners", MISSING)
 
 
-def test_of_two_plain_lines_of_one_resource_the_last_wins_whomever_they_concern(job: DirectLoadJob) -> None:
-    twice = [of(patient, 0, v=patient) | {"id": "twice"} for patient in range(6)]
-    job.write("a.ndjson", *twice)
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        time.sleep(0.005 * (6 - int(content["entry"][0]["resource"]["v"])))  # the first takes longest
-        return None
-
-    with serving(script) as server:
-        job.send(server.url, batch_size=1, max_concurrent_requests=4)
-    assert json.loads(server.stored["Observation/twice"])["v"] == 5
-
-
-@pytest.mark.parametrize(
-    ("more", "patient"),
-    [
-        ({"subject": {"reference": "Patient/p"}}, "p"),
-        ({"patient": {"reference": "http://h/fhir/Patient/p/_history/2"}}, "p"),
-        ({"beneficiary": {"reference": "Patient/p"}}, "p"),
-        ({"subject": {"reference": "Group/g"}, "patient": {"reference": "Patient/p"}}, "p"),
-        ({"subject": {"reference": "Group/g"}}, None),
-        ({"subject": [{"reference": "Patient/p"}]}, None),
-        ({"subject": {"reference": 7}}, None),
-        ({"subject": {"reference": "urn:uuid:1"}}, None),
-        ({}, None),
-    ],
-)
-def test_whom_a_plain_line_concerns(more: dict[str, Any], patient: str | None) -> None:
-    (one,) = cut(json.dumps(observation("o", **more)).encode(), file="a.ndjson", number=1).resources
-    assert patient_of(one) == patient
-    (self,) = cut(json.dumps(resource("Patient", "me")).encode(), file="a.ndjson", number=1).resources
-    assert patient_of(self) == "me"
-
-
-@pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_resource_with_a_missing_target_is_deferred_and_sent_last(job: DirectLoadJob, manners: str) -> None:
-    # Of unknown type, so it is not sorted before what refers to it.
-    job.write("a.ndjson", *[resource("Basic", f"b{n}", x={"reference": f"Zzz/z{n}"}) for n in range(5)])
+@MANNERS
+def test_a_resource_waits_until_the_target_of_its_reference_is_there(job: SendJob, manners: str) -> None:
+    job.write("a.ndjson", *[resource("Basic", f"b{n}", x=to(f"Zzz/z{n}")) for n in range(5)])
     job.write("b.ndjson", resource("Basic", "free"), *[resource("Zzz", f"z{n}") for n in range(5)])
-    server_box: list[FakeFhir] = []
-    with serving(integrity(server_box, manners)) as server:
-        server_box.append(server)
-        result = job.send(server.url, batch_size=3)
-    assert len(server.stored) == result.resources_out == 11
+    fhir = Fhir(manners)
+    with serving(fhir) as server:
+        result = job.load(server.url, batch_size=3, max_concurrent_requests=1)
+    assert len(fhir.resources) == result.resources_out == 11
     assert result.details["deferred"] == 5
-    assert server.history[-5:] == [f"Basic/b{n}" for n in range(5)]
+    assert not job.pending.exists()
 
 
-@pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_circles_of_references_across_files_get_in_together(job: DirectLoadJob, manners: str) -> None:
-    count = 30
-    job.write(
-        "Encounter.ndjson",
-        *[resource("Encounter", f"e{n}", diagnosis={"reference": f"Condition/c{n}"}) for n in range(count)],
-    )
-    job.write(
-        "Condition.ndjson",
-        *[resource("Condition", f"c{n}", encounter={"reference": f"Encounter/e{n}"}) for n in range(count)],
-    )
-    server_box: list[FakeFhir] = []
-    with serving(integrity(server_box, manners)) as server:
-        server_box.append(server)
-        result = job.send(server.url, batch_size=7)
-    assert result.resources_out == len(server.stored) == 2 * count
-    assert max(map(len, server.sent)) <= 7
+@MANNERS
+def test_circles_of_references_across_files_get_in_together(job: SendJob, manners: str) -> None:
+    people, count = range(5), 12
+    encounters, conditions = [], []
+    for person, number in ((p, n) for p in people for n in range(count)):
+        name, subject = f"{person}-{number}", to(f"Patient/{person}")
+        encounters.append(
+            resource("Encounter", name, subject=subject, diagnosis=[{"condition": to(f"Condition/{name}")}])
+        )
+        conditions.append(resource("Condition", name, subject=subject, encounter=to(f"Encounter/{name}")))
+    job.write("Condition.ndjson", *conditions)
+    job.write("Encounter.ndjson", *encounters)
+    job.write("Patient.ndjson", *[resource("Patient", str(person)) for person in people])
+    fhir = Fhir(manners)
+    with serving(fhir) as server:
+        result = job.load(server.url, batch_size=7)
+    assert result.resources_out == len(fhir.resources) == 5 + 2 * 5 * count
+    assert max(map(len, fhir.sent)) <= 7
 
 
-def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: DirectLoadJob) -> None:
+def test_a_chain_of_references_against_the_order_of_the_input_is_loaded(job: SendJob) -> None:
     count = 60
-    lines = [observation(f"o{n}", derivedFrom={"reference": f"Observation/o{n + 1}"}) for n in range(count)]
+    lines = [observation(f"o{n}", derivedFrom=to(f"Observation/o{n + 1}")) for n in range(count)]
     job.write("a.ndjson", *lines, observation(f"o{count}"))
-    server_box: list[FakeFhir] = []
-    with serving(integrity(server_box)) as server:
-        server_box.append(server)
-        result = job.send(server.url, batch_size=4)
-    assert result.resources_out == len(server.stored) == count + 1
+    fhir = Fhir("hapi")
+    with serving(fhir) as server:
+        result = job.load(server.url, batch_size=4, max_concurrent_requests=1)
+    assert result.resources_out == len(fhir.resources) == count + 1
+    assert len(fhir.sent) < 200
 
 
-@pytest.mark.parametrize("manners", ["hapi", "blaze"])
-def test_a_target_that_never_arrives_is_terminal_only_for_resources_that_need_it(
-    job: DirectLoadJob, manners: str
-) -> None:
-    lost = observation("lost", subject={"reference": "Patient/nowhere"})
-    dependent = observation("dependent", derivedFrom={"reference": "Observation/lost"})
+def test_of_what_waits_together_the_last_one_wins(job: SendJob) -> None:
+    job.write("a.ndjson", observation("o", v=1, subject=to("Patient/p")))
+    job.write("b.ndjson", observation("o", v=2, subject=to("Patient/p")))
+    job.write("c.ndjson", resource("Patient", "p"))
+    fhir = Fhir("hapi")
+    with serving(fhir) as server:
+        result = job.load(server.url, max_concurrent_requests=1)
+    assert fhir.value("Observation/o")["v"] == 2
+    assert (result.resources_in, result.resources_out, result.details["replaced"]) == (3, 2, 1)
+
+
+# What is refused
+
+
+@MANNERS
+def test_a_target_that_never_arrives_is_an_error_only_for_resources_that_need_it(job: SendJob, manners: str) -> None:
+    lost = observation("lost", subject=to("Patient/nowhere"))
+    dependent = observation("dependent", derivedFrom=to("Observation/lost"))
     job.write("a.ndjson", *[observation(f"o{n}") for n in range(20)], lost, dependent)
-    server_box: list[FakeFhir] = []
-    with serving(integrity(server_box, manners)) as server:
-        server_box.append(server)
-        with pytest.raises(TerminalError) as caught:
-            job.send(server.url, batch_size=8)
-    assert len(server.stored) == 20
+    fhir = Fhir(manners)
+    with serving(fhir) as server, pytest.raises(TerminalError) as caught:
+        job.load(server.url, batch_size=8)
+    assert len(fhir.resources) == 20
     assert caught.value.reference == "send-refused"
-    assert sorted(record["resource"] for record in job.failed()) == ["Observation/dependent", "Observation/lost"]
-    assert all(record["answer"]["resourceType"] == "OperationOutcome" for record in job.failed())
+    assert sorted(one["resource"] for one in job.kept()) == ["Observation/dependent", "Observation/lost"]
 
 
-def test_a_resource_that_waited_does_not_overwrite_a_later_one(job: DirectLoadJob) -> None:
-    early = observation("o", v=1, subject={"reference": "Patient/p"})
-    job.write("a.ndjson", early)
-    job.write("b.ndjson", observation("o", v=2), resource("Patient", "p"))
-    server_box: list[FakeFhir] = []
-    with serving(integrity(server_box)) as server:
-        server_box.append(server)
-        result = job.send(server.url, batch_size=1)
-        assert json.loads(server.stored["Observation/o"])["v"] == 2
-        again = job.send(server.url)
-    assert (result.resources_in, result.resources_out, result.details["collapsed"]) == (3, 2, 1)
-    assert (again.resources_in, again.resources_out) == (3, 2)
+STAYING = [
+    (400, "invalid", "x"),
+    (404, "not-found", "no match for the search reference"),
+    (409, "conflict", "Block C"),
+    (409, "processing", "unit conversion failed"),
+    (412, "business-rule", "conversion of a version that is locked"),
+    (422, "invariant", "x"),
+    (500, "exception", "x"),
+]
+"""Refusals that stay while other transactions succeed; no word of theirs counts."""
 
 
-@pytest.mark.slow
-def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: DirectLoadJob) -> None:
-    limit = 300_000
-
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        if len(json.dumps(content)) > limit:
-            return FhirReply(413, b"<html>too large</html>", apply=False)
-        return None
-
-    job.write("a.ndjson", *[observation(f"o{n}", note="x" * 20_000) for n in range(200)])
-    with serving(script) as server:
-        result = job.send(server.url)
-    assert result.resources_out == len(server.stored) == 200
-    assert sum(1 for size in server.sizes if size > limit) < 10
-
-
-def test_too_large_alone_is_terminal_for_that_resource(job: DirectLoadJob) -> None:
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        large = any(len(entry["resource"].get("note", "")) > 1000 for entry in content["entry"])
-        return FhirReply(413, b"", apply=False) if large else None
-
-    job.write("a.ndjson", observation("o1"), observation("big", note="x" * 2000), observation("o2"))
-    with serving(script) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url)
-    assert sorted(server.stored) == ["Observation/o1", "Observation/o2"]
-    assert "1 × 413" in caught.value.message
-    assert caught.value.context == "a.ndjson:2 Observation"
-
-
-@pytest.mark.parametrize("status", [400, 412, 422])
-def test_a_batch_is_halved_until_the_faulty_resource_is_found_and_the_rest_sent(
-    job: DirectLoadJob, status: int
-) -> None:
+@pytest.mark.parametrize(("status", "code", "text"), STAYING)
+def test_one_resource_never_ends_a_load(job: SendJob, status: int, code: str, text: str) -> None:
     job.write("a.ndjson", *[bundle(*[observation(f"o{line}-{n}") for n in range(20)]) for line in range(5)])
-    guilty = {"Observation/o0-0", "Observation/o3-7", "Observation/o3-8"}
-    with serving(refusing(*guilty, status=status)) as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url)
-    assert len(server.stored) == 97
-    error = caught.value
-    assert error.reference == "send-refused"
-    assert not error.transient
-    assert error.message == f"send: 3 of 100 resources did not get in: 3 × {status} (invariant)"
-    assert error.context == "a.ndjson:1 Observation, a.ndjson:4 Observation, a.ndjson:4 Observation"
-    assert len(server.bundles) < 45
+    fhir = Fhir()
+    for key in ("Observation/o0-0", "Observation/o3-7", "Observation/o3-8"):
+        fhir.refused[key] = refusal(status, code, text)
+    with serving(fhir) as server:
+        with pytest.raises(TerminalError) as caught:
+            job.load(server.url, batch_size=30)
+        error = caught.value
+        assert (error.reference, error.exit_code, len(fhir.resources)) == ("send-refused", 1, 97)
+        assert error.message == f"send: 3 of 100 resources did not get in: 3 × {status} ({code})"
+        assert error.context == "a.ndjson:1 Observation, a.ndjson:4 Observation, a.ndjson:4 Observation"
+        assert error.details == {"failed": {f"{status} ({code})": 3}}
+        assert text not in error.render() or text == "x"
+        fhir.refused.clear()
+        fhir.sent.clear()
+        result = job.load(server.url)
+    assert sorted(key for keys in fhir.sent for key in keys) == [
+        "Observation/o0-0",
+        "Observation/o3-7",
+        "Observation/o3-8",
+    ]
+    assert (result.resources_in, result.resources_out, len(fhir.resources)) == (100, 100, 100)
+    assert not job.pending.exists()
+    assert (job.kept(), job.summary()) == ([], [])
 
 
-def test_failed_entries_and_the_answer_are_kept_private_with_file_line_and_type_id(job: DirectLoadJob) -> None:
+@MANNERS
+def test_a_bad_resource_does_not_keep_a_circle_of_its_encounter_out(job: SendJob, manners: str) -> None:
+    subject = to("Patient/p")
+    encounter = resource("Encounter", "e", subject=subject, diagnosis=[{"condition": to("Condition/c")}])
+    condition = resource("Condition", "c", subject=subject, encounter=to("Encounter/e"))
+    bad = observation("bad", subject=subject, encounter=to("Encounter/e"))
+    job.write("a.ndjson", bundle(bad, condition, encounter, resource("Patient", "p")))
+    fhir = Fhir(manners)
+    fhir.refused["Observation/bad"] = refusal()
+    with serving(fhir) as server, pytest.raises(TerminalError):
+        job.load(server.url)
+    assert sorted(fhir.resources) == ["Condition/c", "Encounter/e", "Patient/p"]
+    assert [one["resource"] for one in job.kept()] == ["Observation/bad"]
+
+
+def test_refused_resources_and_answers_are_kept_private_with_file_line_and_type_id(job: SendJob) -> None:
     job.write("core.ndjson", observation("fine"))
-    job.write("a.ndjson", observation("o1"), bundle(observation("o2"), observation("bad", v=1)))
-    with serving(refusing("Observation/bad")) as server, pytest.raises(TerminalError):
-        job.send(server.url)
-    folder = job.directory / "send" / "failed"
-    (record,) = job.failed()
+    job.write("=a.ndjson", observation("o1"), bundle(observation("o2"), observation("bad", v=1)))
+    fhir = Fhir()
+    fhir.refused["Observation/bad"] = refusal()
+    with serving(fhir) as server, pytest.raises(TerminalError):
+        job.load(server.url)
+    (record,) = job.kept()
     assert record == {
-        "file": "a.ndjson",
+        "file": "=a.ndjson",
         "line": 2,
         "entry": 1,
         "resource": "Observation/bad",
         "status": 422,
         "reason": "422 (invariant)",
         "request": observation("bad", v=1),
-        "answer": json.loads(outcome("invariant", "value canary-diagnostics is wrong")),
+        "answer": json.loads(refusal().body or b""),
     }
-    assert (folder / "summary.csv").read_text().splitlines() == [
+    assert job.summary() == [
         "number,file,line,entry,resource,status,reason",
-        "1,a.ndjson,2,1,Observation/bad,422,422 (invariant)",
+        "1,'=a.ndjson,2,1,Observation/bad,422,422 (invariant)",
     ]
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert job.waiting() == [("=a.ndjson", 2)]
     for path in (job.directory / "send").rglob("*"):
-        assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: DirectLoadJob) -> None:
-    job.write("=a.ndjson", observation("bad", v=1))
-    with serving(refusing("Observation/bad")) as server, pytest.raises(TerminalError):
-        job.send(server.url)
-    listed = (job.directory / "send" / "failed" / "summary.csv").read_text().splitlines()
-    assert listed[1] == "1,'=a.ndjson,1,,Observation/bad,422,422 (invariant)"
-
-
-def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", observation("o1"), b'{"resourceType":"Patient","id":"a b"}', b"no json", observation("o2"))
-    with serving() as server, pytest.raises(TerminalError) as caught:
-        job.send(server.url)
-    assert sorted(server.stored) == ["Observation/o1", "Observation/o2"]
-    assert caught.value.context == "a.ndjson:2 Patient, a.ndjson:3"
-    assert [(record["reason"], record["request"]) for record in job.failed()] == [
-        ("invalid-id", {"resourceType": "Patient", "id": "a b"}),
-        ("not-json", "no json"),
+def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: SendJob) -> None:
+    history = {"resourceType": "Bundle", "type": "history", "entry": []}
+    odd = {"resourceType": "Bundle", "type": "batch", "entry": [{"resource": {"resourceType": "x"}}]}
+    lines = [observation("o1"), b'{"resourceType":"Patient","id":"a b"}', b"no json", history, odd, observation("o2")]
+    job.write("a.ndjson", *lines)
+    fhir = Fhir()
+    with serving(fhir) as server, pytest.raises(TerminalError) as caught:
+        job.load(server.url)
+    assert sorted(fhir.resources) == ["Observation/o1", "Observation/o2"]
+    assert "4 of 6 resources" in caught.value.message
+    reasons = [(one["line"], one["entry"], one["reason"]) for one in job.kept()]
+    assert reasons == [
+        (2, None, "invalid-id"),
+        (3, None, "not-a-resource"),
+        (4, None, "bundle-type"),
+        (5, 0, "not-a-resource"),
     ]
 
 
-def test_the_failures_are_counted_by_code_for_the_artifact(job: DirectLoadJob) -> None:
-    job.write(
-        "a.ndjson", *[observation(f"o{n}") for n in range(6)], b'{"resourceType":"Patient","id":"a b"}', b"no json"
+@pytest.mark.slow
+def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: SendJob) -> None:
+    limit = 300_000
+    job.write("a.ndjson", *[observation(f"o{n}", note="x" * 20_000) for n in range(200)])
+    fhir = Fhir()
+    with serving(fhir) as server:
+        server.script = lambda seen: Reply(413, b"<html>too large</html>") if len(seen.body) > limit else None
+        result = job.load(server.url)
+    assert result.resources_out == len(fhir.resources) == 200
+    assert sum(len(seen.body) > limit for seen in server.seen) < 10
+
+
+def test_too_large_alone_is_refused(job: SendJob) -> None:
+    job.write("a.ndjson", observation("o1"), observation("big", note="x" * 2000), observation("o2"))
+    fhir = Fhir()
+    with serving(fhir) as server:
+        server.script = lambda seen: Reply(413) if len(seen.body) > 1500 else None
+        with pytest.raises(TerminalError) as caught:
+            job.load(server.url)
+    assert sorted(fhir.resources) == ["Observation/o1", "Observation/o2"]
+    assert "1 × 413" in caught.value.message
+    assert caught.value.context == "a.ndjson:2 Observation"
+
+
+def test_after_a_thousand_refusals_the_load_gives_up(job: SendJob) -> None:
+    job.write("a.ndjson", *[observation(f"o{n}") for n in range(1500)])
+    fhir = Fhir()
+    with serving(fhir) as server:
+        server.script = lambda _: refusal(400, "invalid")
+        with pytest.raises(TerminalError) as caught:
+            job.load(server.url)
+    assert "1,000 of 1,500 resources did not get in: 1,000 × 400 (invalid); 500 more wait" in caught.value.message
+    assert len(job.summary()) == 1001
+    assert len(server.seen) < 4000
+
+
+# What ends a load
+
+
+def test_a_server_that_fails_all_the_time_is_busy_and_nobody_is_blamed(job: SendJob) -> None:
+    job.write("a.ndjson", *[observation(f"o{n}") for n in range(50)])
+    with serving(Fhir()) as server:
+        server.script = lambda _: refusal(500, "exception")
+        with pytest.raises(ServiceBusyError) as caught:
+            job.load(server.url, batch_size=10)
+    assert (caught.value.exit_code, caught.value.status) == (3, 500)
+    assert job.summary() == []
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_page_in_place_of_the_server_is_a_wrong_url_unless_it_has_worked(job: SendJob, works: bool) -> None:
+    job.write("a.ndjson", *[observation(f"o{n}") for n in range(4)])
+    with serving(Fhir()) as server:
+        first = iter([None] if works else [])
+        server.script = lambda seen: next(first, Reply(404, b"<html>canary</html>")) if seen.body else None
+        with pytest.raises(ServiceError if not works else TerminalError) as caught:
+            job.load(server.url, batch_size=1)
+    assert caught.value.reference == ("send-refused" if works else "service-not-found")
+    assert works or "services.send" in (caught.value.hint or "")
+
+
+Answer = dict[str, Any]
+
+
+def last(**changes: Any) -> Callable[[Answer], Answer]:
+    """The response of the last entry is another one."""
+    return lambda right: (
+        right | {"entry": [*right["entry"][:-1], {"response": right["entry"][-1]["response"] | changes}]}
     )
 
-    def script(_: int, content: dict[str, Any]) -> FhirReply | None:
-        names = {entry["request"]["url"] for entry in content["entry"]}
-        for name, status, code in (("o1", 422, "invariant"), ("o2", 422, "invariant"), ("o3", 400, "value")):
-            if f"Observation/{name}" in names:
-                return FhirReply(status, outcome(code, "canary"), apply=False)
-        return None
 
-    with serving(script) as server, pytest.raises(RefusedResourcesError) as caught:
-        job.send(server.url)
-    counts = {"422 (invariant)": 2, "400 (value)": 1, "invalid-id": 1, "not-json": 1}
-    assert caught.value.details == {"failed": counts}
-    assert next(iter(caught.value.details["failed"])) == "422 (invariant)"
-    assert len(server.stored) == 3
+WRONG: dict[str, Callable[[Answer], Any]] = {
+    "a login page": lambda _: b"<html>canary</html>",
+    "nothing": lambda _: b"",
+    "half of the JSON": lambda right: json.dumps(right).encode()[:-20],
+    "an OperationOutcome": lambda _: {"resourceType": "OperationOutcome", "issue": []},
+    "a batch-response": lambda right: right | {"type": "batch-response"},
+    "an entry is missing": lambda right: right | {"entry": right["entry"][1:]},
+    "an entry too many": lambda right: right | {"entry": right["entry"] * 2},
+    "no entries": lambda right: {key: right[key] for key in right if key != "entry"},
+    "a status that is none": last(status="2000"),
+    "a refusal under 200": last(status="422 Unprocessable Entity"),
+    "the location of another resource": last(location="Observation/o0-0/_history/1"),
+    "the location of another type": last(location="Patient/o3-2/_history/1"),
+}
 
 
-def test_continuing_after_a_correction_sends_only_what_failed(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[observation(f"o{n}") for n in range(30)])
-    with serving(refusing("Observation/o7")) as server:
-        with pytest.raises(TerminalError):
-            job.send(server.url)
+@pytest.mark.parametrize("name", [*WRONG, "a promise", "HTML by its header"])
+def test_nothing_of_a_transaction_counts_whose_answer_is_wrong(job: SendJob, name: str) -> None:
+    job.write("a.ndjson", *[observation(f"o{line}-{n}") for line in range(8) for n in range(3)])
+    fhir = Fhir()
+    with serving(fhir) as server:
+
+        def script(seen: Any) -> Reply | None:
+            if b"Observation/o3-0" not in seen.body:
+                return None
+            right = {"resourceType": "Bundle", "type": "transaction-response"}
+            places = [f"Observation/o3-{n}/_history/1" for n in range(3)]
+            right |= {"entry": [{"response": {"status": "201 Created", "location": place}} for place in places]}
+            wrong = WRONG[name](right) if name in WRONG else right
+            body = wrong if isinstance(wrong, bytes) else json.dumps(wrong).encode()
+            html = {"Content-Type": "text/html"}
+            return Reply(202 if name == "a promise" else 200, body, html if name.startswith("HTML") else JSON)
+
+        server.script = script
+        with pytest.raises(ServiceError) as caught:
+            job.load(server.url, batch_size=3, max_concurrent_requests=1)
+        assert (caught.value.reference, caught.value.context) == ("send-answer", "a.ndjson:10-12")
+        assert "canary" not in caught.value.render()
         server.script = None
-        before = len(server.bundles)
-        result = job.send(server.url, batch_size=3)
-    assert server.sent[before:] == [["Observation/o7"]]
-    assert (result.resources_in, result.resources_out) == (30, 30)
-    assert job.failed() == []
+        result = job.load(server.url)
+    assert result.resources_out == len(fhir.resources) == 24
 
 
-def test_after_a_thousand_failures_the_load_gives_up(job: DirectLoadJob) -> None:
-    job.write("a.ndjson", *[observation(f"o{n}") for n in range(400)])
-    with (
-        serving(lambda *_: FhirReply(400, outcome("invalid"), apply=False)) as server,
-        pytest.raises(TerminalError) as caught,
-    ):
-        job.send(server.url, batch_size=10, bounds=LoadBounds(max_failures=25))
-    assert "gave up" in caught.value.message
-    # 20 were known when a batch was handed out, four batches were under way then, one more begins as the first ends.
-    assert 25 <= len(job.failed()) <= 70
-    assert len(server.bundles) < 150
+@pytest.mark.parametrize("location", ["Observation/o/_history/1", "http://localhost:8080/fhir/Observation/o", None])
+def test_a_location_may_be_relative_absolute_or_missing(job: SendJob, location: str | None) -> None:
+    job.write("a.ndjson", observation("o"))
+    response = {"status": "200"} | ({} if location is None else {"location": location})
+    body = {"resourceType": "Bundle", "type": "transaction-response", "entry": [{"response": response}]}
+    with serving(Fhir()) as server:
+        server.script = lambda _: Reply(200, json.dumps(body).encode(), JSON)
+        assert job.load(server.url).resources_out == 1
 
 
-def test_counts_types_and_bytes_are_reported(job: DirectLoadJob) -> None:
-    job.write("core.ndjson", resource("Organization", "org"))
-    job.write("a.ndjson", patient_line(1, 4), patient_line(2, 4))
-    with serving() as server:
-        result = job.send(server.url)
-    assert result.files == 2
-    assert result.resources_in == result.resources_out == 9
-    assert result.bytes_in == sum(path.stat().st_size for path in job.input.iterdir())
-    assert result.bytes_out == sum(server.sizes)
-    assert result.output is None
-    assert result.details["types"] == {"Observation": 6, "Organization": 1, "Patient": 2}
-    assert result.details["requests"] == 2
-    snapshot = job.context.meter.snapshot()
-    assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
+# Another run
 
 
-def test_a_long_bundle_is_sent_in_parts_as_if_it_were_read_whole(tmp_path: Path) -> None:
-    """References to ``urn:`` entries of other parts are resolved, and resources without an id get the same one."""
-    entries: list[dict[str, Any]] = []
-    for number in range(60):
-        one = observation(f"o{number}", subject={"reference": "urn:uuid:p"}, text="x" * 200)
-        other = {"resourceType": "Basic", "text": "y" * 200} if number % 3 else observation(f"o{number}-b")
-        entries += [{"fullUrl": f"urn:uuid:{number}", "resource": one}, {"resource": other}]
-    entries.append({"fullUrl": "urn:uuid:p", "resource": resource("Patient", "p")})
-    entries.append({"request": {"method": "DELETE", "url": "Patient/q"}})
-    line = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
-    made = []
-    for name, limit in (("whole", 8 << 20), ("parts", 100)):
-        job = DirectLoadJob(tmp_path / name)
-        job.write("a.ndjson", observation("first"), line, observation("last"))
-        with pytest.MonkeyPatch.context() as patch, serving() as server:
-            patch.setattr("tasks.send.batches._LINE", limit)
-            patch.setattr("tasks.send.batches._PART", 2_000)
-            report = job.send(server.url)
-            again = job.send(server.url)
-            facts = report.model_dump(include={"lines_in", "resources_in", "resources_out", "warnings"})
-            made.append((server.stored, facts))
-        assert again.resources_out == report.resources_out == 123
-    assert made[0] == made[1]
-    assert "urn:uuid" not in repr(made)
+def test_with_another_url_everything_is_sent_again_with_a_warning(job: SendJob) -> None:
+    job.write("a.ndjson", *[observation(f"o{n}") for n in range(5)])
+    with serving(Fhir()) as server, serving(Fhir()) as other:
+        job.load(server.url)
+        result = job.load(other.url)
+        assert len(other.seen) == 1
+    assert any("sent again" in warning for warning in result.warnings)
+
+
+def test_a_changed_file_is_sent_again_and_nothing_of_it_waits_twice(job: SendJob) -> None:
+    job.write("a.ndjson", observation("a"), observation("bad", v=1))
+    job.write("b.ndjson", observation("b"))
+    fhir = Fhir()
+    fhir.refused["Observation/bad"] = refusal()
+    with serving(fhir) as server:
+        with pytest.raises(TerminalError):
+            job.load(server.url)
+        job.write("a.ndjson", observation("a"), observation("good"))
+        fhir.sent.clear()
+        result = job.load(server.url)
+    assert fhir.sent == [["Observation/a", "Observation/good"]]
+    assert (result.resources_in, result.resources_out) == (3, 3)
+
+
+def test_without_the_list_of_what_waited_its_files_are_sent_again(job: SendJob) -> None:
+    job.write("a.ndjson", observation("bad"))
+    job.write("b.ndjson", observation("b"))
+    fhir = Fhir()
+    fhir.refused["Observation/bad"] = refusal()
+    with serving(fhir) as server:
+        with pytest.raises(TerminalError):
+            job.load(server.url)
+        job.pending.unlink()
+        fhir.refused.clear()
+        job.load(server.url)
+    assert sorted(fhir.resources) == ["Observation/b", "Observation/bad"]
+
+
+def test_nothing_to_send_is_an_error(job: SendJob) -> None:
+    job.put("notes.txt", b"x")
+    with serving(Fhir()) as server, pytest.raises(DataError) as caught:
+        job.load(server.url)
+    assert caught.value.reference == "send-no-input"
+    assert server.seen == []

@@ -38,7 +38,8 @@ def probe_with_metadata(document: Any, mode: str = "direct_resource_load", statu
 
 @pytest.mark.parametrize("mode", ["direct_resource_load", "transfer_load"])
 def test_a_fhir_server_is_believed(mode: str) -> None:
-    assert probe_with_metadata(statement(SERVER), mode) == []
+    named = {"software": {"name": "Pseudonymised research store"}, "name": "pseudonymization"}
+    assert probe_with_metadata(statement(SERVER, **named), mode) == []
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])

@@ -30,7 +30,7 @@ def test_a_client_is_made_for_services_and_for_the_object_store() -> None:
         for path in (ROOT / package).rglob("*.py")
         if re.search(r"[=(\s]ServiceClient\(", path.read_text(encoding="utf-8"))
     }
-    assert made == {"tasks/shared/service.py", "tasks/send/s3/client.py"}
+    assert made == {"tasks/shared/service.py", "tasks/send/s3_store.py"}
 
 
 def test_a_probe_asks_below_the_address_once_and_without_credentials() -> None:

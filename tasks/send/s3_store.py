@@ -1,0 +1,287 @@
+"""The client of an S3-compatible store: boto3 makes and signs a request, ``ServiceClient`` carries it.
+
+Credentials, region and endpoint come from the configuration and from nowhere else: no variable, no file in the home
+directory, no metadata service of a cloud machine is asked (document 3 §7).
+
+botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
+of its own session. So S3 has the trust, the proxies, the time limits and the retries of every other call of the
+pipeline; on ``needs-retry`` a refusal becomes an error of ours. With bodies goes ``Content-MD5``: older stores do not
+know the newer checksums.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, local
+from typing import Any, BinaryIO, Final, Self
+from urllib.parse import quote, urlsplit
+
+import boto3.session
+import botocore.session
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+from botocore.parsers import ResponseParserError
+from botocore.utils import conditionally_calculate_md5
+
+from config import PipelineConfig
+from tasks.send.s3_refusal import error_of, is_busy
+from tasks.shared.blanked import SECRETS
+from tasks.shared.errors import InputError, InternalError, SluiceError
+from tasks.shared.http.answer import place
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, RequestContext
+from tasks.shared.http.retry import wait_seconds
+from tasks.shared.meter import Meter
+from tasks.shared.service import PATIENCE, Found, ProbeWarning
+from tasks.shared.stop import Stop
+
+# These log headers with signatures; that must not depend on the root logger's level.
+for _name in ("boto3", "botocore", "s3transfer"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+_MOST: Final = 16 << 20  # bytes of an answer
+_PIECE: Final = 1 << 18
+_REFUSALS: Final = frozenset(range(300, 600)) - DEFAULT_TRANSIENT - {407}
+"""Answers that botocore reads; those of a busy store are repeated before."""
+
+_NOT_COPIED: Final = frozenset({"expect", "host", "proxy-authorization"})
+"""Headers of a signed request that the client makes itself. Nothing waits for a 100, and some proxies refuse it."""
+
+_OPERATIONS: Final = {
+    "HeadBucket": "look for the bucket",
+    "HeadObject": "look for the object",
+    "PutObject": "upload",
+    "CreateMultipartUpload": "begin of an upload in parts",
+    "UploadPart": "upload of a part",
+    "CompleteMultipartUpload": "end of an upload in parts",
+    "AbortMultipartUpload": "removal of an unfinished upload",
+}
+
+
+class StoreClient:
+    """The connections to the store that the configuration names; thread-safe. As a context manager it closes them.
+
+    ``boto`` is boto3's client: what it raises are our errors, see ``translated``. ``timeout`` is in seconds for one
+    request, by default ``services.send.s3.timeout``, ``within`` for all of them, waits included. The Basic credentials
+    of ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
+    that the environment names, and with every request, for a reverse proxy in front of the store.
+
+    Raises ``InputError`` for a configuration, certificate bundle or proxy variable that cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        stop: Stop,
+        meter: Meter | None = None,
+        timeout: float | None = None,
+        within: float = math.inf,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        auth, s3 = config.services.send.auth, config.services.send.s3
+        SECRETS.auth(auth)
+        password = auth.password.get_secret_value() if auth.password else ""
+        user = None if auth.username is None else (auth.username, password)
+        # After signing: a reverse proxy takes it away again.
+        self._more = (
+            {} if user is None else {"Proxy-Authorization": f"Basic {b64encode(':'.join(user).encode()).decode()}"}
+        )
+        self._bucket = s3.bucket or ""
+        self._retry = config.retry
+        self._stop = stop
+        self._thread = local()
+        self._client = ServiceClient(
+            "send", tls=config.tls, retry=config.retry, within=within, stop=stop, meter=meter,
+            timeout=s3.timeout.total_seconds() if timeout is None else timeout,
+            environ=_with_user(os.environ if environ is None else environ, user),
+        )  # fmt: skip
+        self.boto = _boto_client(config)
+        events = self.boto.meta.events
+        events.register("before-send.s3", self._carry)
+        events.register_first("needs-retry.s3", self._judge)
+        for name in ("PutObject", "UploadPart"):
+            events.register(f"before-call.s3.{name}", conditionally_calculate_md5)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Let the errors of calls be ours: ``NetworkError`` and ``ServiceBusyError`` after the last attempt,
+        ``ServiceError``, ``InputError`` and ``Stopped``."""
+        try:
+            yield
+        except ResponseParserError:
+            raise self._not_s3() from None
+        except (BotoCoreError, ValueError) as error:
+            raise _unusable(error) from None
+
+    def place(self, key: str) -> str:
+        """Return where an object is, as errors show it."""
+        return f"{place(self.boto.meta.endpoint_url)} {self._bucket}/{key}"
+
+    def _carry(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
+        """Handler of ``before-send.s3``: the answer to a signed request. Raises what ``ServiceClient.send`` raises."""
+        name = event_name.rpartition(".")[2]
+        where = self._thread.where = RequestContext("send", _OPERATIONS.get(name, name), request.method, request.url)
+        signed = {name: _text(value) for name, value in request.headers.items()}
+        headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}
+        try:
+            answer = self._thread.answer = self._client.send(
+                request.method, request.url, operation=where.operation, content=_content(request, self._stop),
+                headers=headers | self._more, accept=_REFUSALS, max_answer_bytes=_MOST,
+            )  # fmt: skip
+        except SluiceError as error:
+            if error.reference == "proxy-authentication":
+                error.hint = "give the proxy's user and password in services.send.auth"
+            raise
+        return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
+
+    def _judge(
+        self,
+        response: tuple[AWSResponse, Mapping[str, Any]] | None,
+        attempts: int,
+        caught_exception: Exception | None,
+        **_: Any,
+    ) -> int | None:
+        """Handler of ``needs-retry.s3``: ``None`` for success, 0 for another attempt; raises the error of a refusal.
+
+        CompleteMultipartUpload may be answered 200 with an error in its body, which botocore turns into a 500.
+        """
+        if response is None:
+            raise caught_exception or InternalError("internal", "send: a call without an answer")
+        status, refused = response[0].status_code, response[1].get("Error", {})
+        if status < 300 and not refused:
+            return None
+        code = str(refused.get("Code", ""))
+        if self._thread.answer.status < 300 and code.isdigit():  # it is no XML
+            raise self._not_s3()
+        if is_busy(status, code) and attempts < self._retry.max_attempts:
+            self._stop.sleep(wait_seconds(self._retry, attempts - 1, None))
+            return 0
+        raise error_of(self._thread.where, self._thread.answer, status, code, refused.get("Region"))
+
+    def _not_s3(self) -> SluiceError:
+        """Return the error for an answer that another server gives, the log-in page of a network for example."""
+        where: RequestContext = self._thread.where
+        hint = "check services.send.s3.endpoint, and whether a proxy answers in place of the store"
+        what = f"was answered by {where.host}, but not as an S3 store does"
+        return where.error(RefusedError, "s3-answer", what, hint=hint).made_from(self._thread.answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.boto.close()
+        self._client.close()
+
+
+def findings(config: PipelineConfig, **given: Any) -> Iterator[Found]:
+    """Look for the bucket before an upload, with retries for at most two minutes, and yield the findings: keys that may
+    write but not look are a doubt. ``given`` goes to ``StoreClient``."""
+    try:
+        given = {"stop": Stop()} | given
+        with StoreClient(config, timeout=PATIENCE, within=PATIENCE, **given) as client, client.translated():
+            client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
+    except SluiceError as error:
+        denied = error.status == 403 and error.reference == "s3-access-denied"
+        what = "send: the keys may not look for the bucket; whether they may write, the upload will show"
+        yield ProbeWarning(what) if denied else error
+
+
+_loading = Lock()
+
+
+def _boto_client(config: PipelineConfig) -> Any:
+    """Return a boto3 client that uses only the configuration."""
+    s3 = config.services.send.s3
+    # Every setting that botocore would look for in variables or files, cut off from both.
+    alone = {
+        name: (in_file, None, default, convert)
+        for name, (in_file, _, default, convert) in botocore.session.Session.SESSION_VARIABLES.items()
+    }
+    nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    settings: dict[str, Any] = {
+        "signature_version": "s3v4",
+        "s3": {"addressing_style": "path" if s3.use_path_style else "virtual"},
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "ignore_configured_endpoint_urls": True,
+        # Bodies bring a checksum of ours along; older stores refuse those that botocore would add.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    try:
+        with _loading:  # boto3: making sessions and clients is not thread-safe
+            core = botocore.session.Session(session_vars=alone | nothing)
+            session = boto3.session.Session(
+                botocore_session=core,
+                aws_access_key_id=s3.access_key_id or "",
+                aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
+                region_name=s3.region,
+            )
+            return session.client(
+                "s3", endpoint_url=str(s3.endpoint) if s3.endpoint else None, config=Config(**settings)
+            )
+    except (BotoCoreError, ValueError) as error:
+        raise _unusable(error) from None
+
+
+def _unusable(error: Exception) -> InputError:
+    """botocore refuses a name before anything is sent. Its text is left out: it may quote what it was given."""
+    return InputError(
+        "s3-configuration",
+        f"send: the settings of the store cannot be used ({type(error).__name__})",
+        context="services.send.s3",
+        hint="check bucket, region and endpoint: a bucket name has 3 to 63 small letters, digits, dots and hyphens",
+    )
+
+
+def _with_user(environ: Mapping[str, str], user: tuple[str, str] | None) -> Mapping[str, str]:
+    """Return the environment with these credentials for its proxies instead of their own."""
+    changed = dict(environ)
+    for name in environ if user is not None else ():
+        if name.lower() in ("http_proxy", "https_proxy", "all_proxy") and environ[name].strip():
+            text = environ[name].strip()
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            userinfo = ":".join(quote(one, safe="") for one in user or ())
+            changed[name] = f"{parts.scheme}://{userinfo}@{parts.netloc.rpartition('@')[2]}"
+    return changed
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+@dataclass(frozen=True)
+class _FileBody:
+    """The file object of a request as the content of ours."""
+
+    file: BinaryIO
+    stop: Stop
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.file.seek(0)
+        while piece := self.file.read(_PIECE):
+            self.stop.check()
+            yield piece
+
+
+def _content(request: AWSPreparedRequest, stop: Stop) -> bytes | _FileBody | None:
+    body = request.body
+    if body is None or isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else _FileBody(body, stop)
+
+
+class _Answer(io.BytesIO):
+    """The body of an answer as botocore reads it."""
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield the whole body."""
+        yield self.read()

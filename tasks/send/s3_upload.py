@@ -1,0 +1,194 @@
+"""``s3_upload`` (document 3 §7): make one object of each file, then of the manifest.
+
+boto3's transfer manager sends a file in one request up to 64 MiB, in parts above, and aborts an upload in parts that
+fails. A file is not sent at all when the object is there: HEAD names the same size and the same ``sha256`` in the
+metadata. After an upload HEAD is asked, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from s3transfer.manager import TransferConfig, TransferManager
+from s3transfer.subscribers import BaseSubscriber
+
+from tasks.send import STATE
+from tasks.send.checks import SentFile, SentInput
+from tasks.send.s3_store import StoreClient
+from tasks.shared.errors import ServiceError
+from tasks.shared.files.data_directory import is_ndjson_name
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.files.part_file import write_whole
+from tasks.shared.meter import Meter
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
+from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
+
+AT_ONCE: Final = TransferConfig(
+    multipart_threshold=(64 << 20) + 1, multipart_chunksize=32 << 20, max_request_concurrency=4
+)
+"""Files above the threshold go in parts; four requests at once (document 3 §7)."""
+
+MANIFEST: Final = "upload_manifest.json"
+"""What is in the bucket after the upload: a JSON list of ``Uploaded`` in the order of the keys. It is the last object
+that is uploaded, and a copy is in the job's ``send/``."""
+
+_UNKNOWN_TO_HEAD: Final = frozenset({400, 403, 404, 405, 501})
+"""Answers to HEAD that do not say that the object is there. HEAD has no error document, and keys that may only write
+get 403 for everything: the upload that follows gets the whole answer."""
+
+_TYPES: Final = {".zst": "application/zstd", ".csv": "text/csv; charset=utf-8", ".json": "application/json"}
+
+
+class Uploaded(msgspec.Struct, frozen=True, order=True):
+    """One object that is in the bucket: ``size`` in bytes, ``etag`` without quotes, ``time`` in UTC: when the object
+    was uploaded, as far as the store or this program knows."""
+
+    key: str
+    size: int
+    sha256: str | None
+    etag: str
+    time: str
+
+
+def run(context: StepContext, given: SentInput) -> StepReport:
+    """Bring every file of the input directory into the bucket; those that are there are not sent again.
+
+    Keys are ``[prefix/]<job id>/<path below the input directory>``. At the end the manifest says what is in the bucket.
+    ``bytes_out`` is the size of the objects of the job, sent now or before.
+
+    Raises ``DataError`` (``send-no-input``), ``InputError``, ``StorageError``, ``TransientError``, ``ServiceError`` and
+    ``Stopped``.
+    """
+    files, s3 = given.files, context.config.services.send.s3
+    prefix = "/".join([*filter(None, [(s3.prefix or "").strip("/")]), context.job_id, ""])
+    total = sum(file.size for file in files)
+    context.meter.expect(files=len(files), bytes=total)
+    state = context.state(STATE)
+    with (
+        FailedAnswers(state).begin().saving_answers(),
+        StoreClient(context.config, stop=context.stop, meter=context.meter) as client,
+        Uploads(client, s3.bucket or "") as uploads,
+    ):
+
+        def one(file: SentFile, _: Stop) -> None:
+            progress = _SentBytes(context.meter)
+            there = uploads.upload(file, prefix + file.name, progress)
+            # The transfer manager tells of a quarter of a MiB at once, and not of the rest.
+            context.meter.add(files=1, bytes=file.size - progress.sent, earlier=there)
+
+        for_each(files, one, threads=AT_ONCE.max_request_concurrency, stop=context.stop)
+        text = msgspec.json.format(msgspec.json.encode(sorted(uploads.done)), indent=2) + b"\n"
+        write_whole(state / MANIFEST, text)
+        there = uploads.already_there
+        file = SentFile(state / MANIFEST, MANIFEST, len(text), hashlib.sha256(text).hexdigest())
+        uploads.upload(file, prefix + MANIFEST, _SentBytes(Meter()))
+    return StepReport(
+        files=len(files),
+        bytes_in=total,
+        bytes_out=total,
+        details={
+            "bucket": s3.bucket,
+            "prefix": prefix,
+            "uploaded": len(files) - there,
+            "already_there": there,
+            "manifest": f"send/{MANIFEST}",
+        },
+    )
+
+
+class Uploads:
+    """Uploads files into the bucket; thread-safe."""
+
+    def __init__(self, client: StoreClient, bucket: str) -> None:
+        self.done: list[Uploaded] = []
+        self.already_there = 0
+        self._client = client
+        self._bucket = bucket
+        self._manager = TransferManager(client.boto, AT_ONCE)
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.shutdown(cancel=True)
+
+    def upload(self, file: SentFile, key: str, progress: BaseSubscriber) -> bool:
+        """Bring a file into the bucket as ``key``, unless it is there, and return whether it was.
+
+        Raises what ``StoreClient.translated`` raises, and ``ServiceError`` (``s3-differs``) when the object is not the
+        file afterwards.
+        """
+        stored, wanted = self._head(key), (file.size, file.sha256)
+        there = stored is not None and (stored.size, stored.sha256) == wanted
+        if not there:
+            more = {"ContentType": content_type(file.name), "Metadata": {"sha256": file.sha256}}
+            with self._client.translated():
+                upload = self._manager.upload(
+                    str(file.path), self._bucket, key, extra_args=more, subscribers=[progress]
+                )
+                upload.result()
+            stored = self._head(key, uploaded=True)
+            if stored is not None and (stored.size, stored.sha256) != wanted:
+                raise self._differs(key, "it has another size, or its metadata another SHA-256")
+        self.already_there += there
+        self.done.append(stored or Uploaded(key, *wanted, "", _timestamp(datetime.now(UTC))))
+        return there
+
+    def _head(self, key: str, *, uploaded: bool = False) -> Uploaded | None:
+        """Return the object ``key``; ``None`` when it is not there, or the store does not tell."""
+        try:
+            with self._client.translated():
+                told: dict[str, Any] = self._client.boto.head_object(Bucket=self._bucket, Key=key)
+        except ServiceError as error:
+            if uploaded and error.status == 404:
+                raise self._differs(key, "it is not there") from None
+            if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
+                return None
+            raise
+        return Uploaded(
+            key=key,
+            size=int(told.get("ContentLength", -1)),
+            sha256=told.get("Metadata", {}).get("sha256"),
+            etag=str(told.get("ETag") or "").strip('"'),
+            time=_timestamp(told.get("LastModified") or datetime.now(UTC)),
+        )
+
+    def _differs(self, key: str, how: str) -> ServiceError:
+        return ServiceError(
+            "s3-differs",
+            f"send: the store accepted an object, but afterwards {how}",
+            context=self._client.place(key),
+            hint="check whether something else writes to this key; continuing the job uploads the object again",
+        )
+
+
+class _SentBytes(BaseSubscriber):  # type: ignore[misc]
+    """Tells the meter of the bytes of a file that have left."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.sent = 0
+        self._meter = meter
+
+    def on_progress(self, future: object, bytes_transferred: int, **_: Any) -> None:
+        """Count them; less than 0, when they are sent once more."""
+        self.sent += bytes_transferred
+        self._meter.add(bytes=bytes_transferred)
+
+
+def content_type(name: str) -> str:
+    """Return the ``Content-Type`` for a file name. Compressed NDJSON is a zstd file without ``Content-Encoding``: with
+    one, a client would unpack on the way and find other bytes than ``sha256`` speaks of."""
+    lower = name.lower()
+    if is_ndjson_name(lower) and not lower.endswith(".zst"):
+        return "application/fhir+ndjson"
+    return _TYPES.get(Path(lower).suffix, "application/octet-stream")
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,298 @@
+"""Transactions: packing resources, sending them, and what an answer means (document 3 §7).
+
+Every entry is ``PUT Type/id`` with a ``fullUrl`` of its own; what the input's Bundles said there is never sent on. An
+answer is classified by its status and by whether it has an OperationOutcome, never by words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.fhir.resource import UNREADABLE
+from tasks.shared.http.answer import Answer, issues
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, BusyError, RefusedError, answer_of
+
+OPERATION: Final = "send transaction"
+HEADERS: Final = {
+    "Content-Type": "application/fhir+json",
+    "Accept": "application/fhir+json",
+    "Prefer": "return=minimal",
+}
+MAX_BODY: Final = 5 << 20
+"""Bytes of one transaction, unless it holds a single larger resource."""
+
+_LEAST_BODY: Final = 64 << 10
+"""A server that refuses a body as too large lowers the limit, but not below this."""
+
+_CONFLICTS: Final = frozenset({409, 412})
+_ENDS: Final = frozenset({401, 403, 407})
+_MOST_FAILED: Final = 12
+"""Failures (500) in a row after which the server is out of order: halving 1,000 resources needs ten."""
+
+_HEAD: Final = b'{"resourceType":"Bundle","type":"transaction","entry":['
+_RESOURCE: Final = b'","resource":'
+_REQUEST: Final = b',"request":{"method":"PUT","url":"'
+_END: Final = b'"}}'
+_OVERHEAD: Final = len(_RESOURCE) + len(_REQUEST) + len(_END) + len(b',{"fullUrl":"/')
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """A resource to be sent. ``key`` is ``Type/id``, which may identify a person: it is for requests and private files,
+    never for logs. ``groups`` say what belongs together, the coarsest first. ``row`` is that of ``pending.db``."""
+
+    key: str
+    raw: bytes | msgspec.Raw
+    file: str
+    line: int
+    entry: int | None = None
+    groups: tuple[Hashable, ...] = ()
+    row: int = 0
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Return where it stands in the input, to be compared."""
+        return self.file, self.line, -1 if self.entry is None else self.entry
+
+    @property
+    def named(self) -> str:
+        """Return its place and type, as logs may show it."""
+        return f"{self.file}:{self.line} {self.key.partition('/')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to a transaction that a server did not take because of its content."""
+
+    answer: Answer
+    error: SluiceError
+    reason: str
+    """Status and issue codes."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of a transaction: resources that are on the server, those that are not, and the bytes sent."""
+
+    taken: list[Item] = field(default_factory=list)
+    refused: list[tuple[list[Item], Refusal]] = field(default_factory=list)
+    bytes: int = 0
+
+
+class Transactions:
+    """Sends transactions to the FHIR server at ``url``, which ends with ``/fhir``; thread-safe.
+
+    ``works`` says that the server has taken a transaction, in this run or an earlier one.
+    """
+
+    def __init__(self, client: ServiceClient, url: str, batch_size: int, *, works: bool = False) -> None:
+        self.works = works
+        self._client = client
+        self._url = url
+        self._batch_size = batch_size
+        self._max_body = MAX_BODY
+        self._overhead = len(url) + _OVERHEAD
+        self._first = b'{"fullUrl":' + json.dumps(url).encode()[:-1] + b"/"
+        self._conflicts = _CONFLICTS
+        self._failed = 0
+        self._lock = threading.Lock()
+
+    def pack(self, items: Iterable[Item], replaced: list[Item]) -> Iterator[list[Item]]:
+        """Yield the resources of one transaction after the other, in order.
+
+        A group is divided only if it does not fit into one. Of several resources with the same ``Type/id`` in a
+        transaction the last of the input wins; the others are added to ``replaced``.
+        """
+        opened: dict[str, Item] = {}
+        size = len(_HEAD)
+        for item in items:
+            while opened and (len(opened) >= self._batch_size or size + self._size(item) > self._max_body):
+                whole, rest = _cut(list(opened.values()), item)
+                yield whole
+                opened = {one.key: one for one in rest}
+                size = len(_HEAD) + sum(map(self._size, rest))
+            other = opened.pop(item.key, None)
+            size += self._size(item)
+            if other is not None:
+                loser, item = sorted((other, item), key=lambda one: one.place)
+                replaced.append(loser)
+                size -= self._size(loser)
+            opened[item.key] = item
+        if opened:
+            yield list(opened.values())
+
+    def send(self, items: list[Item], *, halving: bool) -> Sent:
+        """Send resources in one transaction, in more if it is too large (413), or, with ``halving``, refused.
+
+        Raises ``ServiceError`` and ``TransientError`` for what is not about these resources, with their place.
+        """
+        sent, stack = Sent(), [items]
+        while stack:
+            part = stack.pop()
+            refusal = self._attempt(part, sent)
+            if refusal is None:
+                sent.taken.extend(part)
+            elif len(part) > 1 and (halving or refusal.answer.status == 413):
+                stack += reversed(_halves(part))
+            else:
+                sent.refused.append((part, refusal))
+        return sent
+
+    def body(self, items: Sequence[Item]) -> bytes:
+        """Return the transaction with these resources (at least one), unchanged and in this order."""
+        parts: list[bytes | msgspec.Raw] = [_HEAD]
+        for item in items:
+            key = item.key.encode()
+            parts += (self._first, key, _RESOURCE, item.raw, _REQUEST, key, _END, b",")
+        parts[-1] = b"]}"
+        return b"".join(parts)  # join takes views, too: this is the only copy of a resource
+
+    def _size(self, item: Item) -> int:
+        return self._overhead + 2 * len(item.key) + len(item.raw)
+
+    def _attempt(self, items: list[Item], sent: Sent) -> Refusal | None:
+        body, conflicts = self.body(items), self._conflicts
+        sent.bytes += len(body)
+        try:
+            answer = self._client.send(
+                "POST", self._url, operation=OPERATION, content=body, headers=HEADERS,
+                transient=DEFAULT_TRANSIENT | conflicts,
+            )  # fmt: skip
+            check_results(answer, [item.key for item in items])
+        except SluiceError as error:
+            if (refusal := self._refusal(error)) is not None:
+                if error.answered == 413:
+                    self._max_body = min(self._max_body, max(_LEAST_BODY, len(body) // 2))
+                return refusal
+            span = _span(items[0], items[-1])
+            error.context = f"{span}, {error.context}" if error.context else span
+            raise
+        self.works, self._failed = True, 0
+        return None
+
+    def _refusal(self, error: SluiceError) -> Refusal | None:
+        """Return the refusal of the content; ``None`` for an error of another kind."""
+        answer = answer_of(error)
+        if answer is None or not self._is_about_content(answer, error):
+            return None
+        codes = ", ".join(answer.issue_codes())
+        return Refusal(answer, error, f"{answer.status} ({codes})" if codes else str(answer.status))
+
+    def _is_about_content(self, answer: Answer, error: SluiceError) -> bool:
+        status, explained = answer.status, bool(issues(answer.body))
+        if status < 400 or status in _ENDS or error.answered is None:
+            return False
+        if status in _CONFLICTS:
+            if explained and isinstance(error, BusyError):
+                # It stayed through all attempts, so waiting does not help: Blaze says 409 of a missing target. What
+                # is deferred is tried again anyway.
+                self._conflicts = frozenset()
+            return explained
+        if status == 500:
+            with self._lock:
+                self._failed += 1
+                return explained and self._failed <= _MOST_FAILED
+        # Without an OperationOutcome it may be another server that answers, until one transaction was taken.
+        return status == 413 or (status < 500 and status not in DEFAULT_TRANSIENT and (explained or self.works))
+
+
+def _cut(batch: list[Item], following: Item) -> tuple[list[Item], list[Item]]:
+    """Divide a full transaction before the group that goes on with the following resource, if it can be divided so."""
+    for level in range(1, len(following.groups) + 1):
+        begin = len(batch)
+        while begin and batch[begin - 1].groups[:level] == following.groups[:level]:
+            begin -= 1
+        if begin:
+            return batch[:begin], batch[begin:]
+    return batch, []
+
+
+def _halves(items: list[Item]) -> tuple[list[Item], list[Item]]:
+    """Divide a refused transaction near its middle, between two groups if there are several."""
+    middle = len(items) // 2
+    for level in range(1, len(items[0].groups) + 1):
+        borders = [at for at in range(1, len(items)) if items[at].groups[:level] != items[at - 1].groups[:level]]
+        if borders:
+            middle = min(borders, key=lambda at: abs(at - len(items) // 2))
+            break
+    return items[:middle], items[middle:]
+
+
+def _span(first: Item, last: Item) -> str:
+    """Return the range of lines from ``first`` to ``last``, for an error message."""
+    if first.file != last.file:
+        return f"{first.file}:{first.line} to {last.file}:{last.line}"
+    lines = f"{first.line}-{last.line}" if first.line != last.line else str(first.line)
+    return f"{first.file}:{lines}"
+
+
+# Results
+
+
+class _Response(msgspec.Struct, gc=False):
+    status: str = ""
+    location: str | None = None
+
+
+class _ResponseEntry(msgspec.Struct, gc=False):
+    response: _Response
+
+
+class _TransactionResponse(msgspec.Struct, rename="camel", gc=False):
+    resource_type: str = ""
+    type: str = ""
+    entry: list[_ResponseEntry] = []
+
+
+_response = msgspec.json.Decoder(_TransactionResponse)
+_STORED: Final = re.compile("2[0-9][0-9](?: .*)?", re.DOTALL)
+"""Three digits and a blank or the end."""
+
+
+def check_results(answer: Answer, keys: Sequence[str]) -> None:
+    """Check the answer to an accepted transaction; ``keys`` are the ``Type/id`` that were put.
+
+    Raises ``ServiceError`` (``send-answer``) when it is not the result of this transaction.
+    """
+    if answer.status != 200:  # 202 is a promise
+        raise _unexpected(answer, "no result")
+    if not answer.says_json:
+        raise _unexpected(answer, "a Content-Type that is not JSON")
+    try:
+        response = _response.decode(answer.body)
+    except UNREADABLE:
+        raise _unexpected(answer, "something that is not a Bundle of results") from None
+    if response.resource_type != "Bundle" or response.type != "transaction-response":
+        raise _unexpected(answer, "something that is no transaction-response")
+    results = [entry.response for entry in response.entry]
+    if len(results) != len(keys):
+        raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")
+    if not all(map(_STORED.fullmatch, {result.status for result in results})):
+        raise _unexpected(answer, "a result whose status is not 2xx")
+    for result, key in zip(results, keys, strict=True):
+        if result.location is not None and not _names(result.location, key):
+            raise _unexpected(answer, "the location of another resource than the one that was sent")
+
+
+def _names(location: str, key: str) -> bool:
+    """Return whether a location, relative or absolute, with or without a version, is that of ``Type/id``."""
+    place = location.partition("/_history/")[0]
+    return place == key or place.endswith(f"/{key}")
+
+
+def _unexpected(answer: Answer, what: str) -> ServiceError:
+    return RefusedError(
+        "send-answer",
+        f"send: a transaction was answered {answer.status} with {what}",
+        hint="is services.send.url the root of a FHIR server? Nothing of this transaction counts as sent",
+        operation=OPERATION,
+        status=answer.status,
+    ).made_from(answer)
