@@ -63,7 +63,7 @@ def delivery_of(job: RunningJob, there: Inventory, *, read: Callable[[int], None
         imported=list(finished_files(job.directory.path / folder)) if folder else [],
         k=job.config.report.k,
         region_prefix=job.config.report.region_prefix,
-        largest=job.config.limits.largest_resource,
+        longest=job.config.limits.max_line_mb << 20,
         today=(datetime.now(UTC) + _AHEAD).date(),
         stop=job.stop,
         read=read,

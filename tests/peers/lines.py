@@ -6,20 +6,12 @@ from pathlib import Path
 
 import zstandard
 
-from tasks.shared.fhir.long_line import lines_with_long
-
-_NONE_IS_LONG = 1 << 40
-
-
-def numbered_lines(path: Path) -> list[tuple[int, bytes]]:
-    """Return the lines that are not blank, with their numbers, from 1."""
-    found = lines_with_long(path, limit=_NONE_IS_LONG, spool=path.parent, largest=_NONE_IS_LONG)
-    return [(number, line) for number, line in found if isinstance(line, bytes)]
+from tasks.shared.files.ndjson import lines
 
 
 def read_lines(path: Path) -> list[bytes]:
     """Return the lines that are not blank."""
-    return [line for _, line in numbered_lines(path)]
+    return [line for _, line in lines(path, 1 << 30)]
 
 
 def compressed_contents(directory: Path) -> dict[str, bytes]:

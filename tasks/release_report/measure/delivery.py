@@ -14,8 +14,8 @@ from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured, MeasuredFile
 from tasks.release_report.measure.originals import Originals
 from tasks.shared.errors import storage_errors
-from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.inventory import Inventory, InventoryEntry
+from tasks.shared.files.ndjson import MIB
 from tasks.shared.stop import Stop
 
 SPOOL: Final = ".report"
@@ -36,7 +36,7 @@ class Delivery:
 
     ``base`` is the job directory, ``leaving`` the files that ``send`` would read, ``imported`` those of ``import/``
     (none: not compared). ``k`` and ``region_prefix``
-    are those of the configuration's ``report``; ``largest`` is the limit of a resource in bytes. ``read`` gets the
+    are those of the configuration's ``report``; ``longest`` is the limit of a line in bytes. ``read`` gets the
     number of bytes of content read.
     """
 
@@ -45,7 +45,7 @@ class Delivery:
     imported: Sequence[Path] = ()
     k: int = 5
     region_prefix: int = 2
-    largest: int = LARGEST_RESOURCE
+    longest: int = 512 * MIB
     today: date
     stop: Stop
     read: Callable[[int], None] = _ignore
@@ -64,7 +64,7 @@ def measure_delivery(delivery: Delivery) -> Measures:
     with Originals(spool, delivery.k) if delivery.imported else nullcontext() as originals:
         measured = partial(
             measure, base=delivery.base, spool=spool, stop=delivery.stop, k=delivery.k, today=delivery.today,
-            read=delivery.read, region_prefix=delivery.region_prefix, largest=delivery.largest, originals=originals,
+            read=delivery.read, region_prefix=delivery.region_prefix, longest=delivery.longest, originals=originals,
         )  # fmt: skip
         imported = measured(delivery.imported, collect=True) if originals is not None else None
         return imported, measured(delivery.leaving)

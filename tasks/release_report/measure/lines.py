@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from tasks.release_report.measure.account import Account, Members
 from tasks.release_report.measure.json_text import decode
-from tasks.shared.fhir.bundle import RESOURCES
-from tasks.shared.fhir.long_line import LongLine
-from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.stop import Stop
+from tasks.shared.fhir.bundles import RESOURCES
+from tasks.shared.fhir.resource import UNREADABLE
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_entries: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None).decode
-
-
-class _Called(msgspec.Struct, gc=False):
-    resourceType: Any = None  # noqa: N815
-    id: Any = None
-
-
-class _CalledEntry(msgspec.Struct, gc=False):
-    fullUrl: Any = None  # noqa: N815
-    resource: _Called | None = None
-
-
-_called: Final = msgspec.json.Decoder(list[_CalledEntry])
 
 
 class Entry:
@@ -83,19 +67,6 @@ def entry_of(rest: Members) -> Entry:
 
 
 _REQUEST: Final = frozenset({"method", "url"})
-
-
-def entries_of(part: bytes) -> list[Entry]:
-    """Return entries of a Bundle, in a JSON list."""
-    return [entry_of(one) for one in decode_entries(part) or ()]
-
-
-def called(part: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the ``fullUrl`` and the id of the Patient of each entry; blank if there is none."""
-    for entry in _called.decode(part):
-        url, resource = entry.fullUrl, entry.resource
-        patient = resource.id if resource is not None and resource.resourceType == "Patient" else ""
-        yield url if url.__class__ is str else "", patient if patient.__class__ is str else ""
 
 
 def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str]]:
@@ -153,10 +124,6 @@ def owner_of(entry: Entry, urls: dict[str, str]) -> str | None:
     return None
 
 
-_PART: Final = 1 << 20
-"""Bytes of a long line that are taken in at once."""
-
-
 class NoResourceError(Exception):
     """A line is JSON, and no resource."""
 
@@ -164,19 +131,12 @@ class NoResourceError(Exception):
 class Lines:
     """Takes lines into an account; ``resources`` counts what was in them."""
 
-    def __init__(self, account: Account, stop: Stop) -> None:
+    def __init__(self, account: Account) -> None:
         self.resources = 0
         self._account = account
-        self._stop = stop
 
-    def read_line(self, line: bytes | LongLine) -> None:
-        """Measure one line. Raises ``NoResourceError``, ``DataError``, and the errors in ``UNREADABLE``."""
-        if isinstance(line, LongLine):
-            self._long(line)
-        else:
-            self._whole(line)
-
-    def _whole(self, line: bytes) -> None:
+    def read_line(self, line: bytes) -> None:
+        """Measure one line. Raises ``NoResourceError``, and the errors in ``UNREADABLE``."""
         members = decode_members(line)
         kind = text_of(members.get("resourceType"))
         if kind is None:
@@ -225,29 +185,3 @@ class Lines:
             account.outside({"entry": [decoded(entry.rest)]})
         if entry.url or entry.request:
             account.entry(entry.url, entry.request, own)
-
-    def _long(self, line: LongLine) -> None:
-        account = self._account
-        if line.resource_type != "Bundle":
-            self._whole(line.whole())
-            return
-        envelope = decode_members(line.envelope().close(()))
-        if text_of(envelope.get("type")) in RESOURCES:
-            self._whole(line.whole())
-            return
-        urls: dict[str, str] = {}
-        patients: dict[str, None] = {}
-        for part in line.parts(_PART):
-            for url, own in called(part):
-                if own:
-                    patients[own] = None
-                    if url:
-                        urls[url] = own
-        only = next(iter(patients)) if len(patients) == 1 else None
-        account.turn(only)
-        envelope.pop("entry", None)
-        account.outside(decoded(envelope))
-        for part in line.parts(_PART):
-            self._stop.check()
-            self._entries(entries_of(part), only, urls)
-            account.settle()

@@ -2,8 +2,7 @@
 
 NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
 ``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, each
-module the bounds of what it holds. Others: a line above 4 MB goes to disk, and the entries of a Bundle are read from
-there in parts, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
+module the bounds of what it holds. A line is held whole; patients are known by a hash, 110 bytes each.
 
 ``lines.py`` reads the lines and the patient of each, ``account.py`` counts them, ``walk.py`` visits the leaves of a
 resource over the paths of ``trie.py``. Values are counted in ``lookup.py`` (7b), ``references.py`` (7d, 12),
@@ -42,9 +41,9 @@ from tasks.release_report.measure.tables import (
 )
 from tasks.release_report.measure.trie import DATE, NUMBER, TEXT, Node
 from tasks.shared.errors import DataError, StorageError
-from tasks.shared.fhir.long_line import LongLine, lines_with_long
-from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE
+from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.lines import head_of
+from tasks.shared.files.ndjson import MIB, lines
 from tasks.shared.stop import Stop
 
 _LOOKED_UP: Final = (TEXT, NUMBER, DATE)
@@ -121,10 +120,6 @@ def result_of(account: Account, k: int) -> Measured:
     )
 
 
-_LINE: Final = 4 << 20
-"""Bytes of a line that is decoded as a whole; it takes ten times as much in memory."""
-
-
 def measure(
     files: Sequence[Path],
     *,
@@ -134,7 +129,7 @@ def measure(
     k: int,
     today: date,
     region_prefix: int = 2,
-    largest: int = LARGEST_RESOURCE,
+    longest: int = 512 * MIB,
     originals: Originals | None = None,
     collect: bool = False,
     read: Callable[[int], None] = lambda _: None,
@@ -143,7 +138,7 @@ def measure(
 
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
-    signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` gets the bytes of
+    signs of a postal code make a region, ``longest`` the limit of a line in bytes, ``read`` gets the bytes of
     content, uncompressed, that were read.
 
     A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
@@ -159,7 +154,7 @@ def measure(
             tables=tables,
         )  # fmt: skip
         try:
-            reader = _Reader(account, base, spool, stop, read, largest)
+            reader = _Reader(account, base, spool, stop, read, longest)
             order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
             for path in order:
                 reader.file(path)
@@ -209,9 +204,9 @@ class _Reader:
     """Reads the files into an account."""
 
     def __init__(
-        self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None], largest: int
+        self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None], longest: int
     ) -> None:
-        self._largest = largest
+        self._longest = longest
         self.unread: dict[str, str] = {}
         self._files: list[tuple[str, int, int, int, int, str, Cell]] = []
         self._account = account
@@ -219,7 +214,7 @@ class _Reader:
         self._spool = spool
         self._stop = stop
         self._read = read
-        self._lines = Lines(account, stop)
+        self._lines = Lines(account)
 
     def measured(self) -> tuple[MeasuredFile, ...]:
         """Return the measured files by name."""
@@ -232,7 +227,7 @@ class _Reader:
         """Measure one file; errors are in ``unread``."""
         account, name = self._account, path.relative_to(self._base).as_posix()
         digest = hashlib.sha256()
-        stored = content = lines = 0
+        stored = content = count = 0
 
         def note_first_bytes(piece: bytes | memoryview) -> None:
             nonlocal stored
@@ -249,15 +244,15 @@ class _Reader:
         try:
             if is_table(path):
                 for _ in read_table(account, path, stored=note_first_bytes, inside=inside, check=self._stop.check):
-                    lines += 1
+                    count += 1
                     account.settle()
-                self._lines.resources = lines
+                self._lines.resources = count
             else:
-                for number, line in lines_with_long(
-                    path, limit=_LINE, spool=self._spool, largest=self._largest, stored=note_first_bytes, inside=inside
-                ):
+                for number, line in lines(path, self._longest, stored=note_first_bytes):
                     self._stop.check()
-                    lines += 1
+                    count += 1
+                    content += len(line) + 1
+                    self._read(len(line) + 1)
                     self._line(name, number, line)
                     account.settle()
         except (DataError, StorageError, NoTableError) as error:
@@ -269,9 +264,9 @@ class _Reader:
         if (rest := _hash_rest(path, digest, stored)) is None:
             return
         stored += rest
-        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), account.file))
+        self._files.append((name, stored, content, count, self._lines.resources, digest.hexdigest(), account.file))
 
-    def _line(self, name: str, number: int, line: bytes | LongLine) -> None:
+    def _line(self, name: str, number: int, line: bytes) -> None:
         try:
             self._lines.read_line(line)
         except (*UNREADABLE, DataError, NoResourceError):

@@ -15,23 +15,23 @@ _PIECE: Final = 1 << 18
 _BLANK: Final = re.compile(rb"\s*")
 
 
-def pieces(path: Path, *, stored: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
+def pieces(path: Path, *, stored: Callable[[bytes], object] = lambda _: None) -> Iterator[bytes]:
     """Yield the content of a data file; its first bytes tell whether it is compressed, not its name. ``stored`` gets
-    the number of bytes of each read from the disk. Raises ``StorageError``, and ``DataError`` for broken zstd data."""
+    each piece as it is on the disk. Raises ``StorageError``, and ``DataError`` for broken zstd data."""
     with storage_errors(path), path.open("rb", buffering=0) as file:
         head = file.read(_PIECE)
 
         def read() -> Iterator[bytes]:
             piece = head
             while piece:
-                stored(len(piece))
+                stored(piece)
                 yield piece
                 piece = file.read(_PIECE)
 
         yield from decompressed(read(), path.name) if is_zstd(head) else read()
 
 
-def lines(path: Path, most: int, *, stored: Callable[[int], object] = lambda _: None) -> Iterator[tuple[int, bytes]]:
+def lines(path: Path, most: int, *, stored: Callable[[bytes], object] = lambda _: None) -> Iterator[tuple[int, bytes]]:
     """Yield (number, text) of each line that is not blank, numbered from 1, without its line feed. ``most`` is the
     limit of a line in bytes. Raises as ``pieces``, and ``DataError`` (``line-too-large``)."""
     number, size = 0, 0

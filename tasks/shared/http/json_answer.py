@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import UNREADABLE, check_utf8
+from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import Answer
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -27,7 +27,8 @@ def json_object(answer: Answer) -> dict[str, msgspec.Raw]:
         raise NotJsonError("a Content-Type that is not JSON")
     body = answer.body.removeprefix(codecs.BOM_UTF8)
     try:
-        check_utf8(body)  # msgspec does not look into strings that it only passes over
+        if not body.isascii():
+            body.decode()  # msgspec does not look into strings that it only passes over
         return _members.decode(body)
     except msgspec.ValidationError:
         raise NotJsonError("JSON that is not an object") from None

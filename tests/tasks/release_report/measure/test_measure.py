@@ -187,26 +187,7 @@ def test_other_code_counts_the_same(
         compared(place)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", [_as_bundles, _as_batches])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(people=populations(), part=st.integers(1, 2_000))
-def test_a_bundle_that_is_read_in_parts_counts_the_same(
-    form: Callable[[Path, list[list[Json]], bool], None], people: list[list[Json]], part: int
-) -> None:
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.release_report.measure.measure._LINE", 100)
-        patch.setattr("tasks.release_report.measure.lines._PART", part)
-        (Path(name) / "data").mkdir()
-        form(Path(name), people, False)
-        compared(Path(name))
-
-
-def test_entries_of_a_long_line_that_are_not_usual_are_told_by_the_patients_url(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.release_report.measure.measure._LINE", 100)
-    monkeypatch.setattr("tasks.release_report.measure.lines._PART", 300)
+def test_entries_that_are_not_usual_are_told_by_the_patients_url(place: Path) -> None:
     observations = [
         {"resource": {**observation(None, number), "subject": {"reference": f"urn:{number % 3}"}},
          "search": {"mode": "match"}}
@@ -235,10 +216,8 @@ AROUND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("more", AROUND)
-def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(
-    place: Path, more: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With white space or without, as a line of its own or in parts."""
+def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(place: Path, more: str) -> None:
+    """With white space or without."""
     lines = [bundle(patient(f"p{number}"), link=[{"relation": "self"}]) for number in range(K)]
     for line in lines:
         line["entry"][0] |= AROUND[more]
@@ -246,14 +225,12 @@ def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(
     path = place / "data/a.ndjson"
     text = path.read_bytes()
     found = []
-    for longest in (1 << 20, 50):
-        monkeypatch.setattr("tasks.release_report.measure.measure._LINE", longest)
-        for written in (text, text.replace(b": ", b":").replace(b", ", b",")):
-            path.write_bytes(written)
-            found.append(run(place))
-    assert [one.unread for one in found] == [{}] * 4
+    for written in (text, text.replace(b": ", b":").replace(b", ", b",")):
+        path.write_bytes(written)
+        found.append(run(place))
+    assert [one.unread for one in found] == [{}] * 2
     first, *others = ((one.paths, one.elements, one.undefined, one.patients) for one in found)
-    assert others == [first] * 3
+    assert others == [first]
     leaves = {
         leaf for key, value in AROUND[more].items() for leaf in _leaf_paths(f"Bundle.entry.{key.strip('_')}", value)
     }
