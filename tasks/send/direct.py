@@ -25,6 +25,7 @@ from tasks.send.checks import SentFile, SentInput, fhir_url, required, service
 from tasks.send.failures import list_failures, remove_failures
 from tasks.send.pending import NAME, Pending
 from tasks.send.transaction import Item, Sent, Transactions
+from tasks.shared.blanked import blanked
 from tasks.shared.errors import DataError, ReconciliationError
 from tasks.shared.fhir.bundles import Found, unwrapped
 from tasks.shared.fhir.resource import ID, head_of
@@ -189,7 +190,7 @@ class _Load:
             for _, refusal in sent.refused:
                 if refusal.answer.status == 500 and not self._transactions.works:
                     raise refusal.error  # nothing shows that it is about this resource
-                self._pending.refuse(item, refusal.answer.status, refusal.reason, refusal.answer.body)
+                self._pending.refuse(item, refusal.answer.status, refusal.reason, blanked(refusal.answer.body))
                 refused += 1
             if refused >= MOST_REFUSED:
                 break

@@ -17,7 +17,6 @@ import msgspec
 
 from tasks.send.pending import Failure
 from tasks.send.transaction import OPERATION
-from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.kept_answers import FAILED
@@ -65,7 +64,7 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
                 places.append(item.named)
                 logger.warning("send: %s did not get in: %s", item.named, reason)
             if number <= _KEPT:
-                told = None if answer is None else _json(blanked(answer))
+                told = None if answer is None else _json(answer)
                 about = {"request": _json(bytes(item.raw)), "answer": told}
                 record = dict(zip(_COLUMNS[1:], cells[1:], strict=True)) | about
                 write_whole(state / FAILED / f"{number:04}.json", msgspec.json.encode(record) + b"\n")
