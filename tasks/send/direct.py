@@ -262,16 +262,14 @@ class FileReader:
         placeholders: dict[bytes, bytes] = {}
         for one in found:
             try:
-                item = self._item(number, one)
+                items.append(item := self._item(number, one))
             except DataError as error:
                 self._reject(Item("", one.raw, self._file, number, one.entry), error)
                 continue
-            items.append(item)
-            if one.full_url is not None and one.full_url.startswith("urn:"):
+            if urns and one.full_url is not None:
                 placeholders[one.full_url.encode()] = item.key.encode()
         self.counts["resources"] += len(items)
-        self.types.update(item.key.partition("/")[0] for item in items)
-        yield from (_resolved(item, placeholders) for item in items) if urns and placeholders else items
+        yield from (_resolved(item, placeholders) for item in items) if urns else items
 
     def _item(self, number: int, found: Found) -> Item:
         kind, identifier = head_of(found.raw)
@@ -281,6 +279,7 @@ class FileReader:
             self.counts["derived_ids"] += 1
         if ID.fullmatch(identifier) is None:
             raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
+        self.types[kind] += 1
         return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, (number,))
 
     def _identified(self, number: int, found: Found) -> tuple[bytes, str]:

@@ -114,13 +114,14 @@ class Transactions:
         opened: dict[str, Item] = {}
         size = len(_HEAD)
         for item in items:
-            while opened and (len(opened) >= self._batch_size or size + self._size(item) > self._max_body):
+            weight = self._size(item)
+            while opened and (len(opened) >= self._batch_size or size + weight > self._max_body):
                 whole, rest = _cut(list(opened.values()), item)
                 yield whole
                 opened = {one.key: one for one in rest}
                 size = len(_HEAD) + sum(map(self._size, rest))
             other = opened.pop(item.key, None)
-            size += self._size(item)
+            size += weight
             if other is not None:
                 loser, item = sorted((other, item), key=lambda one: one.place)
                 replaced.append(loser)
