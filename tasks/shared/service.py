@@ -14,7 +14,6 @@ from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import RefusedError, answer_of
-from tasks.shared.http_old.client import ServiceClient as OldServiceClient
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,6 @@ class Service:
         """Return a client of this service; ``more`` is passed to ``ServiceClient``."""
         origin = self.url if self.auth is not None else None
         return ServiceClient(
-            self.key, tls=config.tls, retry=config.retry, auth=self.auth, credentials_origin=origin, **more
-        )
-
-    def old_client(self, config: PipelineConfig, **more: Any) -> OldServiceClient:
-        """Return the client that flattening and send still use."""
-        origin = self.url if self.auth is not None else None
-        return OldServiceClient(
             self.key, tls=config.tls, retry=config.retry, auth=self.auth, credentials_origin=origin, **more
         )
 

@@ -20,7 +20,6 @@ from tasks.shared.errors import GateError, InputError, ReconciliationError, Slui
 from tasks.shared.file_work import records_of
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http_old.client import ServiceClient as OldServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.service import Service
@@ -148,10 +147,6 @@ class StepContext:
         any."""
         written = self.input.recorded
         return records_of(self.job_dir, written.position) if written is not None else None
-
-    def old_client(self, service: Service, **more: Any) -> OldServiceClient:
-        """Return the client that flattening and send still use."""
-        return service.old_client(self.config, **({"stop": self.stop, "meter": self.meter} | more))
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """Return a client of a service that ends with this run and counts for it; ``more`` goes to

@@ -1,1 +1,0 @@
-"""HTTP to services: one client, its answers, failures, retries and credentials."""
