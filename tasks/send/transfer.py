@@ -46,6 +46,10 @@ _UPLOAD_RATE: Final = 256 << 10
 _MAX_SIZE: Final = 2**31 - 1
 """Largest value of ``attachment.size``, an unsignedInt of R4; a larger zip goes without it."""
 
+_SEVERAL: Final = (
+    "the server has {} DocumentReferences for this project; the first one, which the receiving process takes, now "
+    "points to this zip, the others stay as they are"
+)
 _SEARCH: Final = "search DocumentReference"
 _PIECE: Final = 3 << 16  # a multiple of 3, so that the Base64 of pieces is that of the whole
 
@@ -87,7 +91,7 @@ def run(context: StepContext, given: SentInput) -> StepReport:
         bytes_in=sum(file.size for file in given.files),
         bytes_out=path.stat().st_size,
         content=sum(one.size for one in members),
-        warnings=tuple(_warnings(found, wanted)),
+        warnings=(_SEVERAL.format(len(found)),) if len(found) > 1 else (),
         details={
             "document": f"DocumentReference/{identity}",
             "binary": wanted["content"][0]["attachment"]["url"],
@@ -143,20 +147,6 @@ def _document(project: str, organization: str, path: Path) -> Document:
         "author": [{"type": "Organization", "identifier": {"system": ORGANIZATION, "value": organization}}],
         "content": [{"attachment": attachment}],
     }
-
-
-def _warnings(found: list[Document], wanted: Document) -> Iterator[str]:
-    if len(found) > 1:
-        yield (
-            f"the server has {len(found)} DocumentReferences for this project; the first one, which the receiving "
-            "process takes, now points to this zip, the others stay as they are"
-        )
-    authors = found[0].get("author") if found else None
-    identifiers = (
-        [one.get("identifier") for one in authors if isinstance(one, dict)] if isinstance(authors, list) else []
-    )
-    if found and wanted["author"][0]["identifier"] not in identifiers:
-        yield "the DocumentReference of this project did not name this organization as its author; it was replaced"
 
 
 class _Store:
