@@ -259,10 +259,11 @@ class FileReader:
 
     def _of_line(self, number: int, found: list[Found], urns: bool) -> Iterator[Item]:
         items: list[Item] = []
+        groups = (number,)
         placeholders: dict[bytes, bytes] = {}
         for one in found:
             try:
-                items.append(item := self._item(number, one))
+                items.append(item := self._item(number, one, groups))
             except DataError as error:
                 self._reject(Item("", one.raw, self._file, number, one.entry), error)
                 continue
@@ -271,7 +272,7 @@ class FileReader:
         self.counts["resources"] += len(items)
         yield from (_resolved(item, placeholders) for item in items) if urns else items
 
-    def _item(self, number: int, found: Found) -> Item:
+    def _item(self, number: int, found: Found, groups: tuple[int]) -> Item:
         kind, identifier = head_of(found.raw)
         raw: bytes | msgspec.Raw = found.raw
         if identifier is None:
@@ -280,7 +281,7 @@ class FileReader:
         if ID.fullmatch(identifier) is None:
             raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
         self.types[kind] += 1
-        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, (number,))
+        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, groups)
 
     def _identified(self, number: int, found: Found) -> tuple[bytes, str]:
         """Return a resource with an id, a UUIDv5 of position and bytes, so that a repeated send changes nothing."""

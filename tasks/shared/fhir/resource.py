@@ -41,7 +41,7 @@ def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
 
     Raises ``DataError`` (``not-a-resource``) for anything else than a JSON object with the name of a type.
     """
-    usual = _USUAL.match(memoryview(raw)[:256])
+    usual = _USUAL.match(raw)
     if usual is not None:
         return usual[1].decode("ascii"), usual[2].decode("ascii")
     try:

@@ -249,7 +249,9 @@ class ServiceClient:
         response: httpx.Response | None = None
         try:
             client = self._client()
-            request = client.build_request(where.method, where.url, content=content, headers=headers, timeout=timeout)
+            request = client.build_request(
+                where.method, _url(where.url), content=content, headers=headers, timeout=timeout
+            )
             response = client.send(request, auth=auth, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, UnicodeError) as error:
             wrong = error_without_answer(error, where)
@@ -325,6 +327,7 @@ class ServiceClient:
         return self._retrying()(attempt)
 
 
+@functools.lru_cache(maxsize=64)  # a step asks the same one again and again
 def _url(text: str) -> httpx.URL:
     """Return a parsed URL. Raises ``InputError`` (``url-invalid``)."""
     try:
