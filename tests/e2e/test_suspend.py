@@ -63,7 +63,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_resume_continues_
         wait_until(lambda: sluice.status(job)["state"] == "completed", 120)
         assert fhir.total() == 91
         assert log.read_text().count("step 1 local_import begins") == 1
-        assert len(fhir.posts()) - sent <= 31 - sent + 1
+        assert len(fhir.posts()) - sent <= 31 - sent + 2  # as many as were under way at once
     finally:
         worker.stop()
 

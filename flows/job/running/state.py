@@ -47,7 +47,7 @@ def job_state(run: Json, directory: str | None) -> JobState:
             return JobState.CANCELLED
         case "PAUSED":
             labels: Json = run.get("labels") or {}
-            if labels.get("job.waiting") or not labels.get("job.run"):
+            if labels.get("job.waiting") or not labels.get("job.steps"):
                 return JobState.WAITING
             return JobState.RUNNING if held else JobState.STOPPED  # not parked, but suspended by a person
         case "CRASHED" if name == "Stopped":

@@ -70,7 +70,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
 
 
 def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
-    labels = {"job.directory": str(tmp_path), "job.run": '{"number":1,"created":"c","began":"b"}'}
+    labels = {"job.directory": str(tmp_path), "job.steps": "send"}
     suspended = run("PAUSED", "Suspended", labels=labels, deployment_id="d")
     assert JobRecord.of(suspended).state is JobState.STOPPED
     with (tmp_path / ".lock").open("w") as lock:
