@@ -74,7 +74,7 @@ def test_a_killed_step_ends_as_an_undisturbed_one(tmp_path: Path, name: str, mom
         moved = sum(map(place.case.moves, service.seen))
         submissions = sum("$extract-data" in seen.target for seen in service.seen)
     # The file that was under way, and the one that was read ahead, may come again: each has three lines.
-    assert moved <= requests + 6
+    assert moved <= max(requests + 6, 2 * requests - 3 * len(left))  # nothing of a finished file, of three lines
     assert submissions == (name == "extractor")
     finished = {path: (one.st_ino, one.st_mtime_ns) for path, one in left.items()}
     assert finished == {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in left}
