@@ -32,7 +32,7 @@ from flows.job.running.state import JobState
 from flows.run import run
 from tasks import declared
 from tasks.shared.errors import SluiceError
-from tasks.shared.report import Problem
+from tasks.shared.report import Problem, Waiting
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, without_waiting
 
 
@@ -107,6 +107,10 @@ class Records:
         }  # fmt: skip
         job = str(ask_prefect("POST", f"{self.api}/flow_runs/", body)["id"])
         labels = {"job.config": self.config, "job.steps": "local_import,wait"}
+        if state == "PAUSED":
+            labels["job.waiting"] = Waiting(
+                position=2, step="wait", directory="/d", looked_at="/l", since="now"
+            ).model_dump_json()
         if directory:
             labels["job.directory"] = str(self.directory(job))
             self.fill(job)
