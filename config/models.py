@@ -51,13 +51,7 @@ class CompressionConfig(ConfigBlock):
 class LimitsConfig(ConfigBlock):
     """Limits on what a job reads."""
 
-    max_resource_mb: Integer = Field(64, ge=1, le=1024, description="Largest resource (MiB); a Bundle may be larger")
     max_line_mb: Integer = Field(512, ge=1, le=4096, description="Largest line of an NDJSON file (MiB)")
-
-    @property
-    def largest_resource(self) -> int:
-        """Return the largest resource in bytes."""
-        return self.max_resource_mb << 20
 
 
 QuasiIdentifier = Literal["Patient.birthDate", "Patient.gender", "Patient.address.postalCode"]

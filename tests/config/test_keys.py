@@ -126,7 +126,6 @@ KEYS: dict[str, Row] = {
         {one: one for one in ("fastest", "default", "better", "best")},
         {"good": "invalid-choice", "BEST": "invalid-choice"},
     ),
-    "limits.max_resource_mb": (64, {"1": 1, "1024": 1024}, FROM_ONE | {"1025": "out-of-range"}),
     "limits.max_line_mb": (512, {"1": 1, "4096": 4096}, FROM_ONE | {"4097": "out-of-range"}),
     "report.enabled": (True, TRUTHS, TRUTH),
     "report.k": (5, {"3": 3, "20": 20}, INTEGER | {"2": "out-of-range", "21": "out-of-range"}),
