@@ -1,6 +1,6 @@
 """Call Prefect's REST API and read flow runs, without importing Prefect.
 
-Flow-run state, labels and artifacts are durable when a call returns (``architecture.md``, facts about Prefect).
+Flow-run state, labels and artifacts are durable when a call returns.
 ``import prefect`` alone takes longer than ``pipeline status`` may. Everything that runs a flow is in ``runs.py``.
 """
 

@@ -1,6 +1,6 @@
 """Use Prefect's engine: create a run, run it (again), park it, resume it. Its private parts are in ``patches.py``.
 
-Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before,
+Facts measured on 3.8.8: ``run_flow(flow, flow_run=…)`` executes a run that was created before,
 and again after Crashed, Failed or ``kill -9``. A custom wait saves its form first, then sets Paused (no deployment) or
 Suspended, then raises ``Pause`` in the flow body. Pause keys are reset when a failed run is retried, so ours are new
 each time and the decision is kept in a label.

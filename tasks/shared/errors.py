@@ -18,7 +18,7 @@
 
     Stopped                      not an error: the run was asked to stop
 
-Rules (document 3 §1, ``architecture.md`` rules 4 and 7): every error has a kebab-case ``reference``, the
+Rules (document 3 §1): every error has a kebab-case ``reference``, the
 ``operation`` it happened in, the HTTP ``status`` if there was one, and a ``hint`` that says what to do.
 No message quotes a payload, an identifier of a person or a secret: foreign exceptions are translated where they
 are caught, with ``raise … from None`` when their text may quote data.

@@ -1,6 +1,6 @@
 """The only thread pools: work on several items at once; one thread receives the results.
 
-Backpressure instead of unbounded queues (``architecture.md`` rule 8): the items submitted but not yet received are
+Backpressure instead of unbounded queues (document 3 §1): the items submitted but not yet received are
 bounded, so memory does not grow with the data, even while one slow answer blocks the rest.
 """
 
@@ -49,7 +49,7 @@ class Workers(Generic[T, R]):
     """Calls ``work(item, pass_result)`` in at most ``threads`` threads. Leaving the context always ends all threads.
 
     Items start in the order in which they were submitted; an item starts only when earlier items with one of its keys
-    have ended. ``take`` gets each passed result in the thread that submits, so ledgers and counts belong to one thread.
+    have ended. ``take`` gets each passed result in the thread that submits, so records and counts belong to one thread.
     Another item is started only while the items in progress weigh less than ``budget``.
 
     The first error requests ``stop``, and no item submitted later starts. The next call raises this error, and so does

@@ -1,7 +1,7 @@
 """Writing of output files: private, complete or cut to the known part.
 
 An ``OutFile`` is written in one run, or continued after its first bytes in another. A ``PartFile`` is named
-``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
+``<name>.part`` until it is complete and on the disk (``4-product.md`` §4: "an existing
 final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds data
 too large for memory.
 
