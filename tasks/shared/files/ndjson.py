@@ -28,7 +28,7 @@ def pieces(path: Path, *, stored: Callable[[bytes], object] = lambda _: None) ->
                 yield piece
                 piece = file.read(_PIECE)
 
-        yield from decompressed(read(), path.name) if is_zstd(head) else read()
+        yield from decompressed(read(), path.name) if is_zstd(head[:4]) else read()
 
 
 def lines(path: Path, most: int, *, stored: Callable[[bytes], object] = lambda _: None) -> Iterator[tuple[int, bytes]]:

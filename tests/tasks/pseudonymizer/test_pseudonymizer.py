@@ -6,12 +6,16 @@ What all steps do (faults, kills, resumption, memory) is in the tables beside th
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from config import PipelineConfig
 from tasks.pseudonymizer.step import STEP, gate
@@ -295,3 +299,27 @@ def test_a_file_of_which_nothing_is_left_ends_the_step(place: Place) -> None:
         answer | {"entry": [{"resource": {"resourceType": e["resource"]["resourceType"]}} for e in answer["entry"]]}
     )
     assert place.fails(SluiceError).reference == "everything-removed"
+
+
+def test_a_line_passes_a_dozen_modules(place: Place) -> None:
+    """Counted are the modules of which a function gets the bytes of a line, of its answer, or of a resource in one."""
+    passed: set[str] = set()
+
+    def called(frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("tasks."):
+            values = [value for value in frame.f_locals.values() if isinstance(value, bytes | Raw)]
+            if any(b"o1-of-line" in bytes(value) for value in values):
+                passed.add(name)
+
+    place.put("a.ndjson", identified("b1", patient("p1"), observation("o1-of-line")))
+    with place.service() as url:
+        threading.setprofile(called)
+        sys.setprofile(called)
+        try:
+            place.run(url)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    assert {"tasks.pseudonymizer.answers", "tasks.shared.files.part_file"} < passed
+    assert len(passed) <= 12, sorted(passed)
