@@ -186,8 +186,8 @@ def end_without_waiting(job: RunningJob, reason: str) -> None:
     """Announce the end of a process that does not wait for its threads: after a cancel, or by a signal."""
     job.presenter.close()
     announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
-    if reason != CANCEL:
-        job.presenter.process_ends(f"job {job.id} is stopped\ncontinue with: {job.continued_with}")
+    stopped_text = f"job {job.id} is stopped\ncontinue with: {job.continued_with}"
+    job.presenter.process_ends(f"job {job.id} is cancelled" if reason == CANCEL else stopped_text)
 
 
 def end_without_record(job: RunningJob, error: SluiceError) -> None:

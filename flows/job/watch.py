@@ -207,5 +207,11 @@ def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callab
     try:
         farewell(reason)
     finally:
+        os._exit(_exit_code(reason, signal_name))
+
+
+def _exit_code(reason: str, signal_name: str) -> int:
+    if WORKERS_RUN in os.environ:
         # A worker sets a run whose process ends with another code to Crashed: a suspended one is to be resumed.
-        os._exit(0 if reason == SUSPEND and WORKERS_RUN in os.environ else exit_code_of(signal_name))
+        return 0 if reason == SUSPEND else exit_code_of(signal_name)
+    return 1 if reason == CANCEL else exit_code_of(signal_name)
