@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from tasks.shared.fhir.persons import PERSONS, Identifying, Kind, identifying
+from tasks.shared.fhir.persons import Identifying, Kind, identifying
 
 SHORT: Final = 4
 """Fewer characters than these are found everywhere: such a value counts at its own path alone."""
@@ -98,8 +98,3 @@ def _strings(node: Any, path: str) -> Iterator[tuple[str, str, str]]:
 
 def _quoted(value: str) -> bytes:
     return msgspec.json.encode(value)
-
-
-def is_person(kind: str) -> bool:
-    """Return whether a resource of this type is a person."""
-    return kind in PERSONS

@@ -16,7 +16,7 @@ from typing import Final
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.data_directory import ZST
-from tasks.shared.files.lines import open_content
+from tasks.shared.files.ndjson import pieces
 from tasks.shared.log import logger
 from tasks.shared.time_estimate import TimeEstimate
 
@@ -302,9 +302,10 @@ def _ratio(path: Path, stored: int) -> float:
     """Content to stored size of a file, from the content of its first piece; 1 for one that is not compressed."""
     if path.suffix.lower() != ZST:
         return 1.0
-    pieces: list[int] = []
-    content, buffer = 0, bytearray(1 << 16)
-    with open_content(path, stored=lambda data: pieces.append(len(data))) as source:
-        while len(pieces) < 2 and (count := source.readinto(buffer)):
-            content += count
-    return max(1.0, content / (pieces[0] if len(pieces) > 1 else stored))
+    read: list[int] = []
+    content = 0
+    for piece in pieces(path, stored=lambda data: read.append(len(data))):
+        if len(read) > 1:
+            break
+        content += len(piece)
+    return max(1.0, content / (read[0] if len(read) > 1 else stored))

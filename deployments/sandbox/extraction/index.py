@@ -21,7 +21,7 @@ from deployments.sandbox.extraction.reader import ResourceReader
 from deployments.sandbox.extraction.scan import ScannedResource, scan
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import data_files, is_consent_name
-from tasks.shared.files.lines import pieces_of
+from tasks.shared.files.ndjson import pieces
 
 logger = logging.getLogger("sandbox.extraction")
 _VERSION = 2
@@ -150,7 +150,7 @@ class ResourceIndex:
     def _unpack(self, path: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with target.open("wb") as file:
-            for piece in pieces_of(path):
+            for piece in pieces(path):
                 file.write(piece)
 
     @contextmanager

@@ -42,8 +42,7 @@ from tasks.release_report.measure.tables import (
 from tasks.release_report.measure.trie import DATE, NUMBER, TEXT, Node
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.resource import UNREADABLE
-from tasks.shared.files.lines import head_of
-from tasks.shared.files.ndjson import MIB, lines
+from tasks.shared.files.ndjson import MIB, head_of, lines
 from tasks.shared.stop import Stop
 
 _LOOKED_UP: Final = (TEXT, NUMBER, DATE)
@@ -229,12 +228,12 @@ class _Reader:
         digest = hashlib.sha256()
         stored = content = count = 0
 
-        def note_first_bytes(piece: bytes | memoryview) -> None:
+        def note_first_bytes(piece: bytes) -> None:
             nonlocal stored
             digest.update(piece)
             stored += len(piece)
 
-        def inside(piece: bytes | memoryview) -> None:
+        def inside(piece: bytes) -> None:
             nonlocal content
             content += len(piece)
             self._read(len(piece))

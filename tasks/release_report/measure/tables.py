@@ -11,8 +11,8 @@ six digits or more: what is measured is no original, and a table does not say wh
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tasks.release_report.measure import kinds
 from tasks.release_report.measure.account import Account
 from tasks.release_report.measure.trie import Node
 from tasks.shared.errors import DataError, StorageError
-from tasks.shared.files.lines import ContentReader, Tee, open_content
+from tasks.shared.files.ndjson import pieces
 
 LONGEST_CELL: Final = 64 << 20
 """Characters of a cell; a longer one makes the file one that cannot be read."""
@@ -57,33 +57,39 @@ def _header(path: Path) -> list[str]:
         return []
 
 
+Tee = Callable[[bytes], object]
+"""Sees bytes as they pass."""
+
+
+def _ignore(_: bytes) -> None:
+    """Look at nothing."""
+
+
 class NoTableError(Exception):
     """A file is no table; its text says where it ceases to be."""
 
 
-class _Stream(io.RawIOBase):
-    """Content as Python's own streams want it."""
-
-    def __init__(self, content: ContentReader) -> None:
-        self._content = content
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """Fill the buffer from its start."""
-        piece = bytearray(len(buffer))
-        count = self._content.readinto(piece) or 0
-        buffer[:count] = piece[:count]
-        return count
-
-
-def _rows(path: Path, stored: Tee | None = None, inside: Tee | None = None) -> Iterator[list[str]]:
+def _rows(path: Path, stored: Tee = _ignore, inside: Tee = _ignore) -> Iterator[list[str]]:
     csv.field_size_limit(LONGEST_CELL)
-    with open_content(path, stored=stored, content=inside) as content:
-        binary = io.BufferedReader(_Stream(content), 1 << 18)
-        yield from csv.reader(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""))
+
+    def texts() -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        for piece in pieces(path, stored=stored):
+            inside(piece)
+            yield decoder.decode(piece)
+        yield decoder.decode(b"", final=True)
+
+    yield from csv.reader(_lines(texts()))
+
+
+def _lines(texts: Iterator[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in pieces, with their line feeds, as ``csv`` wants them."""
+    begun = ""
+    for text in texts:
+        *ended, begun = (begun + text).split("\n")
+        yield from (f"{line}\n" for line in ended)
+    if begun:
+        yield begun
 
 
 def read_table(account: Account, path: Path, *, stored: Tee, inside: Tee, check: Callable[[], None]) -> Iterator[int]:

@@ -47,15 +47,6 @@ def data_file_name(base: str, *, compressed: bool) -> str:
     return f"{base}{NDJSON}{ZST if compressed else ''}"
 
 
-def existing_file(directory: Path, base: str) -> Path | None:
-    """Return the complete data file of that base name in either form, if it exists."""
-    for compressed in (True, False):
-        path = directory / data_file_name(base, compressed=compressed)
-        if path.is_file():
-            return path
-    return None
-
-
 def data_files(directory: Path) -> list[Path]:
     """Return the NDJSON data files of a step's directory: ``core.ndjson[.zst]`` first, the others sorted by name.
 

@@ -2,7 +2,7 @@
 
 An ``OutFile`` is written in one run, or continued after its first bytes in another. A ``PartFile`` is named
 ``<name>.part`` until it is complete and on the disk (``4-product.md`` §4: "an existing
-final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds data
+final file is complete"). A ``Spool`` has no name and holds data
 too large for memory.
 
 All are 0600. Errors of the file system are raised as ``StorageError`` (including ``disk-full``).
@@ -16,7 +16,6 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -32,13 +31,6 @@ _BLOCK: Final = 1 << 16
 def part_of(final: Path) -> Path:
     """Return the name of a file until it is complete."""
     return final.with_name(final.name + PART)
-
-
-def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; -1 if it is missing."""
-    with storage_errors(path), contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size
-    return -1
 
 
 def publish(*names: tuple[Path, Path]) -> None:
@@ -212,42 +204,6 @@ def write_file(path: Path, content: bytes) -> Path:
         return part.commit()
 
 
-class AppendFile(OutFile):
-    """The file of lines at ``path``, made if it is missing. What follows its last line feed is cut off."""
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines with their line feeds, in order."""
-        with storage_errors(self.path), os.fdopen(os.dup(self._handle), "rb") as file:
-            file.seek(0)
-            yield from file
-
-    def append(self, line: bytes, *, sync: bool = False) -> None:
-        """Append a whole line, or nothing; with ``sync`` it is on the disk then."""
-        try:
-            self.write(line)
-        except StorageError:
-            with contextlib.suppress(StorageError):  # the next one who opens it cuts
-                self.cut(self.size)
-            raise
-        if sync:
-            self.sync()
-
-    def _open(self, keep: int) -> int:
-        return os.open(self.path, _FLAGS | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def _intact_size(self, keep: int) -> int:
-        """Return the size up to the last line feed, in bytes."""
-        with storage_errors(self.path):
-            end = os.fstat(self._handle).st_size
-        while end > 0:
-            start = max(0, end - _BLOCK)
-            feed = self.read(start, end).rfind(b"\n")
-            if feed >= 0:
-                return start + feed + 1
-            end = start
-        return 0
-
-
 class Spool(OutFile):
     """Bytes in a nameless temporary file in ``directory``: written in order, read anywhere, gone when closed."""
 
@@ -263,19 +219,6 @@ class Spool(OutFile):
     def __del__(self) -> None:
         # A file without a name has no other user: its space is freed with the last reference.
         self.close()
-
-
-def spooled(text: bytes | Spool, directory: Path) -> Spool:
-    """Return the text in a spool."""
-    if isinstance(text, Spool):
-        return text
-    spool = Spool(directory)
-    try:
-        spool.write(text)
-    except BaseException:
-        spool.close()
-        raise
-    return spool
 
 
 def open_lock(path: Path) -> io.FileIO:

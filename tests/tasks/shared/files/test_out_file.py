@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import StorageError
-from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, Spool, publish, size_of, write_file
+from tasks.shared.files.out_file import OutFile, PartFile, Spool, publish, write_file
 from tests.conftest import ROOT
 
 
@@ -23,7 +23,7 @@ def test_what_stands_behind_the_known_size_is_cut_off_and_writing_goes_on_there(
     with OutFile(path) as first:
         first.write(b"known")
         first.write(b"unknown")
-    assert size_of(path) == 12
+    assert path.stat().st_size == 12
     with OutFile(path, 5) as again:
         again.write(b" more")
         assert again.size == 10
@@ -45,20 +45,14 @@ def anew(path: Path) -> None:
         file.write(b"ours\n")
 
 
-def appended(path: Path) -> None:
-    with AppendFile(path) as file:
-        file.append(b"ours\n")
-
-
-@pytest.mark.parametrize("write", [continued, anew, appended])
+@pytest.mark.parametrize("write", [continued, anew])
 def test_a_directory_that_is_gone_is_a_storage_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
     with pytest.raises(StorageError) as caught:
         write(tmp_path / "gone" / "a")
     assert caught.value.reference == "file-vanished"
-    assert size_of(tmp_path / "gone" / "a") == -1
 
 
-@pytest.mark.parametrize("write", [continued, anew, appended])
+@pytest.mark.parametrize("write", [continued, anew])
 def test_what_cannot_be_opened_is_not_taken_for_foreign(tmp_path: Path, write: Callable[[Path], None]) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(StorageError):
@@ -72,7 +66,7 @@ def test_a_part_is_gone_without_a_commit_and_its_final_name_is_as_it_was(tmp_pat
     with PartFile(final, hashed=True) as part:
         part.write(b"second")
         assert part.sha256 == "16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4"
-        assert size_of(final.with_name("a.part")) == 6
+        assert final.with_name("a.part").stat().st_size == 6
     assert [path.name for path in final.parent.iterdir()] == ["a"]
     assert final.read_bytes() == b"first"
     assert stat.S_IMODE(final.parent.stat().st_mode) == 0o700
@@ -98,14 +92,6 @@ def test_a_file_is_on_the_disk_before_its_final_name_and_the_name_after(
     monkeypatch.setattr(Path, "replace", renamed)
     write_file(tmp_path / "a", b"whole")
     assert done == ["5 bytes", "name", "directory"]
-
-
-def test_a_line_that_a_kill_tore_is_cut_off_before_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"whole\ntor")
-    with AppendFile(path) as file:
-        file.append(b"next\n")
-    assert path.read_bytes() == b"whole\nnext\n"
 
 
 def test_names_are_given_in_order_and_the_error_is_about_the_final_one(tmp_path: Path) -> None:
@@ -144,17 +130,6 @@ def largest(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_of_a_line_that_does_not_fit_nothing_stays(tmp_path: Path) -> None:
-    with AppendFile(tmp_path / "a") as file:
-        file.append(b"first\n")
-        with largest(10), pytest.raises(StorageError):
-            file.append(b"second, too long\n")
-        assert (tmp_path / "a").read_bytes() == b"first\n"
-        file.append(b"third\n", sync=True)
-        assert list(file.lines()) == [b"first\n", b"third\n"]
-        assert file.read(6, 106) == b"third\n"
-
-
 def test_of_a_part_that_does_not_fit_nothing_stays(tmp_path: Path) -> None:
     with largest(10), pytest.raises(StorageError):
         write_file(tmp_path / "a", b"x" * 11)
@@ -162,7 +137,7 @@ def test_of_a_part_that_does_not_fit_nothing_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("kind", [OutFile, PartFile, AppendFile])
+@pytest.mark.parametrize("kind", [OutFile, PartFile])
 def test_a_full_disk_is_a_storage_error(tmp_path: Path, kind: type[OutFile]) -> None:
     with kind(tmp_path / "a") as file, Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), file._handle)
