@@ -256,4 +256,4 @@ def test_a_lasting_outage_ends_the_job_between_files_and_keeps_what_was_done(
     between.pause = 0.0
     went_on = commands("pipeline", "continue", "config.yaml", trial.job, env=here)
     assert went_on.code == 0, went_on.err
-    assert len(fhir.posts()) == TRANSACTIONS
+    assert TRANSACTIONS <= len(fhir.posts()) < done + TRANSACTIONS  # the files under way again, no finished one
