@@ -27,9 +27,9 @@ from flows.jobs_dir import load
 from flows.output import print_json, print_line
 from flows.shell import about
 from tasks.shared.errors import StorageError
-from tasks.shared.stop import SharedStop, Stop
+from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes
-from tasks.shared.work import Workers, for_each
+from tasks.shared.work import for_each, in_order
 
 BATCH = 25
 """Jobs that are locked, looked at and removed together: one request for all of them where Prefect has one."""
@@ -158,12 +158,15 @@ def _remove_all(
 ) -> None:
     """Remove these jobs, several batches at once; pass each removed job, or its error, to ``take``."""
 
-    def work(batch: Sequence[JobRecord], tell: Callable[[Pruned | StorageError], None]) -> None:
-        _remove_batch(session, batch, before, tell)
+    def work(batch: Sequence[JobRecord]) -> list[Pruned | StorageError]:
+        told: list[Pruned | StorageError] = []
+        _remove_batch(session, batch, before, told.append)
+        return told
 
-    with Workers(work, threads=AT_ONCE, stop=SharedStop(Stop()), budget=2 * AT_ONCE, take=take) as workers:
-        for first in range(0, len(old), BATCH):
-            workers.submit(old[first : first + BATCH])
+    batches = (old[first : first + BATCH] for first in range(0, len(old), BATCH))
+    for told in in_order(batches, work, threads=AT_ONCE, stop=Stop()):
+        for one in told:
+            take(one)
 
 
 def _remove_batch(

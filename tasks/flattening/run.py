@@ -29,7 +29,7 @@ from tasks.shared.http.network import kept_alive
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
-from tasks.shared.work import Workers
+from tasks.shared.work import for_each
 
 DEFINITIONS: Final = "viewdefinitions"
 STATE: Final = "flattening"
@@ -100,7 +100,7 @@ def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: S
     together = SharedStop(context.stop)
     failed = FailedAnswers(context.state(STATE)).begin()
     settings = context.config.services.flattening
-    timeout, budget = settings.timeout.total_seconds(), settings.batch_size_mb * MIB
+    timeout = settings.timeout.total_seconds()
     with context.client(service(context.config), timeout=timeout, stop=together, transport=kept_alive) as client:
         flattener = Flattener(context, client, together, failed)
 
@@ -108,23 +108,27 @@ def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: S
             flattener.flatten(*work)
             context.meter.hand_in(len(work[0].ids))
 
-        workers: Workers[tuple[Batch, GroupTable], None]
-        with (workers := Workers(flatten, threads=_REQUESTS, budget=budget, stop=together)):
-            packed = 0
-            for size, deliveries in _routed_lines(context, files, router):
-                workers.wait_for_capacity(size + sum(table.size for table in tables))
-                for table, resource in ((tables[place], resource) for place, resource in deliveries):
-                    for batch in table.add(resource):
-                        workers.submit((batch, table), weight=len(batch.body))
-                before, packed = packed, sum(table.packed for table in tables)
-                context.meter.hand_out(packed - before)
-            for table in tables:
-                for batch in table.end():
-                    workers.submit((batch, table), weight=len(batch.body))
+        for_each(
+            _batches(context, files, router, tables), flatten, threads=_REQUESTS, stop=context.stop, together=together
+        )
 
 
-def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -> Iterator[tuple[int, list[Delivery]]]:
-    """Yield the size of every line of the input, and its resources with their groups."""
+def _batches(
+    context: StepContext, files: Sequence[Path], router: Router, tables: Sequence[GroupTable]
+) -> Iterator[tuple[Batch, GroupTable]]:
+    """Yield the batches of all groups, each when the next resource would make it too large."""
+    packed = 0
+    for deliveries in _routed_lines(context, files, router):
+        for table, resource in ((tables[place], resource) for place, resource in deliveries):
+            yield from ((batch, table) for batch in table.add(resource))
+        before, packed = packed, sum(table.packed for table in tables)
+        context.meter.hand_out(packed - before)
+    for table in tables:
+        yield from ((batch, table) for batch in table.end())
+
+
+def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -> Iterator[list[Delivery]]:
+    """Yield the resources of every line of the input with their groups."""
     most = context.config.limits.max_line_mb * MIB
     for path in (one for one in files if base_name(one.name).lower() == CORE):
         for _, line in lines(path, most):
@@ -134,7 +138,7 @@ def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -
         for number, line in lines(path, most):
             context.stop.check()
             try:
-                yield len(line), router.route(line)
+                yield router.route(line)
             except DataError as error:
                 error.context = f"{path.name}:{number}"
                 raise
