@@ -212,12 +212,12 @@ class _Pseudonymization:
                 for first, text in halves_of(sent.bundle):
                     both += self._received(chunk, outline_of(text), findings, start + first)
                 return both
-            raise self._explained(error, place, sent.text) from None
+            raise self._explained(error, place) from None
         removes = self._rules is not None and self._rules.removes
         try:
             outline, found = check(answer, sent, removes=removes, line=chunk.line, values=chunk.values)
         except WrongAnswerError as wrong:
-            raise self._wrong(wrong, answer, place, sent.text) from None
+            raise self._wrong(wrong, answer, place) from None
         findings.merge(found)
         return [outline]
 
@@ -281,7 +281,7 @@ class _Pseudonymization:
         meter.within(self._files[state.base], state.read, whole=True)
         refuse_leaks(self._context.config, done.tallies.get("leaks", {}), done.output)
 
-    def _explained(self, error: SluiceError, place: str, text: bytes) -> SluiceError:
+    def _explained(self, error: SluiceError, place: str) -> SluiceError:
         """Return an error with its place; a refusal that lasts is the resource's fault if the service still works."""
         answer = answer_of(error)
         if answer is not None and answer.status == 413:
@@ -300,14 +300,14 @@ class _Pseudonymization:
                 hint="other resources work: does each domain in the rules exist in the pseudonym service (Vfps, gPAS)? "
                 "see the log of the service",
             )  # fmt: skip
-            self._failed.save_answer_of(wrong, answer=answer, request=(place, text))
+            self._failed.save_answer_of(wrong, answer=answer)
             return wrong
         error.context = f"{place}\n  {error.context}" if error.context else place
-        self._failed.save_answer_of(error, request=(place, text))
+        self._failed.save_answer_of(error)
         return error
 
-    def _wrong(self, wrong: WrongAnswerError, answer: Answer, place: str, text: bytes) -> SluiceError:
-        kept = self._failed.save_answer(answer.body, request=(place, text))
+    def _wrong(self, wrong: WrongAnswerError, answer: Answer, place: str) -> SluiceError:
+        kept = self._failed.save_answer(answer.body)
         hint = f"{wrong.hint}; its answer is in {kept}" if wrong.hint else f"its answer is in {kept}"
         return ServiceError(
             wrong.reference, f"pseudonymizer: the service gave {wrong}", context=place, hint=hint, operation=OPERATION,

@@ -20,9 +20,9 @@ from tasks.send.transaction import OPERATION
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.kept_answers import FAILED
-from tasks.shared.files.out_file import as_text
 from tasks.shared.files.part_file import PartFile, publish, write_whole
 from tasks.shared.log import logger
+from tasks.shared.units import as_text
 
 SUMMARY: Final = "summary.csv"
 _SHOWN: Final = 5

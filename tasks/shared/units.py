@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that begin a formula in a spreadsheet."""
+
+
+def as_text(cell: str) -> str:
+    """Return the text of a table's cell, after an apostrophe if a spreadsheet would run it."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def human_bytes(size: float) -> str:

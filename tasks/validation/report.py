@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import storage_errors
-from tasks.shared.files.out_file import as_text
 from tasks.shared.files.part_file import PartFile, publish
+from tasks.shared.units import as_text
 from tasks.validation.findings import Tally, ValidationIssue, read_outcome
 from tasks.validation.service import ChunkOutcome
 

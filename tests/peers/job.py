@@ -84,8 +84,7 @@ class StepJob:
 
     def failed(self) -> list[Any]:
         """Return the answers that were kept because they made the step fail."""
-        kept = (self.directory / self.step / "failed").glob("*")
-        return sorted(path for path in kept if not path.name.endswith(".request.json"))
+        return sorted((self.directory / self.step / "failed").glob("*"))
 
 
 def in_process(code: str, *arguments: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ import msgspec
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl, document_findings, doubts, parse_document, read_content
-from tasks.shared.files.out_file import write_file
+from tasks.shared.files.part_file import write_whole
 
 COPY = "crtdl.json"
 ENRICHED = "enriched-crtdl.json"
@@ -77,14 +77,17 @@ def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]
     content = read_content(source)
     enriched = enrich(content, rules, source)
     name, other = (ENRICHED, COPY) if rules else (COPY, ENRICHED)
-    path = write_file(job_dir / name, enriched.content)
+    path = job_dir / name
+    write_whole(path, enriched.content)
     (job_dir / other).unlink(missing_ok=True)
     return path, enriched.warnings
 
 
 def write_copy(source: Path, job_dir: Path) -> Path:
     """Keep a CRTDL that no step of the job needs as it is, whatever is in it. Raises as ``write_effective``."""
-    return write_file(job_dir / COPY, read_content(source))
+    path = job_dir / COPY
+    write_whole(path, read_content(source))
+    return path
 
 
 def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enriched:

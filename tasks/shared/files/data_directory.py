@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from tasks.shared.errors import storage_error, storage_errors
-from tasks.shared.files.out_file import PART
+from tasks.shared.files.part_file import PART
 
 NDJSON = ".ndjson"
 ZST = ".zst"

@@ -26,7 +26,7 @@ import msgspec
 
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.part_file import PartFile, publish
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
@@ -93,7 +93,8 @@ class Inventory:
                 state = entry.state
                 settled = state is not None and max(state[3:]) < self.taken - _SETTLED
                 file.write(entry.line if not settled else entry.line[:-2] + b',"state":' + _json(state)[:-1] + b"}\n")
-            file.commit()
+            file.sync()
+            publish(path)
 
     def hash_of(self, name: str, state: State) -> str | None:
         """Return the hash of a file whose state has not changed since."""

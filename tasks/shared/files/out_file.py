@@ -224,12 +224,3 @@ class Spool(OutFile):
 def open_lock(path: Path) -> io.FileIO:
     """Open a file for ``flock``; it is made if it is missing (0600). Raises ``OSError``."""
     return os.fdopen(os.open(path, _FLAGS | os.O_CREAT, 0o600), "r+b", buffering=0)
-
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that begin a formula in a spreadsheet."""
-
-
-def as_text(cell: str) -> str:
-    """Return the text of a cell, after an apostrophe if a spreadsheet would run it."""
-    return f"'{cell}" if cell.startswith(_FORMULA) else cell

@@ -122,4 +122,5 @@ class PartFile:
         if not self._file.closed:
             with contextlib.suppress(OSError):  # the error that led here is the one to report
                 self._file.close()
+            with contextlib.suppress(OSError):
                 part_of(self.final).unlink(missing_ok=True)

@@ -14,8 +14,8 @@ from tests.peers.data import CANARY
 
 
 def test_what_one_run_kept_goes_with_the_next_one(tmp_path: Path) -> None:
-    FailedAnswers(tmp_path).begin().save_answer(b"an answer", request=("a.ndjson:1 Patient", b"a request"))
-    assert len(list((tmp_path / "failed").iterdir())) == 2
+    FailedAnswers(tmp_path).begin().save_answer(b"an answer")
+    assert len(list((tmp_path / "failed").iterdir())) == 1
     FailedAnswers(tmp_path).begin()
     assert list((tmp_path / "failed").iterdir()) == []
 
@@ -23,7 +23,8 @@ def test_what_one_run_kept_goes_with_the_next_one(tmp_path: Path) -> None:
 def test_an_answer_that_cannot_be_kept_does_not_hide_what_went_wrong(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failed = FailedAnswers(tmp_path / "gone")
+    (tmp_path / "failed").touch()
+    failed = FailedAnswers(tmp_path)
     error = RefusedError("x-answer", "x: no result").made_from(Answer(200, httpx.Headers(), CANARY.encode()))
     with pytest.raises(RefusedError) as caught, failed.saving_answers():
         raise error
