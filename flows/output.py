@@ -1,9 +1,8 @@
-"""Print the output of commands. A closed pipe, or a terminal that lacks a character, never fails a run."""
+"""Print the output of commands. A reader that went away (``| head -1``) never fails a run."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import sys
@@ -12,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import click
+
 AFTER = 0.5
 """Seconds of waiting until a person is told; nothing is silent for more than one (``4-product.md`` §5)."""
 
 _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
-_written = 0
-"""How many times something was printed."""
 _drawn = False
 """Whether the last line of the terminal is one that changes in place (``draw``)."""
 
@@ -31,16 +30,9 @@ class Rendered(Protocol):
         ...
 
 
-def prepare_streams() -> None:
-    """Print question marks for characters that the terminal's encoding lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def on_terminal() -> bool:
     """Return whether a person can be asked."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def print_line(text: str, *, err: bool = False) -> None:
@@ -60,6 +52,12 @@ def print_json(document: Any) -> None:
     print_line(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def print_findings(findings: Iterable[Rendered]) -> None:
+    """Print every finding to stderr."""
+    for finding in findings:
+        print_line(finding.render(), err=True)
+
+
 def draw(line: str) -> None:
     """Show ``line`` on the terminal at stderr in place of the last one; any other output removes it."""
     global _drawn
@@ -69,16 +67,12 @@ def draw(line: str) -> None:
 
 
 def wipe() -> None:
-    """Remove the line shown by ``draw``, if any, without waiting for a paused terminal (Ctrl-S)."""
+    """Remove the line shown by ``draw``, if any."""
     global _drawn
-    if not _lock.acquire(timeout=AFTER):
-        return
-    try:
+    with _lock:
         if _drawn:
             _drawn = False
             _put(_WIPE, err=True)
-    finally:
-        _lock.release()
 
 
 def write(text: str, *, err: bool = False) -> None:
@@ -89,21 +83,13 @@ def write(text: str, *, err: bool = False) -> None:
 
 
 def _put(text: str, *, err: bool) -> None:
-    global _written
-    _written += 1
     stream = sys.stderr if err else sys.stdout
-    if stream is None:
-        return
     try:
-        stream.write(text)
-        stream.flush()
-    except OSError:
-        # The reader went away (``| head -1``), and there is nobody left to tell. What is still in the buffer must go
-        # somewhere, else Python ends with an exit code of its own.
+        click.echo(text, file=stream, nl=False)
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere, else Python ends with an exit code of its own.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except ValueError:
-        return  # closed by the caller
 
 
 def one_line(text: str) -> str:
@@ -111,24 +97,10 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def print_findings(findings: Iterable[Rendered]) -> None:
-    """Print every finding to stderr."""
-    for finding in findings:
-        print_line(finding.render(), err=True)
-
-
 @contextmanager
-def patience(text: str, *, after: float = AFTER, first: bool = False) -> Iterator[None]:
-    """Print ``text`` once on stderr if the block takes longer than ``after`` seconds; with ``first`` only if nothing
-    was printed before.
-    """
-    before = _written
-
-    def due() -> None:
-        if not first or _written == before:
-            print_line(text, err=True)
-
-    timer = threading.Timer(after, due)
+def patience(text: str, *, after: float = AFTER) -> Iterator[None]:
+    """Print ``text`` once on stderr if the block takes longer than ``after`` seconds."""
+    timer = threading.Timer(after, print_line, [text], {"err": True})
     timer.daemon = True
     timer.start()
     try:

@@ -1,7 +1,7 @@
 """The command line: ``python -m flows.run`` and the console script ``sluice`` (``4-product.md`` §2).
 
-The commands are imported when they are called and import what is slow inside their bodies, so that ``--help`` and the
-``config`` commands answer at once.
+A command is imported when it is called and imports what is slow inside its body, so that ``--help`` answers at once.
+Click's own frame handles usage errors, prompts and closed pipes; ``Root`` adds exit codes and the form of our errors.
 """
 
 from __future__ import annotations
@@ -11,34 +11,31 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import click
 
-from flows.output import patience, prepare_streams, print_line, print_without_waiting
-from flows.shell import command
-from flows.signals import Interrupted, exit_code_of, ignore, signals
+from flows.output import print_line, print_without_waiting
+from flows.signals import exit_code_of, ignore, signals
 
 COMMANDS = {
+    "demo": "flows.commands.local:demo",
     "pipeline": "flows.commands.pipeline:group",
     "job": "flows.commands.job:group",
     "config": "flows.commands.config:group",
     "extraction": "flows.commands.extraction:group",
-    "server": "flows.commands.local:server",
-    "demo": "flows.commands.local:demo",
     "sandbox": "flows.commands.local:sandbox",
-    "completion": "flows.commands.complete:command",
+    "server": "flows.commands.local:server",
+    "completion": "flows.commands.complete:completion",
 }
-
 
 AWAY = 3
 """The exit code of what failed for now, an API that is away for too long among it."""
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is used."""
+class Root(click.Group):
+    """The commands: each is imported when it is used, and returns its exit code or raises an error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of the specification's table."""
@@ -52,6 +49,16 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command and end with its exit code; print an error as reference and message, context, hint."""
+        try:
+            code = super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
+            code = print_error(error)
+        ctx.exit(code or 0)
+
 
 def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
@@ -63,9 +70,9 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.command(
-    cls=LazyGroup,
+    cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    invoke_without_command=True,
+    no_args_is_help=True,
     epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed for now, "
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
@@ -73,63 +80,12 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
 )
-@click.pass_context
-def cli(context: click.Context, verbose: bool) -> None:
+def cli(verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
     if verbose:
         from tasks.shared.http import request_log
 
         request_log.listen(partial(print_line, err=True))
-    if context.invoked_subcommand is None:
-        print_line(context.get_help())
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command and end the process with its exit code."""
-    os.umask(0o077)
-    prepare_streams()
-    signals.install(print_without_waiting)
-    atexit.register(ignore)  # the first, so the last to be called
-    try:
-        waits = sys.stderr is not None and sys.stderr.isatty()
-        with patience("loading Sluice", first=True) if waits else nullcontext():
-            code = run(sys.argv[1:] if argv is None else argv)
-    except BaseException:
-        # A signal may surface as whatever it interrupted.
-        if signals.seen is None:
-            raise
-        code = exit_code_of(signals.seen)
-    signals.fix_exit_code(code)
-    if code == AWAY:
-        from flows.engine.outage import given_up
-
-        if given_up():  # Prefect's threads would try for minutes to send the rest of their lines
-            os._exit(code)
-    sys.exit(code)
-
-
-def run(argv: Sequence[str]) -> int:
-    """Run a command and return its exit code. Errors go to stderr as reference and message, context, hint."""
-    try:
-        result: Any = cli.main(list(argv), prog_name="sluice", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except (Interrupted, KeyboardInterrupt):
-        return exit_code_of(signals.seen)
-    except click.exceptions.Abort:
-        print_line("\nno answer was given", err=True)  # Ctrl-D
-        return exit_code_of(signals.seen)
-    except click.ClickException as error:
-        print_line(f"error[usage]: {error.format_message()}", err=True)
-        context = getattr(error, "ctx", None)
-        if context is not None:
-            print_line(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
-        return 2
-    except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
-        if signals.seen is not None:
-            return exit_code_of(signals.seen)
-        return print_error(error)
 
 
 def print_error(error: Exception) -> int:
@@ -143,6 +99,34 @@ def print_error(error: Exception) -> int:
     problem = error if isinstance(error, SluiceError) else internal_error(error)
     print_line(problem.render(), err=True)
     return problem.exit_code
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
+    try:
+        cli.main(list(argv), prog_name="sluice")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit code."""
+    os.umask(0o077)
+    signals.install(print_without_waiting)
+    atexit.register(ignore)  # the first, so the last to be called
+    try:
+        code = run(sys.argv[1:] if argv is None else argv)
+    except BaseException:  # a signal may surface as whatever it interrupted
+        if signals.seen is None:
+            raise
+        code = exit_code_of(signals.seen)
+    signals.fix_exit_code(code)
+    if code == AWAY:
+        from flows.engine.outage import given_up
+
+        if given_up():  # Prefect's threads would try for minutes to send the rest of their lines
+            os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -7,28 +7,11 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from flows.commands import complete
-from flows.commands.options import config_argument, job_argument, set_option
+from flows.commands.options import Age, config_argument, job_argument, set_option
 from flows.output import print_json, print_line
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled")
 """The states that a job is shown in, as the record has them."""
-
-
-class Age(click.ParamType[timedelta]):
-    """A duration, written as in the configuration."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Return the duration, or fail with a usage error."""
-        from config.duration import DurationError, parse_duration
-
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return parse_duration(str(value))
-        except DurationError as error:
-            return self.fail(f"{value!r}: {error}", param, ctx)
 
 
 @click.group("job")

@@ -31,19 +31,14 @@ def demo(keep: bool, review: bool) -> int:
     help="Directory of FHIR NDJSON to serve [default: the bundled made-up data].",
 )
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port of the first service on 127.0.0.1; 0: free ports.",
-)
-@click.option(
     "--state", metavar="DIR", shell_complete=complete.folders, help="Keep the services' state there across restarts."
 )
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 [default: a free one].")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a service; repeatable.")
-def sandbox(data: str | None, port: int, state: str | None, settings: tuple[str, ...]) -> int:
-    """Run the sandbox services alone, until Ctrl-C.
+def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str, ...]) -> int:
+    """Run the sandbox services alone, until Ctrl-C. Not for production.
 
-    Prints "configuration: PATH" when every service answers; that file is a complete configuration. Not for production.
+    Prints "configuration: PATH" when every service answers; that file is a complete configuration.
     """
     from deployments.sandbox.data import DATA
     from deployments.sandbox.host import SandboxOptions, run_sandbox

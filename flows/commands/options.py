@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,14 +17,26 @@ if TYPE_CHECKING:
 config_argument = click.argument("config", shell_complete=complete.files)
 job_argument = click.argument("job", shell_complete=complete.jobs)
 set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a configuration key; repeatable.",
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
 )
-no_progress_option = click.option("--no-progress", is_flag=True, help="No progress, only results.")
-status_option = click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+progress_option = click.option("--no-progress", is_flag=True, help="No progress, only results.")
+
+
+class Age(click.ParamType[timedelta]):
+    """A duration, written as in the configuration."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Return the duration, or fail with a usage error."""
+        from config.duration import DurationError, parse_duration
+
+        try:
+            return parse_duration(str(value))
+        except DurationError as error:
+            return self.fail(f"{value!r}: {error}", param, ctx)
 
 
 class AnswerText(click.ParamType[str]):
@@ -31,7 +44,7 @@ class AnswerText(click.ParamType[str]):
 
     name = "text"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text. Raises ``click.BadParameter`` if it is too long."""
         from tasks.shared.report import LONGEST_TEXT
 
@@ -46,7 +59,7 @@ class ServerJob(click.ParamType[str]):
 
     name = "id"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the id. Raises ``click.BadParameter`` for what is no id."""
         from tasks.shared.fhir.resource import ID
 
@@ -82,20 +95,11 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
         )
         return function(job, wrong, **more)
 
+    file = functools.partial(click.option, metavar="FILE", shell_complete=complete.files)
     for decorate in (
         set_option,
-        click.option(
-            "--patients",
-            metavar="FILE",
-            shell_complete=complete.files,
-            help="File with one patient id a line, instead of the CRTDL's cohort.",
-        ),
-        click.option(
-            "--anonymization-config",
-            metavar="FILE",
-            shell_complete=complete.files,
-            help="Anonymization YAML file; overrides the configuration.",
-        ),
+        file("--patients", help="File with one patient id a line, instead of the CRTDL's cohort."),
+        file("--anonymization-config", help="Anonymization YAML file; overrides the configuration."),
         click.option(
             "--dir",
             "directory",

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.commands import complete
 from flows.commands.options import (
     AnswerText,
     ServerJob,
     config_argument,
     job_argument,
     job_inputs,
-    no_progress_option,
+    json_option,
+    progress_option,
     set_option,
-    status_option,
 )
 from flows.output import on_terminal, print_json, print_line, write
 
@@ -33,8 +32,8 @@ def group() -> None:
 
 @group.command()
 @job_inputs
-@no_progress_option
-@status_option
+@progress_option
+@json_option
 @click.option("--detach", is_flag=True, help="Hand the run to a Prefect deployment instead of running it here.")
 def start(job: JobInputs, wrong: Sequence[InputError], no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
@@ -71,7 +70,6 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
     "--from",
     "step",
     metavar="STEP",
-    shell_complete=complete.steps,
     help="Name or position of a step: discard its results and those of all later steps first. Also of a complete job.",
 )
 @click.option(
@@ -82,8 +80,8 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 )
 @click.option("--yes", is_flag=True, help="With --from: do not ask.")
 @set_option
-@no_progress_option
-@status_option
+@progress_option
+@json_option
 def continue_(
     config: str,
     job: str,

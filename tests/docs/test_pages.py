@@ -13,10 +13,9 @@ import pytest
 import trustme
 
 from config import load_config
-from flows.commands import reference
 from flows.run import cli
 from tests.conftest import ROOT
-from tests.docs.pages import PAGES, PageBlock, blocks, command_lines, prose, read
+from tests.docs.pages import PAGES, PageBlock, blocks, command_lines, prose
 
 CALLS = [
     pytest.param(arguments, id=f"{page.relative_to(ROOT)}: {text}")
@@ -24,12 +23,6 @@ CALLS = [
     for text, arguments in command_lines(page)
 ]
 CONFIGURATIONS = [block for page in PAGES for block in blocks(page, "yaml")]
-
-
-def test_the_page_of_commands_is_current() -> None:
-    assert read(ROOT / "docs/commands.md") == reference.render(), (
-        "python -m flows.commands.reference > docs/commands.md"
-    )
 
 
 @pytest.mark.parametrize("arguments", CALLS)

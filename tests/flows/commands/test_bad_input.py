@@ -426,7 +426,7 @@ def test_bad_data_is_named_by_file_and_line_and_leaves_nothing_half_written(slui
     (place / "data" / name).write_bytes(content)
     ran = sluice("pipeline", "start", "config.yaml")
     refused(ran, reference, 1, where)
-    assert f"pipeline continue config.yaml {ran.job}" in ran.err
+    assert f"config.yaml {ran.job}" in ran.err
     whole(place, ran.job, GOOD)
     assert not list((place / "jobs" / ran.job).glob("import/bad*"))
 

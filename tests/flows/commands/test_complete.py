@@ -9,18 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.shell_completion import BashComplete
 
-from config import STEPS
-from flows.commands import complete
-from flows.commands.complete import VARIABLE, script
 from flows.run import cli
 from tests.conftest import ROOT
 
 OLD, NEW = "0b2c4a5e-1111-4222-8333-444455556666", "77aa0000-1111-4222-8333-444455556666"
-CONTEXT, OPTION = click.Context(cli), click.Option(["--steps"])
 CONFIG = 'jobs_dir: "my jobs"  # here\npipeline:\n  enabled_steps:\n    - local_import  # not wait\n    - send\n'
 
 
@@ -39,7 +34,7 @@ def offered(line: str) -> list[str]:
     """Return the completions of the last word of a line; files and directories by their kind."""
     words = shlex.split(line)
     words, last = (words, "") if line.endswith(" ") else (words[:-1], words[-1])
-    found = BashComplete(cli, {}, "sluice", VARIABLE).get_completions(words[1:], last)
+    found = BashComplete(cli, {}, "sluice", "_SLUICE_COMPLETE").get_completions(words[1:], last)
     return [one.value if one.type == "plain" else one.type for one in found]
 
 
@@ -53,25 +48,17 @@ def offered(line: str) -> list[str]:
         ("sluice pipeline start c.yaml --dir ", ["dir"]),
         ("sluice pipeline status c.yaml ", ["latest", NEW, OLD]),
         ("sluice pipeline continue c.yaml 0b", [OLD]),
-        ("sluice job delete c.yaml --set jobs_dir=none ", ["latest"]),
-        ("sluice pipeline continue c.yaml latest --from pse", ["pseudonymizer"]),
         ("sluice job list c.yaml --state c", ["completed", "cancelled"]),
-        ("sluice config init --steps extractor,se", ["extractor,send"]),
     ],
 )
 def test_the_word_at_the_cursor(line: str, values: list[str]) -> None:
     assert offered(line) == values
 
 
-def test_every_step_is_offered() -> None:
-    assert [item.value for item in complete.steps(CONTEXT, OPTION, "")] == list(STEPS)
-
-
 def test_where_the_jobs_are_is_looked_for_as_the_program_does(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     line = "sluice pipeline status c.yaml 77"
     monkeypatch.setenv("APP_JOBS_DIR", "elsewhere")
     assert offered(line) == []
-    assert offered(line.replace("c.yaml", "c.yaml --set 'jobs_dir=my jobs'")) == [NEW]
     monkeypatch.delenv("APP_JOBS_DIR")
     monkeypatch.setenv("PLACE", "my")
     for text in ("jobs_dir: ${PLACE} jobs\n", "pipeline: {}\njobs_dir: 'my jobs'"):
@@ -84,7 +71,7 @@ def test_a_look_loads_nothing_that_is_slow() -> None:
     code = (
         "import sys; from click.shell_completion import BashComplete; from flows.run import cli\n"
         "BashComplete(cli, {}, 'sluice', '_X').get_completions(['pipeline', 'status', 'c.yaml'], '')\n"
-        "print(sorted({'prefect', 'pydantic', 'httpx', 'yaml', 'asyncio', 'sqlite3'} & sys.modules.keys()))"
+        "print(sorted({'prefect', 'pydantic', 'httpx', 'yaml', 'sqlite3'} & sys.modules.keys()))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -103,11 +90,3 @@ def test_bash_asks_the_program_as_it_was_called(here: Path) -> None:
     bash = [shutil.which("bash") or "bash", "--norc", "-c", asked]
     ran = subprocess.run(bash, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout == f"{NEW}\n"
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_ask_the_program_that_wrote_the_script(shell: str) -> None:
-    text = script(shell)
-    assert f"{VARIABLE}={shell}_complete" in text
-    assert f"{sys.executable} -m flows.run)" in text
-    assert "$+commands" not in text

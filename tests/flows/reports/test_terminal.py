@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from flows.output import patience, print_line
 from flows.reports.terminal import Terminal, bar
 from tasks.shared.errors import NetworkError
 from tasks.shared.meter import Meter
@@ -49,18 +46,6 @@ def test_a_narrow_terminal_has_the_words_rather_than_the_bar() -> None:
     assert bar("send", meter.snapshot(), 120) == f"{'send':14} [############............] {said}"
     assert bar("send", meter.snapshot(), 60) == f"{'send':14} [#######.......] {said}"
     assert bar("send", meter.snapshot(), 50) == f"{'send':14} {said}"
-
-
-def test_the_first_word_of_a_command_is_left_out_if_something_else_was_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with patience("loading", after=0.05, first=True):
-        time.sleep(0.3)
-    with patience("loading", after=0.3, first=True):
-        print_line("done")
-        time.sleep(0.5)
-    out, err = capsys.readouterr()
-    assert (out, err) == ("done\n", "loading\n")
 
 
 def test_a_bar_is_not_drawn_without_a_total_and_is_not_full_while_the_step_runs() -> None:
