@@ -6,9 +6,6 @@ takes up nothing new, and its runs get the signal: each ends between two files a
 (``4-product.md`` §4, "Stop": within 10 seconds). Then the worker ends. Signal this process alone, not its children:
 ``KillMode=mixed`` in systemd; containers do so by default.
 
-A thread looks at the start and every minute for runs whose process is gone (``flows/job/running/sweep.py``), and
-continues the jobs of schedules that were cut off; with ``--unfinished tell`` it only reports them.
-
 It runs two jobs at once unless ``--limit`` is given. An outage of the server ends neither the worker nor its runs
 (``flows/engine/pool_worker.py``).
 """
@@ -27,11 +24,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from flows.engine.api import PrefectApi
-from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_proxied
+from flows.engine.api_address import QUIET, configured_api, not_proxied
 from flows.engine.reached import own_server
 from flows.engine.server.watch import is_alive
-from flows.job.running.sweep import EVERY, Sweep, Unfinished
 from flows.signals import SUPERVISOR
 from tasks.shared.errors import InputError, SluiceError, StorageError
 
@@ -50,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="deployments.worker", allow_abbrev=False,
         description="A worker of a process pool; it has the options of prefect worker start, too.",
     )  # fmt: skip
-    add_unfinished(parser)
-    parser.add_argument("-p", "--pool", help="the work pool, whose jobs it also looks after")
+    parser.add_argument("-p", "--pool", help="the work pool")
     ours, options = parser.parse_known_args(argv)
     if ours.pool is not None:
         options = ["--pool", ours.pool, *options]
@@ -72,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
     command = [sys.executable, "-m", "flows.engine.pool_worker", *limited(options)]
     ending = threading.Event()
-    looking = (address, ours.unfinished, ending, ours.pool)
-    threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
     return supervise(command, lost=lambda: home is not None and is_gone(home), ending=ending)
 
 
@@ -82,32 +74,6 @@ def is_gone(home: Path) -> bool:
     with contextlib.suppress(StorageError):
         return not is_alive(home)
     return False
-
-
-def add_unfinished(parser: argparse.ArgumentParser) -> None:
-    """Add the option for jobs that were cut off."""
-    parser.add_argument(
-        "--unfinished", choices=["continue", "tell"], default="continue",
-        help="what to do with jobs of schedules that were cut off [default: continue]",
-    )  # fmt: skip
-
-
-def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, pool: str | None = None) -> None:
-    """Sweep now and every minute until the worker of ``pool`` is ``ending``, also after an error of the server."""
-    with PrefectApi(address) as api:
-        looks = Sweep(api, pool=pool)
-        while not ending.is_set():
-            try:
-                for noticed in looks.run_once(unfinished):
-                    sys.stderr.write(f"{noticed}\n")
-                    if ending.is_set():
-                        return
-            except SluiceError as error:
-                sys.stderr.write(f"unfinished jobs are looked for again in a minute: {error.message}\n")
-            except Exception as defect:  # noqa: BLE001 - a thread that ended would look for nothing, and nobody would know
-                why = type(defect).__name__
-                sys.stderr.write(f"unfinished jobs are looked for again in a minute: unexpected {why}\n")
-            ending.wait(EVERY)
 
 
 def limited(options: Sequence[str]) -> list[str]:

@@ -20,8 +20,8 @@ from flows.engine.api_address import use
 from flows.engine.server.start import EmbeddedServer
 from flows.job.inputs import gather
 from flows.job.record import JobRecord
-from flows.job.running.state import JobState
 from flows.job.session import opened
+from flows.job.state import JobState
 from flows.jobs_dir import load
 from flows.output import on_terminal, patience, print_line
 from tasks import declared

@@ -27,6 +27,7 @@ from flows.gate import release
 from flows.gate.wait import CurrentWait
 from flows.job.inputs import JobInputs, config_error
 from flows.job.job import RunningJob
+from flows.job.lock import JobBusyError
 from flows.job.outcome import (
     Ended,
     Outcome,
@@ -38,7 +39,6 @@ from flows.job.outcome import (
     show,
     watch_process,
 )
-from flows.job.running.lock import JobBusyError
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.reports import terminal

@@ -22,7 +22,7 @@ from unittest import mock
 
 import flows.run
 from flows.engine import api_address
-from flows.job.running.lock import JobLock
+from flows.job.lock import JobLock
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
 from tasks.shared.http import auth, network
@@ -85,7 +85,7 @@ def _memory() -> Iterator[None]:
     try:
         blanked.SECRETS.clear()
         network._warned.clear()
-        with mock.patch.object(JobLock, "held", {}), mock.patch.dict(auth._tokens, clear=True):
+        with mock.patch.object(JobLock, "held", set()), mock.patch.dict(auth._tokens, clear=True):
             yield
     finally:
         signals.seen = None

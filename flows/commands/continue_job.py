@@ -1,17 +1,15 @@
-"""``pipeline continue`` and ``job unfinished``: continue existing jobs."""
+"""``pipeline continue``: continue existing jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
 from pydantic import ValidationError
 
-from config import ConfigError
 from flows.commands.decide import (
     NO_DECISION_ARGS,
     DecisionArgs,
@@ -23,23 +21,21 @@ from flows.commands.decide import (
 )
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.engine.flow_runs import set_parameters
-from flows.gate.decisions import as_decided, refuse_ended, reject, settle, to_be_parked
+from flows.gate.decisions import refuse_ended, reject, settle, to_be_parked
 from flows.gate.reviewed_files import why_again
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, how_to_go_on, refuse_changed_steps
-from flows.job.running.lock import JobBusyError, JobLock, is_held
-from flows.job.running.state import JobState
-from flows.job.running.sweep import notice, was_cut_off
-from flows.job.session import Session, has_any_job, meant, opened
+from flows.job.lock import JobLock, is_held
+from flows.job.record import JobRecord, refuse_changed_steps
+from flows.job.session import Session, meant
 from flows.job.which import exact, step_to_repeat
 from flows.job.writer import RecordedHandle, RecordWriter
 from flows.jobs_dir import load
-from flows.output import on_terminal, one_line, print_findings, print_json, print_line
+from flows.output import on_terminal, print_findings, print_json, print_line
 from flows.reports.status import status_of
 from flows.shell import about
 from tasks.extractor.submission import answer
-from tasks.shared.errors import GateError, InputError, SluiceError
+from tasks.shared.errors import GateError, InputError
 
 
 @dataclass(frozen=True)
@@ -163,7 +159,8 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
     known_by_file = load(asked.config, asked.overrides)
     early = meant(known_by_file, asked.job_id)
     if early is not None and is_held(place := JobDirectory.of(known_by_file.config.jobs_dir, early).path):
-        JobLock(place, judges=True).acquire().release()  # refused at once, without starting anything
+        with JobLock(place):  # refused at once, without starting anything
+            pass
     with opened_with_prefect(known_by_file) as session:
         record = session.job(session.find(asked.job_id))
         directory = JobDirectory.of(session.jobs_dir, record.id)
@@ -204,52 +201,3 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, reset: int | None)
     findings = preflight(loaded, inputs, done=done, job_dir=directory.path, tell=doubt)
     print_findings(findings)
     return exit_code(findings)
-
-
-OPEN = (JobState.INTERRUPTED, JobState.STOPPED, JobState.FAILED, JobState.WAITING)
-
-
-def unfinished(configs: Sequence[str], *, go: bool) -> int:
-    """Print the jobs that need a person, for each jobs directory; with ``go``, first continue jobs that were cut off.
-
-    Exit code 1 if a job is left for a person. An error in one jobs directory does not stop the others.
-    """
-    code = 0
-    told: set[str] = set()
-    for config in configs:
-        code |= _code_of(partial(_in_one, config, go=go, told=told))
-    return code
-
-
-def _code_of(work: Callable[[], int]) -> int:
-    """Return 0 or 1. An error is printed and counts as 1, except for a job that another process runs by now."""
-    try:
-        return min(1, work())
-    except JobBusyError:
-        return 0
-    except (ConfigError, SluiceError) as error:
-        print_line(error.render() if isinstance(error, SluiceError) else str(error), err=True)
-        return 1
-
-
-def _in_one(config: str, *, go: bool, told: set[str]) -> int:
-    loaded = load(config)
-    if not has_any_job(loaded):
-        return 0
-    with opened(loaded) as session:
-        notice(session.api)
-        cut = {str(run["id"]) for run in session.api.runs(states=("CRASHED",)) if was_cut_off(run, JobRecord.of(run))}
-        known = [as_decided(session, record) for record in session.jobs() if record.id not in told]
-        records = [record for record in known if record.state in OPEN]
-    code = 0
-    for record in records:
-        told.add(record.id)
-        if go and (record.state is JobState.INTERRUPTED or record.id in cut):
-            code |= _code_of(partial(go_on, ContinueRequest(record.config or config, record.id, progress=False)))
-            continue
-        reason = f": {one_line(record.error.message)}" if record.error and record.state is JobState.FAILED else ""
-        print_line(
-            "\n".join([f"job {record.id} is {record.state.value}{record.at}{reason}", *how_to_go_on(record, config)])
-        )
-        code = 1
-    return code

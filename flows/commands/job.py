@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from flows.commands import complete
 from flows.commands.options import Age, config_argument, job_argument, set_option
-from flows.output import print_json, print_line
+from flows.output import on_terminal, print_json, print_line
 
-STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled", "decided")
 """The states that a job is shown in, as the record has them."""
 
 
@@ -37,7 +38,6 @@ def list_(
 ) -> int:
     """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
     from flows.gate.decisions import as_decided
-    from flows.job.running.sweep import notice
     from flows.job.session import has_any_job, opened
     from flows.jobs_dir import load
     from flows.reports.status import row_of, table
@@ -47,7 +47,6 @@ def list_(
     records = []
     if has_any_job(loaded):
         with opened(loaded) as session:
-            notice(session.api)
             found = (as_decided(session, record) for record in session.jobs(after))
             records = [record for record in found if not states or record.state.value in states]
     if as_json:
@@ -86,42 +85,91 @@ def report(
 
 
 @group.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG…", shell_complete=complete.files)
-@click.option("--continue", "go", is_flag=True, help="First continue interrupted jobs, and stopped ones of a schedule.")
-def unfinished(configs: tuple[str, ...], go: bool) -> int:
-    """List jobs that need you. Jobs that did not finish, and runs that did not begin.
+@config_argument
+@click.option("--continue", "go", is_flag=True, help="Put those that a schedule started back to their worker.")
+@set_option
+def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
+    """List jobs that were cut off: their process is gone, and nobody stopped them.
 
-    Prints failed, waiting, stopped and interrupted jobs, each with the command that continues it, and runs of a
-    deployment that are an hour overdue. The exit code is 0 if there are none. Run it every morning, by cron or a timer.
-    CONFIG selects a jobs directory; one file for each is enough.
+    The exit code is 1 if there are some. With --continue, those that a schedule started go on with their worker, at
+    most three times each, and the exit code is 0.
     """
-    from flows.commands import continue_job as command
+    from flows.job.record import continue_hint
+    from flows.job.session import has_any_job, opened
+    from flows.job.unfinished import cut_off
+    from flows.jobs_dir import load
 
-    return command.unfinished(configs, go=go)
+    loaded = load(config, overrides)
+    if not has_any_job(loaded):
+        return 0
+    with opened(loaded) as session:
+        found = cut_off(session)
+        for one in found:
+            if go and one.goes_on and one.put_back(session.api):
+                print_line(f"job {one.record.id} was interrupted{one.record.at}; its worker goes on with it")
+            else:
+                print_line(f"job {one.record.id} was interrupted{one.record.at}\n{continue_hint(one.record)}")
+    return 1 if found and not go else 0
 
 
 @group.command()
 @config_argument
 @job_argument
+@yes_option
 @set_option
-def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
-    """Remove a job's directory and record. Refused while the job runs."""
-    from flows.job import prune
+def delete(config: str, job: str, yes: bool, overrides: tuple[str, ...]) -> int:
+    """Remove a job's directory and record. Refused while the job runs or waits."""
+    from flows.job.prune import remove
+    from flows.job.session import opened
+    from flows.jobs_dir import load
 
-    return prune.delete(config, job, overrides)
+    with opened(load(config, overrides), job) as session:
+        job_id = session.find(job)
+        session.job(job_id)
+        if confirmed(f"Delete job {job_id} with its files?", yes=yes):
+            remove(session, job_id)
+            print_line(f"job {job_id} is deleted")
+    return 0
 
 
 @group.command()
 @config_argument
-@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="Age, such as P30D, 30d or 12h.")
-@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")
+@click.option("--older", "older_than", type=Age(), required=True, metavar="AGE", help="Age, such as 30d or 12h.")
+@yes_option
 @set_option
-def prune(config: str, older_than: timedelta, dry_run: bool, as_json: bool, overrides: tuple[str, ...]) -> int:
+def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, ...]) -> int:
     """Delete jobs that have not changed for longer than AGE. Removes directories and records.
 
     Deletes complete, failed, stopped, interrupted and cancelled jobs, never a job that runs, waits, or is scheduled.
     """
-    from flows.job import prune
+    from flows.job.lock import JobBusyError
+    from flows.job.prune import old_jobs, remove
+    from flows.job.session import has_any_job, opened
+    from flows.jobs_dir import load
+    from tasks.shared.errors import StorageError
 
-    return prune.prune(config, older_than, overrides, dry_run=dry_run, as_json=as_json)
+    loaded, code = load(config, overrides), 0
+    if not has_any_job(loaded):
+        return 0
+    with opened(loaded) as session:
+        old = old_jobs(session, older_than)
+        for record in old:
+            print_line(f"job {record.id}  {record.state.value}  {record.updated}")
+        if not old or not confirmed(f"Delete these {len(old)} jobs with their files?", yes=yes):
+            return 0
+        for record in old:
+            try:
+                remove(session, record.id)
+            except JobBusyError:
+                continue  # it goes on meanwhile
+            except StorageError as error:
+                print_line(error.render(), err=True)
+                code = 1
+    return code
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Return whether a person agrees: with ``--yes``, or asked on a terminal."""
+    if not (yes or on_terminal()):
+        raise click.UsageError("this deletes data: add --yes")
+    return yes or click.confirm(question, default=False)

@@ -136,9 +136,8 @@ def continue_(
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""
     from flows.gate.decisions import as_decided
-    from flows.job.running.state import JobState
-    from flows.job.running.sweep import notice
     from flows.job.session import opened
+    from flows.job.state import JobState
     from flows.jobs_dir import load
     from flows.reports.status import as_left, status_of, text
 
@@ -146,8 +145,6 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
         job_id = session.find(job)
         while True:
             record = as_decided(session, as_left(session.job(job_id)))
-            if record.state in {JobState.INTERRUPTED, JobState.CANCELLED}:
-                notice(session.api)  # Prefect may still show it as running
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:

@@ -16,10 +16,10 @@ from flows.engine.server.start import EmbeddedServer, lingering
 from flows.engine.server.watch import watched
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
+from flows.job.lock import JobLock
 from flows.job.record import continue_hint
-from flows.job.running.lock import JobLock
-from flows.job.running.state import JobState
 from flows.job.session import Session, opened
+from flows.job.state import JobState
 from flows.job.watch import record_end
 from flows.output import patience, print_findings, print_json, print_line
 from flows.reports import terminal

@@ -9,10 +9,10 @@ from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page, append_log, form_answer
 from flows.gate import rules
 from flows.job.directory import JobDirectory
+from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, cancelled, now
-from flows.job.running.lock import JobBusyError, JobLock
-from flows.job.running.state import JobState
 from flows.job.session import Session
+from flows.job.state import JobState
 from flows.job.writer import RecordWriter
 from flows.output import one_line
 from tasks.shared.errors import GateError, InputError, SluiceError, StorageError, TerminalError

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from flows.engine.results import DamagedResultError, read_report, read_result
-from flows.job.running.lock import LOCK
+from flows.job.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger

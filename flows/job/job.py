@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import tenacity
-
 from config import LoadedConfig, PipelineConfig
 from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page
 from flows.engine.reached import own_server
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
+from flows.job.lock import PATIENCE, JobBusyError, JobLock
 from flows.job.record import JobRecord, refuse_changed_steps
-from flows.job.running.lock import JobBusyError, JobLock
 from flows.job.writer import RecordedHandle, RecordWriter
 from flows.reports.job_log import job_log
 from flows.reports.terminal import Presenter
@@ -28,7 +26,6 @@ from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
-from tasks.shared.units import human_seconds
 
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has released its job."""
@@ -90,13 +87,13 @@ class RunningJob:
         config = loaded.config
         directory = JobDirectory.of(config.jobs_dir, job_id)
         directory.create()
-        if shared := own_server(config.jobs_dir, api.address.url) is None:
+        if own_server(config.jobs_dir, api.address.url) is None:
             api.bridge()
         with ExitStack() as stack:
-            lock = JobLock(directory.path, bridges=shared)
-            if deployed:
-                follow(lock, api, job_id)
-            stack.enter_context(lock)
+            # A worker's run may come while the process that was suspended still ends.
+            stack.enter_context(JobLock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
+            if deployed and (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
+                raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
             stack.enter_context(job_log(directory.log))
             writer = RecordWriter(api, job_id)
             record = writer.read()
@@ -114,7 +111,6 @@ class RunningJob:
                 deployed=deployed,
                 steps={step.position: directory.check_result(step) for step in record.steps},
             )
-            job.stop.fence = lock.fence
             yield job
 
     def prepare(self) -> None:
@@ -183,28 +179,6 @@ class RunningJob:
             tables=tables,
             recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
         )
-
-
-def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:
-    """Take the lock of a worker's run; wait for another process that is ending (*Suspend*, then *Resume* at once).
-
-    Raises:
-        JobBusyError: it continues, or the run has ended in another way meanwhile.
-    """
-    try:
-        lock.acquire()
-    except JobBusyError:
-        logger.info(
-            "the process that has the job may be ending: waiting for it, %s at most", human_seconds(ENDS_WITHIN)
-        )
-        again = tenacity.retry_if_exception_type(JobBusyError)
-        until = tenacity.stop_after_delay(ENDS_WITHIN)
-        tenacity.Retrying(retry=again, stop=until, wait=tenacity.wait_fixed(1), reraise=True)(lock.acquire)
-        with ExitStack() as unless_free:
-            unless_free.callback(lock.release)
-            if (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
-                raise
-            unless_free.pop_all()
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json
-from flows.job.running.state import JobState, job_state
+from flows.job.lock import is_held
+from flows.job.state import JobState, job_state
 from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
@@ -98,7 +99,7 @@ class JobRecord(StoredModel):
         waiting = _parse(Waiting, label("waiting"))
         if waiting is not None:
             waiting = waiting.model_copy(update={"report": shown.get(waiting.position)})
-        state = job_state(run, directory)
+        state = job_state(run, held=directory is not None and is_held(Path(directory)))
         at = waiting.position if waiting is not None else 0
         waits = at in places and at not in approvals and steps[at - 1].state == "waiting"
         if state is JobState.INTERRUPTED and waits:

@@ -98,10 +98,14 @@ class Session:
         """Return Prefect's own state type of the run."""
         return str((self.api.read_run(job_id) or {}).get("state_type"))
 
+    def runs(self, **which: Any) -> list[Json]:
+        """Return the flow runs of this jobs directory; ``which`` goes to ``PrefectApi.runs``."""
+        return [run for run in self.api.runs(**which) if self._ours(run)]
+
     def jobs(self, since: datetime | None = None) -> list[JobRecord]:
         """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
         # Prefect's time of a continued job is later than its request, so filter again.
-        found = [run for run in self.api.runs(after=since) if self._ours(run)]
+        found = self.runs(after=since)
         ours = [run for run in found if since is None or datetime.fromisoformat(str(asked_for(run))) >= since]
         return [JobRecord.of(run) for run in sorted(ours, key=lambda run: asked_for(run) or "", reverse=True)]
 

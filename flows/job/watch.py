@@ -14,7 +14,6 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.flow_runs import Page, set_labels
 from flows.job.record import ProgressRecord
-from flows.job.running.lease import WORKERS_RUN
 from flows.job.writer import RecordWriter
 from flows.reports.pages import running_title
 from flows.signals import exit_code_of, signals
@@ -38,6 +37,9 @@ AWAY = "prefect-away"
 
 HURRY = 10.0
 """Seconds that a call of the watcher may last; after a failure, the next call writes current data."""
+
+WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
+"""The environment variable of a worker's run."""
 
 CANCEL = "cancel"
 SUSPEND = "suspend"

@@ -11,8 +11,7 @@ from flows.engine.api import Json
 from flows.gate.reviewed_files import where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
-from flows.job.running.lock import last_sign
-from flows.job.running.state import JobState
+from flows.job.state import JobState
 from flows.output import one_line
 from flows.shell import about
 from tasks import declared
@@ -31,7 +30,7 @@ APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 
 def text(record: JobRecord, config: str | None = None) -> str:
     """Return a job's status for a person who gave ``config``."""
-    lines = [f"job {record.id}: {record.state.value}{_since(record)}"]
+    lines = [f"job {record.id}: {record.state.value}"]
     for step in record.steps:
         detail = step.summary() if step.state == "completed" else ""
         lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
@@ -67,14 +66,6 @@ def as_left(record: JobRecord) -> JobRecord:
         return record
     directory = JobDirectory(Path(record.directory))
     return record.model_copy(update={"steps": tuple(map(directory.done, record.steps))})
-
-
-def _since(record: JobRecord) -> str:
-    """Return the last sign of life of an interrupted job's process."""
-    if record.state is not JobState.INTERRUPTED or record.directory is None:
-        return ""
-    last = last_sign(Path(record.directory))
-    return f" since {last:%Y-%m-%d %H:%M:%S} UTC" if last is not None else ""
 
 
 def status_of(record: JobRecord) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from tasks.shared.errors import Stopped
 
@@ -17,8 +16,6 @@ class Stop:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason: str | None = None
-        self.fence: Callable[[], None] | None = None
-        """Returns when the job is still this process's, where another machine could have it; ends the process else."""
 
     def request(self, reason: str) -> None:
         """Ask the run to stop. The first reason wins."""
@@ -35,12 +32,6 @@ class Stop:
         """Raise ``Stopped`` if a stop was requested. Cheap: call it for every chunk, line or request."""
         if self._event.is_set():
             raise Stopped(self.reason or "stopped")
-
-    def before_request(self) -> None:
-        """Run ``check``, and check that the job is still ours, before a request that a service may act on."""
-        self.check()
-        if self.fence is not None:
-            self.fence()
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise ``Stopped`` as soon as a stop is requested."""
@@ -64,11 +55,6 @@ class SharedStop(Stop):
         """Raise ``Stopped`` when the run is to stop, or another one failed."""
         self.run.check()
         super().check()
-
-    def before_request(self) -> None:
-        """Run ``check``, and the check of the ``run``'s stop before a request."""
-        self.check()
-        self.run.before_request()
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise ``Stopped`` as soon as one of both asks."""

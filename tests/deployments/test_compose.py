@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.engine.outage import BRIDGE
 from flows.engine.server.start import LEASES, LEASES_IN_FILES, QUIET, SERVER
-from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -161,14 +159,6 @@ class TestContainersPage:
         assert len(variables) == 7
         for name in variables:
             assert f"| `{name}` |" in PAGE
-
-    def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
-        times = LeaseTimes()
-        assert f"renews the lease every {times.renew:.0f} seconds" in PAGE
-        assert f"writes the heartbeat every {times.beat:.0f} seconds" in PAGE
-        assert f"without a sign of life for {times.lease:.0f} seconds" in PAGE
-        assert f"neither for {times.give_up:.0f} seconds" in PAGE
-        assert f"away for up to {BRIDGE / 60:.0f} minutes" in PAGE
 
 
 def settings_of(model: Any) -> set[str]:

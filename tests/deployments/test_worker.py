@@ -6,15 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deployments.worker import children, limited, main, sweep
+from deployments.worker import children, limited, main
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.job.running.sweep import Sweep
 from tests.conftest import ROOT, own_name, wait_until
 
 RUN = """
@@ -41,26 +38,6 @@ while True:
     signal.pause()
 """
 SUPERVISE = "import sys; from deployments.worker import supervise; sys.exit(supervise(sys.argv[2:], patience={}))"
-
-
-def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    looks: list[str] = []
-    ending = threading.Event()
-
-    def sweep_once(self: Sweep, unfinished: str) -> Iterator[str]:
-        looks.append(unfinished)
-        if len(looks) == 1:
-            raise PermissionError("somebody else's")
-        ending.set()
-        yield "job j: was interrupted, and is continued"
-
-    monkeypatch.setattr(Sweep, "run_once", sweep_once)
-    monkeypatch.setattr("deployments.worker.EVERY", 0.01)
-    sweep(ApiAddress("http://127.0.0.1:1/api"), "continue", ending)
-    assert len(looks) == 2
-    assert "unexpected PermissionError\njob j" in capsys.readouterr().err
 
 
 class Supervised:
@@ -187,7 +164,6 @@ def test_the_runs_of_a_worker_send_no_telemetry_whatever_its_environment_has(mon
     environment = {"PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "true"}
     monkeypatch.setattr("deployments.worker.os.environ", environment)
     monkeypatch.setattr("deployments.worker.configured_api", lambda: ApiAddress("http://127.0.0.1:1/api"))
-    monkeypatch.setattr("deployments.worker.sweep", lambda *_: None)
     monkeypatch.setattr("deployments.worker.supervise", lambda *_, **__: 0)
     assert main(["--pool", "sluice"]) == 0
     assert environment.items() >= QUIET.items()

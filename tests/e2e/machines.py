@@ -1,8 +1,4 @@
-"""Machines for tests: workers that die with everything they started.
-
-One machine is this one. Processes of the other one know that they are elsewhere, and see the locks on files of each
-other only: what both machines see are the files themselves and Prefect's API.
-"""
+"""Workers for tests that die with everything they started."""
 
 from __future__ import annotations
 
@@ -12,56 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.engine.api import PrefectApi
-from flows.job.running.proof import LeaseTimes
-from tests.conftest import ROOT, Commands, address_of, wait_until
+from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.test_prefect_yaml import PrefectCommand
-
-_TIMES = """
-import flows.job.running.lease, flows.job.running.proof
-flows.job.running.lease.TIMES = flows.job.running.proof.LeaseTimes(**{times})
-"""
-_OTHER = """
-import fcntl
-import struct
-import flows.job.running.lock
-flows.job.running.lock.this_machine = lambda: "the other machine"
-class LocksOfItsOwn:
-    LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
-
-    @staticmethod
-    def flock(handle, operation):
-        # Held by the open file, as those of flock are; the kernel keeps the two kinds apart.
-        kind = fcntl.F_WRLCK if operation & fcntl.LOCK_EX else fcntl.F_RDLCK
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
-
-flows.job.running.lock.fcntl = LocksOfItsOwn
-"""
-
-
-def other_machine(directory: Path, times: LeaseTimes | None = None) -> dict[str, str]:
-    """Return the environment of processes on another machine; ``directory`` has their start-up code."""
-    return starting_with(directory, times_of(times) + _OTHER)
-
-
-def this_machine(directory: Path, times: LeaseTimes) -> dict[str, str]:
-    """Return the environment of processes here, with other times of the lease."""
-    return starting_with(directory, times_of(times))
-
-
-def times_of(times: LeaseTimes | None) -> str:
-    """Return the start-up code that sets other times of the lease."""
-    return _TIMES.format(times=asdict(times)) if times else ""
-
-
-def starting_with(directory: Path, code: str) -> dict[str, str]:
-    """Return the environment of processes that begin with this code; ``directory`` has it."""
-    directory.mkdir(exist_ok=True)
-    (directory / "sitecustomize.py").write_text(code)
-    return {"PYTHONPATH": f"{directory}:{ROOT}"}
 
 
 def descendants(pid: int) -> list[int]:

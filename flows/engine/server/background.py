@@ -16,7 +16,7 @@ from flows.engine.reached import own_server, reach
 from flows.engine.server.proof import announced, withdraw
 from flows.engine.server.start import LEASES, EmbeddedServer, report_wait
 from flows.engine.server.watch import is_alive
-from flows.job.running.lock import is_held
+from flows.job.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, print_line
 from flows.shell import command

@@ -243,7 +243,7 @@ class ServiceClient:
         *,
         repeated: bool,
     ) -> Iterator[httpx.Response]:
-        self._stop.before_request()
+        self._stop.check()
         timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         begun, sent = time.monotonic(), len(content) if isinstance(content, bytes) else 0
         response: httpx.Response | None = None

@@ -92,7 +92,7 @@ def test_a_mistyped_subcommand_or_option_gets_the_nearest_one(capsys, words, mea
 
 def test_the_states_to_choose_from_are_those_of_jobs_and_an_age_has_a_unit(capsys):
     from flows.commands.job import STATES
-    from flows.job.running.state import JobState
+    from flows.job.state import JobState
 
     assert tuple(JobState) == STATES
     assert main(["job", "list", "c.yaml", "--since", "5"]) == 2

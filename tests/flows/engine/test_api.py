@@ -10,7 +10,6 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.flow_runs import create_artifact, run_deployment, set_labels
-from flows.job.running.lease import Limits
 from tasks.shared.errors import NetworkError, TerminalError
 
 
@@ -19,14 +18,13 @@ from tasks.shared.errors import NetworkError, TerminalError
     [
         (lambda api: run_deployment(api, "d", {}), "/deployments/d/create_flow_run"),
         (lambda api: create_artifact(api, "r", title="t", text=""), "/artifacts/"),
-        (lambda api: api.create("job-x"), "/v2/concurrency_limits/"),
     ],
-    ids=["a run of a deployment that was removed", "an artifact", "a limit"],
+    ids=["a run of a deployment that was removed", "an artifact"],
 )
 def test_what_cannot_be_made_because_something_is_not_there_is_an_error(
     make: Callable[[PrefectApi], object], path: str
 ) -> None:
-    with Limits(ApiAddress(url="http://127.0.0.1")) as api:
+    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
         api.close()
         transport = httpx.MockTransport(lambda _: httpx.Response(404))
         api._client = httpx.Client(transport=transport, base_url="http://127.0.0.1")

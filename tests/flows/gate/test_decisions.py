@@ -20,7 +20,7 @@ from flows.commands.decide import DecisionArgs, decision_of
 from flows.engine.flow_runs import form_answer
 from flows.gate.decisions import decided_meanwhile, rejected
 from flows.job.record import JobRecord
-from flows.job.running.state import JobState
+from flows.job.state import JobState
 from flows.job.steps import destinations
 from tasks.shared.report import Approval
 from tests.conftest import Commands, ask_prefect

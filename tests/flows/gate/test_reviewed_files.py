@@ -14,7 +14,7 @@ from flows.gate.wait import CurrentWait
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended
 from flows.job.record import JobRecord, now
-from flows.job.running.state import JobState
+from flows.job.state import JobState
 from flows.job.steps import Sources
 from flows.reports.pages import wait_description
 from tasks import declared

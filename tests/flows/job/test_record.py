@@ -1,15 +1,12 @@
 """The job record in labels, and the states a job is shown in (4-product.md §4)."""
 
 import fcntl
-import os
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flows.job.record import JobRecord
-from flows.job.running.lock import JobLock
-from flows.job.running.state import JobState
+from flows.job.state import JobState
 from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
@@ -18,43 +15,6 @@ from tasks.shared.report import Approval, Problem, StepReport, Waiting
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
     name = state_name or state_type.capitalize()
     return {"id": "j", "name": "n", "state_type": state_type, "state_name": name, "labels": labels or {}} | more
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "shown"),
-    [
-        ("COMPLETED", None, "completed"),
-        ("FAILED", None, "failed"),
-        ("CANCELLED", None, "cancelled"),
-        ("PAUSED", "Paused", "waiting"),
-        ("PAUSED", "Suspended", "waiting"),
-        ("CRASHED", "Stopped", "stopped"),
-        ("CRASHED", "Crashed", "interrupted"),
-        ("RUNNING", None, "interrupted"),
-        ("CANCELLING", None, "cancelled"),
-        ("PENDING", None, "interrupted"),
-    ],
-)
-def test_states_when_nobody_holds_the_lock(tmp_path, kind, name, shown):
-    record = JobRecord.of(run(kind, name, {"job.directory": str(tmp_path)}))
-    assert record.state.value == shown
-
-
-def test_a_deployments_run_is_pending_until_a_worker_takes_it():
-    for kind in ("PENDING", "SCHEDULED"):
-        assert JobRecord.of(run(kind, deployment_id="d")).state is JobState.PENDING
-
-
-@pytest.mark.parametrize(("kind", "shown"), [("PENDING", "interrupted"), ("SCHEDULED", "pending")])
-def test_a_run_that_a_worker_did_not_begin_for_ten_minutes_is_interrupted(kind, shown):
-    now = datetime.now(UTC)
-    for ago, expected in ((9, "pending"), (11, shown)):
-        state = {"type": kind, "timestamp": (now - timedelta(minutes=ago)).isoformat()}
-        assert JobRecord.of(run(kind, deployment_id="d", state=state)).state.value == expected
-
-
-def test_a_run_that_a_command_created_and_left_is_interrupted():
-    assert JobRecord.of(run("PENDING")).state is JobState.INTERRUPTED
 
 
 def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_path):
@@ -85,57 +45,19 @@ def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
 @pytest.mark.parametrize("deployment", [None, "d"])
 @pytest.mark.parametrize("kind", ["RUNNING", "CRASHED"])
 def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tmp_path, kind, deployment):
-    (tmp_path / ".lock").write_text('{"process":1,"host":"h","machine":"m"}')  # of a process that died with it
     waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait,send", "job.waiting": waiting.model_dump_json(),
         "job.step.1": StepReport(position=1, name="wait", state="waiting").model_dump_json(),
     }  # fmt: skip
-    record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(3)))
+    record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(150)))
     assert (record.state, record.undecided) == (JobState.WAITING, waiting)
     assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d"}
     assert row_of(record)["state"] == "waiting"
 
 
-def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):
-    labels = {"job.directory": str(tmp_path)}
-    with JobLock(tmp_path):
-        assert JobRecord.of(run(labels=labels)).state is JobState.INTERRUPTED
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(JobLock, "held", {})  # as another process sees it
-            assert JobRecord.of(run(labels=labels)).state is JobState.RUNNING
-            # A worker that lost the job to another reports the end of its own process.
-            assert JobRecord.of(run("CRASHED", labels=labels)).state is JobState.RUNNING
-
-
 def ago(seconds):
     return {"type": "RUNNING", "timestamp": (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()}
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(1, "running"), (60, "interrupted")])
-def test_a_workers_run_is_not_interrupted_in_the_moment_before_it_takes_the_lock(tmp_path, seconds, shown):
-    for labels in ({}, {"job.directory": str(tmp_path)}):
-        record = JobRecord.of(run(labels=labels, deployment_id="d", state=ago(seconds)))
-        assert record.state.value == shown
-    assert JobRecord.of(run(state=ago(seconds))).state is JobState.INTERRUPTED, "a command has the lock before"
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(1, "running"), (60, "interrupted")])
-def test_a_worker_run_is_not_interrupted_between_its_lock_and_its_end(tmp_path, seconds, shown):
-    with JobLock(tmp_path):
-        pass
-    os.utime(tmp_path / ".lock", (0, time.time() - seconds))
-    record = JobRecord.of(run(labels={"job.directory": str(tmp_path)}, deployment_id="d", state=ago(600)))
-    assert record.state.value == shown
-
-
-@pytest.mark.parametrize(("taken", "began", "shown"), [(1, 3, "interrupted"), (600, 3, "running")])
-def test_a_workers_run_that_died_with_the_lock_is_interrupted_at_once(tmp_path, taken, began, shown):
-    """The lock was taken, by a process that died, in this run or before it ``began``: seconds ago."""
-    (tmp_path / ".lock").write_text('{"process":1,"host":"h","machine":"m"}')
-    os.utime(tmp_path / ".lock", (0, time.time() - taken))
-    record = JobRecord.of(run(labels={"job.directory": str(tmp_path)}, deployment_id="d", state=ago(began)))
-    assert record.state.value == shown
 
 
 def test_what_is_written_is_what_is_read_back():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -16,9 +13,8 @@ from flows.engine.api import Label, PrefectApi
 from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.job import RunningJob, follow
+from flows.job.job import RunningJob
 from flows.job.outcome import Ended, show, stopped
-from flows.job.running.lock import LOCK, JobBusyError, JobLock
 from flows.job.steps import Sources, finish_step, hold_back, record_failure
 from flows.job.writer import RecordWriter
 from flows.reports.terminal import Presenter
@@ -183,30 +179,3 @@ def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
     job.steps[4] = job.steps[4].model_copy(update={"state": "completed"})
     stopped(job, 4, Stopped("SIGTERM"))
     assert job.steps[4].state == "completed"
-
-
-@pytest.mark.parametrize(("meanwhile", "goes_on"), [("RUNNING", True), ("PAUSED", False), ("COMPLETED", False)])
-def test_a_worker_run_waits_for_the_process_that_releases_the_job_unless_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, goes_on: bool
-) -> None:
-    monkeypatch.setattr("flows.job.running.lock.PATIENCE", 0.1)
-    other = (tmp_path / LOCK).open("wb")
-    fcntl.flock(other, fcntl.LOCK_EX)
-    threading.Timer(0.3, other.close).start()
-    lock = JobLock(tmp_path)
-    with prefect_in_memory() as prefect:
-        prefect.run = {"id": JOB, "name": "n", "state_type": meanwhile, "labels": {}}
-        with nullcontext() if goes_on else pytest.raises(JobBusyError):
-            follow(lock, prefect.api, JOB)
-    assert (lock.path in JobLock.held) is goes_on
-    lock.release()
-
-
-def test_one_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.job.running.lock.PATIENCE", 0.1)
-    monkeypatch.setattr("flows.job.job.ENDS_WITHIN", 0.1)
-    with (tmp_path / LOCK).open("wb") as other, prefect_in_memory() as prefect:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JobBusyError):
-            follow(JobLock(tmp_path), prefect.api, JOB)
-    assert not prefect.asked

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flows.engine.flow_runs import Page
 from flows.job.record import JobRecord
-from flows.job.running.state import JobState
+from flows.job.state import JobState
 from flows.reports.pages import best_effort, code, job_page, literal, table, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting

@@ -1,0 +1,59 @@
+"""The state of a job as shown: Prefect's state of its run, combined with the job's lock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from flows.engine.api import Json
+
+TAKEN_UP = timedelta(minutes=2)
+"""Longest time between a worker taking a run and the run taking its job's lock; then its process is gone."""
+
+
+class JobState(StrEnum):
+    """The states of a job as shown (``4-product.md`` §4)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    DECIDED = "decided"
+    """A person decided in the Prefect UI, and a command must continue the job: no worker does."""
+
+
+def job_state(run: Json, *, held: bool) -> JobState:
+    """Return the state of a job as shown; ``held``: a process has its lock."""
+    labels: Json = run.get("labels") or {}
+    match run.get("state_type"):
+        case "COMPLETED":
+            return JobState.COMPLETED
+        case "FAILED":
+            return JobState.FAILED
+        case "CANCELLED":
+            return JobState.CANCELLED
+        case "PAUSED" if labels.get("job.waiting") or not labels.get("job.steps"):
+            return JobState.WAITING
+        case _ if held:
+            return JobState.RUNNING
+        case "CRASHED" if run.get("state_name") != "Stopped":
+            return JobState.INTERRUPTED
+        case "PAUSED" | "CRASHED":  # suspended by a person, or stopped by a signal
+            return JobState.STOPPED
+        case "CANCELLING":
+            return JobState.CANCELLED
+    # A run with a deployment is a worker's to begin; one that a command created and left is interrupted.
+    waits_for_worker = run.get("state_type") == "SCHEDULED" or since(run) < TAKEN_UP
+    if not run.get("deployment_id") or not waits_for_worker:
+        return JobState.INTERRUPTED
+    return JobState.RUNNING if run.get("state_type") == "RUNNING" else JobState.PENDING
+
+
+def since(run: Json) -> timedelta:
+    """Return how long a run has been in its state."""
+    stamp = (run.get("state") or {}).get("timestamp")
+    return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
