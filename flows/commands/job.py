@@ -6,10 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from flows.commands.options import Age, config_argument, job_argument, set_option
+from flows.commands.options import Age, config_argument, job_argument, set_option, yes_option
 from flows.output import on_terminal, print_json, print_line
-
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled", "decided")
 """The states that a job is shown in, as the record has them."""
