@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from config.services import ServicesConfig
 from config.steps import NEED_CRTDL, Steps
-from config.types import AsList, ConfigBlock, DurationOrZero, FilePath, Integer, Secret, Text
+from config.types import AsList, ConfigBlock, FilePath, Integer, Secret, Text
 
 
 class PipelineBlock(ConfigBlock):
@@ -88,7 +88,6 @@ class PipelineConfig(ConfigBlock):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     report: ReportConfig = Field(default_factory=ReportConfig)
     jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")
-    server_linger: DurationOrZero | None = Field(None, description="How long the local Prefect server stays")
 
 
 @cache

@@ -16,14 +16,14 @@ from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from flows.commands import continue_job, start
-from flows.engine.api_address import use
-from flows.engine.server.start import EmbeddedServer
 from flows.job.inputs import gather
 from flows.job.record import JobRecord
 from flows.job.session import opened
 from flows.job.state import JobState
 from flows.jobs_dir import load
 from flows.output import on_terminal, patience, print_line
+from flows.prefect.address import use
+from flows.prefect.server import only_here, wait, waiting
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
 from tasks.shared.report import COLUMNS
@@ -45,11 +45,12 @@ def run(*, keep: bool, review: bool) -> int:
         steps = [name for name in STEPS if review or not declared(name).is_wait]
         print_line(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
         with (
-            EmbeddedServer(jobs_dir) as server,
+            only_here(jobs_dir) as address,
             sandbox_in(directory / "sandbox") as sandbox,
         ):
-            use(server.announced(), jobs_dir)
-            server.address()
+            use(address)
+            with patience(waiting(jobs_dir / ".prefect")):
+                wait(jobs_dir / ".prefect")
             config = str(sandbox.config_path)
             os.environ["APP_JOBS_DIR"] = str(jobs_dir)
             inputs = gather(config, [str(DEMO_CRTDL)], overrides=[f"pipeline.enabled_steps=[{', '.join(steps)}]"])

@@ -19,7 +19,6 @@ from pydantic import WithJsonSchema
 from config import ConfigError
 from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
-from flows.engine.api_address import current_api
 from flows.engine.flow_runs import set_parameters
 from flows.engine.outage import BRIDGE
 from flows.engine.run_log import nothing_after, shown_in_ui
@@ -41,6 +40,7 @@ from flows.job.outcome import (
 )
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
+from flows.prefect.address import running_api
 from flows.reports import terminal
 from tasks import declared
 from tasks.shared.errors import SluiceError
@@ -94,7 +94,7 @@ def pipeline(
     os.umask(0o077)  # a worker's own may be wider
     # A worker's run has begun: it waits from its first call on. A command has reported before if nothing answers.
     patience = BRIDGE if deployed else PATIENCE
-    with shown_in_ui(job_id), PrefectApi(current_api(), patience=patience) as api:
+    with shown_in_ui(job_id), PrefectApi(running_api(), patience=patience) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 set_parameters(api, job_id, inputs.parameters())  # pipeline continue takes them from the run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib
 import json
@@ -27,7 +26,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from flows.engine.api_address import ApiAddress
+    from flows.prefect.address import ApiAddress
     from tests.peers.project import Fhir
 
 # A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
@@ -56,8 +55,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 _SCRATCH = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
 os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
-if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here: one of them makes the database
-    os.environ["XDG_CACHE_HOME"] = str(_SCRATCH / "cache")
 os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
 # Prefect sets its log lines up when it is imported, and never takes back what it did: as commands ask for it.
@@ -74,7 +71,6 @@ _AUTHORITY.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _EN
 certifi.where = lambda: str(_AUTHORITY)
 os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 
-from flows.engine.server.database import provide  # noqa: E402 - after the environment is as it is to be
 from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
 
 ROOT = Path(__file__).parent.parent
@@ -216,50 +212,30 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Return the database that a new jobs directory begins with."""
-    path = tmp_path_factory.mktemp("prefect") / "prefect.db"
-    with (_shared(tmp_path_factory, worker_id) / "migrated.lock").open("a+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker makes it: ten seconds of CPU
-        if not provide(path):
-            from flows.engine.server.start import EmbeddedServer
+def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """Yield the address of a Prefect server that all workers of this run share; its password is in the environment.
 
-            with EmbeddedServer(path.parent / "jobs") as server:
-                server.address()
-            assert provide(path)
-    return path
-
-
-_KEPT: list[object] = []
-
-
-@pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
-    """Yield the address of a Prefect server that all workers of this run share; its secret is in the environment.
-
-    It is the embedded server of a jobs directory: the first worker starts it, and it ends with the last, however that
-    one ends. Tests see the records of each other's jobs in it.
+    It ends when the whole run has ended, however that was. Tests see the records of each other's jobs in it.
     """
     import flows.pipeline  # noqa: F401 - what a worker imports once is no test's time
-    from flows.engine.server.start import EmbeddedServer
+    from flows.prefect import server
 
-    jobs = _shared(tmp_path_factory, worker_id) / "prefect-shared"
-    with (jobs.parent / "prefect-shared.lock").open("a+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not jobs.exists():
-            seed(jobs, migrated_database)
-    server = EmbeddedServer(jobs)
-    _KEPT.append(server)  # the server is this process's child, and may outlive it
-    with server:
-        address = server.address()
-        os.environ["PREFECT_API_AUTH_STRING"] = str(address.secret)
-        yield address.url
-        del os.environ["PREFECT_API_AUTH_STRING"]
+    alone = worker_id == "master"
+    base = tmp_path_factory.getbasetemp()
+    address, starts = server.start((base if alone else base.parent) / "prefect-shared", port=0)
+    found = server.known(address.home or base)
+    if starts and found:
+        run = os.getpid() if alone else os.getppid()
+        watch = f"while kill -0 {run}; do sleep 1; done; kill {found.pid}"
+        subprocess.Popen(["sh", "-c", watch], start_new_session=True, stderr=subprocess.DEVNULL).returncode = 0
+    os.environ["PREFECT_API_AUTH_STRING"] = str(address.password)
+    yield address.url
+    del os.environ["PREFECT_API_AUTH_STRING"]
 
 
 def address_of(url: str) -> ApiAddress:
     """Return the shared server, or a bridge in front of it, as this process may use it."""
-    from flows.engine.api_address import configured_api
+    from flows.prefect.address import configured_api
 
     found = configured_api({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]})
     assert found is not None
@@ -269,13 +245,6 @@ def address_of(url: str) -> ApiAddress:
 def own_name(directory: Path) -> str:
     """Return a name that no other test of this run has, for what a test leaves with the shared server."""
     return f"{directory.name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
-
-
-def seed(jobs_dir: Path, database: Path) -> None:
-    """Put a migrated database where the embedded server of ``jobs_dir`` looks for one."""
-    home = jobs_dir / ".prefect"
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.copy(database, home / "prefect.db")
 
 
 @pytest.fixture(autouse=True)
@@ -308,12 +277,14 @@ def sluice_process(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
 
 
 @pytest.fixture
-def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
-    """Commands with an embedded server of their own under ``jobs/`` of an empty working directory."""
-    seed(tmp_path / "jobs", migrated_database)
+def sluice_alone(tmp_path: Path) -> Iterator[Commands]:
+    """Commands with a local server of their own under ``jobs/`` of an empty working directory."""
+    from flows.prefect import server
+
     commands = Commands(tmp_path, None)
     yield commands
     commands.close()
+    server.stop(tmp_path / "jobs/.prefect")
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from typing import IO, Any
 from unittest import mock
 
 import flows.run
-from flows.engine import api_address
 from flows.job.lock import JobLock
+from flows.prefect import address as api_address
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
 from tasks.shared.http import auth, network
@@ -105,8 +105,8 @@ def _prefect() -> Iterator[None]:
     """Prefect reads its settings when it is imported; here it does again when a command has chosen an API."""
     choose = api_address.use
 
-    def use(address: api_address.ApiAddress, jobs_dir: Path) -> None:
-        choose(address, jobs_dir)
+    def use(address: api_address.ApiAddress) -> None:
+        choose(address)
         from prefect import context
 
         context.GLOBAL_SETTINGS_CONTEXT = _settings()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from flows.commands import complete
+from flows.output import print_line
+
+if TYPE_CHECKING:
+    from flows.prefect.address import ApiAddress
 
 
 @click.command("demo")
@@ -74,34 +80,95 @@ def server() -> None:
 @click.argument("config", required=False, shell_complete=complete.files)
 @_where
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=4200,
-    show_default=True,
-    help="Port on 127.0.0.1; 0 takes a free one.",
+    "--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1; 0: a free one [default: the last, 4200]."
 )
-def start(config: str | None, jobs_dir: str | None, port: int) -> int:
-    """Start the server and print the link that opens its UI. The jobs directory is that of CONFIG."""
-    from flows.engine.server import background
+def start(config: str | None, jobs_dir: str | None, port: int | None) -> int:
+    """Start the server and print its address and password. The jobs directory is that of CONFIG."""
+    from flows.prefect.server import start
 
-    return background.start(background.home_of(config, jobs_dir), port)
+    address, starts = start(_jobs_dir(config, jobs_dir), port)
+    if not starts:
+        print_line("the server runs already")
+    _print_address(address)
+    return 0
 
 
 @server.command()
 @click.argument("config", required=False, shell_complete=complete.files)
 @_where
-def stop(config: str | None, jobs_dir: str | None) -> int:
-    """Stop the server. Refused while a job runs on it."""
-    from flows.engine.server import background
+@click.option("--yes", is_flag=True, help="Stop it although jobs run on it.")
+def stop(config: str | None, jobs_dir: str | None, yes: bool) -> int:
+    """Stop the server. While a job runs on it, --yes is needed."""
+    from flows.prefect.server import home_of, stop
 
-    return background.stop(background.home_of(config, jobs_dir))
+    home = home_of(_jobs_dir(config, jobs_dir))
+    if not yes:
+        _refuse_while_in_use(home)
+    print_line("the server is stopped" if stop(home) else "no server runs")
+    return 0
 
 
 @server.command()
 @click.argument("config", required=False, shell_complete=complete.files)
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
-    """Show whether the server answers, and the link that opens its UI."""
-    from flows.engine.server import background
+    """Show whether the server answers, with its address and password; exit code 1 if it does not run.
 
-    return background.status(background.home_of(config, jobs_dir))
+    If you have set up another Prefect API, that one is checked.
+    """
+    from flows.prefect.address import configured_api, reach
+    from flows.prefect.server import find, home_of
+
+    address = configured_api()
+    if address is not None:
+        reach(address)
+        print_line(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
+        return 0
+    home = home_of(_jobs_dir(config, jobs_dir))
+    address = find(home)
+    if address is None:
+        print_line(f"no server runs for {home.parent}")
+        return 1
+    _print_address(address)
+    return 0
+
+
+def _jobs_dir(config: str | None, jobs_dir: str | None) -> Path:
+    """Return the jobs directory of a configuration, or ``jobs_dir``, or the default one."""
+    from flows.jobs_dir import load
+
+    if config is not None:
+        return load(config).config.jobs_dir.absolute()
+    return Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute()
+
+
+def _print_address(address: ApiAddress) -> None:
+    home = address.home or Path()
+    print_line(
+        f"Prefect UI: {address.ui}\nAPI: {address.url} (jobs directory {home.parent})\n"
+        f"password, for PREFECT_API_AUTH_STRING too: {address.password}"
+    )
+
+
+def _refuse_while_in_use(home: Path) -> None:
+    """Check that no job runs on the server.
+
+    Raises:
+        TerminalError: ``server-in-use``, with the jobs.
+    """
+    from flows.engine.api import PrefectApi
+    from flows.job.lock import is_held
+    from flows.prefect.server import find
+    from tasks.shared.errors import TerminalError
+
+    address = find(home)
+    if address is None:
+        return
+    with PrefectApi(address, told=True) as api:
+        busy = [str(run["id"]) for run in api.runs(states=("RUNNING", "CANCELLING"))]
+    held = [run for run in busy if is_held(home.parent / run)]
+    if held:
+        raise TerminalError(
+            "server-in-use", f"jobs run on the server: {', '.join(held)}", context=address.ui,
+            hint="wait for them, or stop the server with --yes: continue goes on with them later",
+        )  # fmt: skip

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from config import ConfigError, Finding, LoadedConfig
-from flows.engine import api_address
 from flows.engine.flow_runs import choose_deployment, run_deployment, set_labels
-from flows.engine.reached import chosen_api
-from flows.engine.server.database import diagnosed
-from flows.engine.server.start import EmbeddedServer, lingering
-from flows.engine.server.watch import watched
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
@@ -22,6 +17,8 @@ from flows.job.session import Session, opened
 from flows.job.state import JobState
 from flows.job.watch import record_end
 from flows.output import patience, print_findings, print_json, print_line
+from flows.prefect import address as api_address
+from flows.prefect import server
 from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
@@ -120,21 +117,17 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
 
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:
-        embedded = None
-        address = chosen_api(jobs_dir)
-        if address is None:
-            linger = lingering(loaded.config.server_linger)
-            embedded = stack.enter_context(EmbeddedServer(jobs_dir, linger=linger))
-            address = embedded.announced()
-        api_address.use(address, jobs_dir)
-        starts = embedded is not None and embedded.starts
-        with nullcontext() if starts else patience("starting Prefect"), uncollected():
+        address = api_address.configured_api()
+        if address is not None:
+            api_address.reach(address)
+        with patience(server.waiting(jobs_dir / ".prefect") if address is None else "starting Prefect"), uncollected():
+            local = address is None
+            address = address or server.begin(jobs_dir)[0]
+            api_address.use(address)
             from flows import pipeline  # noqa: F401 - imported here so that both overlap
 
-        if embedded is not None:
-            embedded.address()
-        stack.enter_context(watched(address))
-        stack.enter_context(diagnosed(address.home))
+            if local:
+                server.wait(jobs_dir / ".prefect")
         # Before the server may go: what Prefect's background threads still hold.
         stack.callback(_drained)
         from flows.engine import runs

@@ -16,9 +16,9 @@ from typing import Any, Self
 import httpx
 import tenacity
 
-from flows.engine.api_address import ApiAddress, is_loopback
 from flows.engine.outage import Outage, outage_of
 from flows.output import patience as waiting
+from flows.prefect.address import ApiAddress
 from flows.shell import command
 from tasks.shared.errors import NetworkError, TerminalError
 from tasks.shared.http.request_log import log_request
@@ -75,13 +75,7 @@ class PrefectApi:
         self._hurry = threading.local()
         if bridges:
             self.bridge()
-        self._client = httpx.Client(
-            base_url=address.url,
-            headers=dict(address.headers),
-            timeout=timeout,
-            trust_env=not is_loopback(address),
-            verify=address.trust(),
-        )
+        self._client = address.client(timeout)
 
     def __enter__(self) -> Self:
         return self

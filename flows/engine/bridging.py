@@ -24,8 +24,8 @@ from prefect.client.base import PrefectHttpxSyncClient
 
 from flows.engine import patches
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress, current_api
 from flows.engine.outage import Outage, outage_of
+from flows.prefect.address import ApiAddress, running_api
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 
@@ -94,7 +94,7 @@ def bridge_from_now_on(url: str) -> None:
 def renewed_slot(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
     """Renew the slot of a run of this process while it lasts, in place of Prefect's ``maintain_concurrency_lease``."""
     over = threading.Event()
-    renewing = (current_api(), str(lease_id), lease_duration, over)
+    renewing = (running_api(), str(lease_id), lease_duration, over)
     thread = threading.Thread(target=renew, args=renewing, name=f"slot-{lease_id}", daemon=True)
     thread.start()
     try:

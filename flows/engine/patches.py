@@ -24,8 +24,8 @@ from tasks.shared.errors import TerminalError
 VERSIONS: Final = ">=3.8.8,<3.9"
 """The versions of Prefect for which the rows were written and tested."""
 
-Process = Literal["run", "worker", "server"]
-"""The processes that rely on a row: those that run a job, a worker, a server."""
+Process = Literal["run"]
+"""The processes that rely on a row: those that run a job."""
 
 
 class UnfitPrefectError(TerminalError):
@@ -49,8 +49,6 @@ class Row:
     def __str__(self) -> str:
         return f"{self.module}/{self.attribute}" if "/" in self.attribute else f"{self.module}.{self.attribute}"
 
-
-_LOOP: Final = "workload interval memory consecutive backoff printer run_once jitter_range"
 
 ROWS: Final = (
     # --- a run --------------------------------------------------------------------------------------------------
@@ -89,58 +87,6 @@ ROWS: Final = (
     Row("run", "prefect.input.run_input", "keyset_from_paused_state", "finds the answers to a wait's form", "state"),
     Row("run", "prefect._internal.control_listener", "get_intent", "tells a cancel from a stop", ""),
     Row("run", "prefect.events.worker", "EventsWorker.drain_all", "sends the last events", "timeout at_exit"),
-    # --- a worker -----------------------------------------------------------------------------------------------
-    Row(
-        "worker", "prefect._internal.observers", "critical_service_loop",
-        "looks for cancels, however long the API is away", _LOOP, "flows.engine.pool_worker:loop",
-    ),
-    Row("worker", "prefect.workers.base", "BaseWorker.get_and_submit_flow_runs", "Worker overrides it", "self"),
-    Row("worker", "prefect.workers.base", "BaseWorker._sync_and_initialize", "Worker overrides it", "self"),
-    Row(
-        "worker", "prefect.workers.process", "ProcessWorker._submit_scheduled_flow_runs", "Worker overrides it",
-        "self flow_run_response",
-    ),
-    Row("worker", "prefect.workers.process", "ProcessWorker._submit_run", "Worker overrides it", "self flow_run"),
-    Row("worker", "prefect.workers.process", "ProcessWorker._cancel_run", "Worker overrides it", "self flow_run_id"),
-    Row("worker", "prefect.workers.base", "BaseWorker._release_limit_slot", "Worker calls it", "self flow_run_id"),
-    Row("worker", "prefect.workers.base", "BaseWorker._limiter", "Worker reads it"),
-    Row("worker", "prefect.workers.base", "BaseWorker._submitting_flow_run_ids", "Worker changes it"),
-    Row("worker", "prefect.workers.base", "BaseWorker._cancelling_observer", "Worker reads it"),
-    Row(
-        "worker", "prefect._internal.observers", "FlowRunCancellingObserver.remove_in_flight_flow_run_id",
-        "Worker calls it", "self flow_run_id",
-    ),
-    # --- a server -----------------------------------------------------------------------------------------------
-    Row(
-        "server", "prefect", "__ui_v2_static_path__", "there is no second UI: its pages call an analytics host",
-        ours="flows.engine.server.app:NO_UI",
-    ),
-    Row(
-        "server", "prefect.server.api.collections", "KNOWN_VIEWS", "lists of the package, not of the internet",
-        ours="flows.engine.server.app:NO_ADDRESSES",
-    ),
-    Row(
-        "server", "prefect.server.database.configurations", "AioSqliteConfiguration.begin_transaction",
-        "waits for other writers instead of answering 503", "self session with_for_update",
-        "flows.engine.server.app:begin_writing",
-    ),
-    Row(
-        "server", "prefect.server.events.services.event_persister", "write_events",
-        "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server.app:keep_events",
-    ),
-    Row(
-        "server", "prefect.server.events.ordering.memory", "CausalOrdering.wait_for_leader",
-        "CausalOrdering overrides it: no event is held back for 15 minutes", "self event",
-    ),
-    Row(
-        "server", "prefect.server.events.ordering.memory", "CausalOrdering.forget_follower", "CausalOrdering calls it",
-        "self follower",
-    ),
-    Row("server", "prefect.server.database", "provide_database_interface", "migrates a new database", ""),
-    Row(
-        "server", "prefect", "server/database/_migrations/versions/sqlite/*.py",
-        "says whether a database is of a newer version",
-    ),
 )  # fmt: skip
 
 _of_prefect: dict[tuple[str, str], Any] = {}

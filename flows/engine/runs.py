@@ -40,10 +40,10 @@ from pydantic import create_model
 
 from flows.engine import patches
 from flows.engine.api import TAG
-from flows.engine.api_address import ApiAddress
 from flows.engine.bridging import bridging
 from flows.engine.flow_runs import FormAnswer
 from flows.engine.results import DamagedResultError, read_result, write_result
+from flows.prefect.address import ApiAddress
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,13 +18,12 @@ from flows.engine import runs
 from flows.engine.bridging import bridge_from_now_on
 from flows.engine.flow_runs import rename_run, settle_task_runs
 from flows.engine.outage import BRIDGE
-from flows.engine.reached import own_server
-from flows.engine.server.watch import last_words, watched
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob
 from flows.job.preflight import as_one_error, preflight
 from flows.job.steps import announce_end, hold_back, leave_step, record_failure
 from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
+from flows.prefect.server import own_server
 from flows.reports import pages
 from flows.signals import signals
 from tasks.shared.errors import GateError, InputError, NetworkError, SluiceError, Stopped, internal_error
@@ -173,12 +171,8 @@ def watch_process(job: RunningJob, stack: ExitStack) -> None:
     api = job.api
     ending = partial(end_now, api.address, job.id)
     stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))
-    stack.enter_context(last_words(partial(end_without_record, job)))
-    if job.deployed:  # a command is watched from its beginning
-        home = own_server(job.config.jobs_dir, api.address.url)
-        stack.enter_context(watched(replace(api.address, home=home)))
-        if home is None:
-            bridge_from_now_on(api.address.url)
+    if job.deployed and own_server(job.config.jobs_dir, api.address.url) is None:
+        bridge_from_now_on(api.address.url)
     stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
 
 
@@ -188,13 +182,6 @@ def end_without_waiting(job: RunningJob, reason: str) -> None:
     announce_end(job, "cancelled" if reason == CANCEL else "stopped", reason=reason)
     stopped_text = f"job {job.id} is stopped\ncontinue with: {job.continued_with}"
     job.presenter.process_ends(f"job {job.id} is cancelled" if reason == CANCEL else stopped_text)
-
-
-def end_without_record(job: RunningJob, error: SluiceError) -> None:
-    """Announce, in the job's own files, the end of a process whose Prefect API has gone away."""
-    job.presenter.close()
-    logger.error("%s", error.render())
-    announce_end(job, "failed", error=Problem.of(error))
 
 
 def refuse_scratch(inputs: JobInputs) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,13 +15,11 @@ from typing import Any
 
 from config import LoadedConfig
 from flows.engine.api import Json, PrefectApi
-from flows.engine.api_address import ApiAddress, configured_api
-from flows.engine.reached import chosen_api
-from flows.engine.server.database import diagnosed
-from flows.engine.server.start import EmbeddedServer, lingering
 from flows.job import which
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, asked_for
+from flows.prefect.address import ApiAddress, configured_api
+from flows.prefect.server import chosen_api
 from flows.shell import about
 from tasks.shared.errors import InputError
 
@@ -135,16 +133,12 @@ def meant(loaded: LoadedConfig, text: str) -> str | None:
 
 @contextmanager
 def opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
-    """Open the user's Prefect API, or the embedded one of the configuration's jobs directory, to find ``job``."""
+    """Open the user's Prefect API, or the local one of the configuration's jobs directory, to find ``job``."""
     if job is not None:
         meant(loaded, job)
-    with ExitStack() as stack:
-        address = chosen_api(loaded.config.jobs_dir)
-        if address is None:
-            server = EmbeddedServer(loaded.config.jobs_dir, linger=lingering(loaded.config.server_linger))
-            address = stack.enter_context(server).address()
-        stack.enter_context(diagnosed(address.home))
-        yield Session(loaded, address, stack.enter_context(PrefectApi(address, told=True)))
+    address = chosen_api(loaded.config.jobs_dir)
+    with PrefectApi(address, told=True) as api:
+        yield Session(loaded, address, api)
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.flow_runs import Page, set_labels
 from flows.job.record import ProgressRecord
 from flows.job.writer import RecordWriter
+from flows.prefect.address import ApiAddress
 from flows.reports.pages import running_title
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError

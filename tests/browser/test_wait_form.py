@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flows.engine.api_address import ApiAddress
-from flows.engine.server.proof import sign_in_link
+from flows.prefect.address import ApiAddress
 from tests.conftest import Commands, wait_until
 from tests.peers.project import Fhir
 
@@ -56,8 +55,10 @@ def test_a_person_reads_the_report_and_releases_the_data_in_the_ui(
     started = sluice("pipeline", "start", "config.yaml")
     assert started.code == 0, started.err
     root = ApiAddress(prefect_api).ui
-    page.goto(sign_in_link(root, os.environ["PREFECT_API_AUTH_STRING"]))
-    page.wait_for_url(lambda url: not url.startswith((f"{root}/sluice", f"{root}/login")))
+    page.goto(f"{root}/login")
+    page.locator("input[type=password]").fill(os.environ["PREFECT_API_AUTH_STRING"])
+    page.get_by_role("button", name="Login").click()
+    page.wait_for_url(lambda url: not url.startswith(f"{root}/login"))
 
     open_run(page, root, started.job)
     page.locator("li.p-tab#artifacts").click()

@@ -143,7 +143,6 @@ KEYS: dict[str, Row] = {
     "report.contact": (None, ANY, {}),
     "report.on_stop": ("tell", {"fail": "fail"}, {"ask": "invalid-choice"}),
     "jobs_dir": (Path("jobs"), {"/data/jobs": Path("/data/jobs")}, {}),
-    "server_linger": (None, {"0": 0 * S, "90s": 90 * S}, LENGTH),
 } | {f"services.{s}.auth.{name}": row for s in ("extractor", "pseudonymizer", "send") for name, row in AUTH.items()}
 """Of each key: its default, texts that it accepts with their values, and texts that it refuses with the reference."""
 

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.engine.server.start import LEASES, LEASES_IN_FILES, QUIET, SERVER
+from flows.prefect.address import QUIET
+from flows.prefect.server import SETTINGS
 from tests.conftest import ROOT
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -24,7 +25,6 @@ OURS = sorted(name for name, service in SERVICES.items() if service["image"].sta
 CONTAINERFILE = (DEPLOYMENTS / "Containerfile").read_text(encoding="utf-8")
 UNITS = sorted((DEPLOYMENTS / "systemd").glob("*.service"))
 SECRET = re.compile(r"PASSWORD|AUTH|SECRET|KEY|TOKEN")
-OPERATED = {key: value for key, value in SERVER.items() if key != "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"}
 
 
 class TestCompose:
@@ -50,17 +50,6 @@ class TestCompose:
         place = SERVICES["server"]["environment"]["PREFECT_SERVER_UI_STATIC_DIRECTORY"]
         mounted = [one.split(":")[1] for one in SERVICES["server"]["volumes"]]
         assert any(place.startswith(f"{one}/") for one in mounted)
-
-    def test_the_server_is_the_one_without_the_second_ui_here_and_in_the_unit(self) -> None:
-        (unit,) = (unit.read_text(encoding="utf-8") for unit in UNITS if "server" in unit.name)
-        assert SERVICES["server"]["command"][:3] == ["python", "-m", "deployments.server"]
-        assert re.findall(r"^ExecStart=\S+/bin/python (.+) --host", unit, re.MULTILINE) == ["-m deployments.server"]
-
-    def test_who_has_which_slot_outlives_the_server(self) -> None:
-        assert SERVICES["server"]["environment"][LEASES] == LEASES_IN_FILES
-        home = re.findall(r"PREFECT_HOME=(\S+)", CONTAINERFILE)[0]
-        assert f"server:{home}" in SERVICES["server"]["volumes"]
-        assert not any(one.startswith(home) for one in SERVICES["server"]["tmpfs"])
 
     def test_where_prefect_would_look_for_lists_on_the_internet_nobody_is(self) -> None:
         prefect = find_spec("prefect")
@@ -111,7 +100,7 @@ class TestCompose:
             assert "PREFECT_SERVER_API_AUTH_STRING" not in SERVICES[name]["environment"]
 
     def test_the_server_is_set_up_as_the_embedded_one_is(self) -> None:
-        assert OPERATED.items() <= SERVICES["server"]["environment"].items()
+        assert SETTINGS.items() <= SERVICES["server"]["environment"].items()
 
     @pytest.mark.parametrize("name", OURS)
     def test_no_telemetry_and_no_forgotten_second_server(self, name: str) -> None:
@@ -125,12 +114,6 @@ class TestCompose:
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert not service.get("privileges", service.get("privileged"))
         assert "user" not in service, "the image says who, and it is not root"
-
-    def test_a_run_has_time_to_end_cleanly(self) -> None:
-        assert int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")) >= 15
-        assert SERVICES["worker"]["init"]
-        for command in (SERVICES["worker"]["command"], yaml.safe_load(CONTAINERFILE.rpartition("\nCMD ")[2])):
-            assert command[:3] == ["python", "-m", "deployments.worker"]
 
     def test_data_and_records_are_in_volumes(self) -> None:
         assert set(COMPOSE["volumes"]) == {"database", "jobs", "server"}

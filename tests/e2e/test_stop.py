@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ask_prefect, kill, processes_with, started, wait_until
+from tests.conftest import ask_prefect, processes_with, started, wait_until
 from tests.peers.project import allowed
 
 pytestmark = pytest.mark.e2e
@@ -71,26 +71,6 @@ def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alo
         with contextlib.suppress(ProcessLookupError):
             os.kill(server, signal.SIGCONT)
             os.kill(server, signal.SIGTERM)
-
-
-def test_a_job_whose_embedded_server_dies_ends_with_3_and_can_be_continued(sluice_alone, project, fhir):
-    """Issue 13, number 3: noticed within 30 s, said, nothing lost."""
-    job, child = started_and_sending(sluice_alone, project, fhir)
-    kill(json.loads((project / "jobs/.prefect/server.json").read_text())["pid"])
-    began = time.monotonic()
-    _, err = child.communicate(timeout=120)
-    assert time.monotonic() - began < allowed(30)
-    assert child.returncode == 3, err
-    assert "error[prefect-server-lost]: " in err
-    assert "internal" not in err
-    assert "Traceback" not in err
-    log = (project / "jobs" / job / "job.log").read_text()
-    assert "prefect-server-lost" in log
-    fhir.faults()
-    assert sluice_alone.status(job)["state"] == "interrupted"
-    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
-    assert fhir.total() == 19
-    assert (project / "jobs" / job / "job.log").read_text().count("step 1 local_import begins") == 1
 
 
 def catches(child, number) -> bool:

@@ -14,9 +14,9 @@ import pytest
 
 from config import LoadedConfig
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.flow_runs import JOB
 from flows.job.session import Session
+from flows.prefect.address import ApiAddress
 from tasks.shared.report import Shown
 from tests.conftest import ask_prefect
 

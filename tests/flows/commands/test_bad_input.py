@@ -462,7 +462,6 @@ def test_what_is_no_data_file_is_left_out_with_a_word(sluice, place):
 SMALL_DISK = """
 mount -t tmpfs -o "size=$1,mode=700" tmpfs jobs || exit 99
 shift
-[ -z "$SEED" ] || { mkdir -m 700 jobs/.prefect && cp "$SEED" jobs/.prefect/prefect.db; }
 "$@"
 code=$?
 find jobs -mindepth 1 > listing
@@ -496,17 +495,11 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place, si
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server on the same disk"])
-def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(
-    sluice, place, migrated_database, alone
-):
+def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(sluice, place):
     """A server that does not tell the size of a file beforehand: the disk fills up while it is written."""
     config(place, steps="[http_import]")
     with (place / "config.yaml").open("a") as file:
         file.write("compression: {enabled: false}\n")
-    if alone:
-        sluice.environment.pop("PREFECT_API_URL")
-        sluice.environment["SEED"] = str(migrated_database)
     body = LARGE * (125_000_000 // len(LARGE))
     with loopback([Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)]) as server:
         start = ("pipeline", "start", "config.yaml", f"{server.url}/x.ndjson")

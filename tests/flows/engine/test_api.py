@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.flow_runs import create_artifact, run_deployment, set_labels
+from flows.prefect.address import ApiAddress
 from tasks.shared.errors import NetworkError, TerminalError
 
 

@@ -11,10 +11,10 @@ from prefect.client.base import PrefectHttpxSyncClient
 
 from flows.engine import outage as module
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.bridging import bridging
 from flows.engine.flow_runs import Page, set_labels
 from flows.engine.outage import Outage
+from flows.prefect.address import ApiAddress
 from tasks.shared.errors import NetworkError, TerminalError
 
 URL = "http://127.0.0.1:9/api"

@@ -15,7 +15,7 @@ from prefect.settings import (
 )
 
 from flows.engine import runs
-from flows.engine.api_address import ApiAddress
+from flows.prefect.address import ApiAddress
 
 
 def test_a_run_has_no_heartbeat_and_the_same_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Which Prefect API a command uses, and how a wrong address is reported (4-product.md §6)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.prefect.address import ApiAddress, basic, configured_api, reach
+from tasks.shared.errors import NetworkError, TerminalError
+from tests.conftest import Commands
+from tests.peers.server import Reply, loopback
+
+PROFILES = """
+active = "site"
+[profiles.site]
+PREFECT_API_URL = "https://profile.example/api/"
+PREFECT_API_KEY = "k"
+[profiles.other]
+PREFECT_API_URL = "https://other.example/api"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles.toml").write_text(PROFILES)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("environment", "toml", "url", "authorization"),
+    [
+        ({}, "", "https://profile.example/api", "Bearer k"),
+        ({"PREFECT_PROFILE": "other"}, "", "https://other.example/api", None),
+        ({"PREFECT_PROFILE": "none"}, '[api]\nurl = "http://toml/api"\nauth_string = "u:p"', "http://toml/api", "u:p"),
+        ({}, '[api]\nurl = "http://toml/api"', "http://toml/api", "Bearer k"),
+        ({"PREFECT_API_URL": "http://env/api"}, '[api]\nurl = "http://toml/api"', "http://env/api", "Bearer k"),
+        ({"PREFECT_PROFILE": "none"}, "", None, None),
+    ],
+    ids=["profile", "other profile", "prefect.toml", "before the profile", "environment first", "nothing"],
+)
+def test_the_api_is_that_of_environment_file_or_profile(
+    home: Path, environment: dict[str, str], toml: str, url: str | None, authorization: str | None
+) -> None:
+    (home / "prefect.toml").write_text(toml)
+    found = configured_api({"PREFECT_HOME": str(home)} | environment)
+    assert (found and found.url) == url
+    sent = authorization if authorization != "u:p" else basic("u:p")
+    assert found is None or dict(found.headers).get("Authorization") == sent
+
+
+def test_a_damaged_profile_is_named(home: Path) -> None:
+    (home / "profiles.toml").write_text("active =")
+    with pytest.raises(TerminalError, match=r"profiles\.toml"):
+        configured_api({"PREFECT_HOME": str(home)})
+
+
+@pytest.mark.parametrize(
+    ("reply", "reference"),
+    [
+        (Reply(200, b"12", {"Content-Type": "application/json"}), None),
+        (Reply(401, b"{}"), "prefect-credentials"),
+        (Reply(200, b"<html>"), "prefect-not-an-api"),
+        (Reply(404, b"{}"), "prefect-not-an-api"),
+        (Reply(503, b""), "prefect-unreachable"),
+    ],
+    ids=["a Prefect API", "refused", "a page", "another service", "a broken proxy"],
+)
+def test_an_api_that_is_named_is_checked_before_anything_depends_on_it(reply: Reply, reference: str | None) -> None:
+    with loopback([reply]) as server:
+        if reference is None:
+            reach(ApiAddress(f"{server.url}/api"))
+            return
+        with pytest.raises(NetworkError) as failed:
+            reach(ApiAddress(f"{server.url}/api"))
+    assert failed.value.reference == reference
+    assert failed.value.exit_code == 3
+
+
+def test_an_address_where_nobody_listens_is_an_error_without_its_credentials(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("pipeline: {enabled_steps: [local_import]}\njobs_dir: jobs\n")
+    began = time.monotonic()
+    ran = Commands(tmp_path, "http://u:secret@127.0.0.1:9/api", in_process=True)("job", "list", "config.yaml")
+    assert ran.code == 3
+    assert "error[prefect-unreachable]" in ran.err
+    assert "secret" not in ran.err
+    assert time.monotonic() - began < 15

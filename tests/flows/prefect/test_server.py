@@ -1,0 +1,155 @@
+"""The local Prefect server of a jobs directory (4-product.md §6)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.prefect import server
+from tasks.shared.errors import InputError, TerminalError
+from tests.conftest import ROOT, Commands, free_ports, kill, wait_until
+
+pytestmark = pytest.mark.e2e
+
+START = """
+import sys
+from pathlib import Path
+from flows.prefect import server
+address, starts = server.start(Path(sys.argv[1]), int(sys.argv[2]))
+print(address.url, starts)
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    found = tmp_path_factory.mktemp("server") / "jobs"
+    yield found
+    server.stop(found / ".prefect")
+
+
+def starting(jobs: Path, port: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", START, str(jobs), str(port)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def known(jobs: Path) -> server.Known:
+    found = server.known(jobs / ".prefect")
+    assert found is not None
+    return found
+
+
+def is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_two_commands_at_once_start_one_server_that_stays(jobs: Path) -> None:
+    said = [child.communicate(timeout=120)[0] for child in [starting(jobs, free_ports()) for _ in range(2)]]
+    assert sorted(line.split()[1] for line in said) == ["False", "True"]
+    assert {line.split()[0] for line in said} == {known(jobs).url}
+    assert server.find(jobs / ".prefect") is not None
+
+
+def test_after_kill_9_the_next_command_starts_it_on_its_old_port(jobs: Path) -> None:
+    before, _ = server.start(jobs, free_ports())
+    kill(known(jobs).pid)
+    wait_until(lambda: not known(jobs).lives() and is_free(known(jobs).port))
+    assert server.find(jobs / ".prefect") is None
+    after, starts = server.start(jobs)
+    assert (after.url, after.password, starts) == (before.url, before.password, True)
+
+
+def test_it_answers_on_loopback_to_those_with_the_password_only(jobs: Path) -> None:
+    address, _ = server.start(jobs, 0)
+    for url, answers in (("flows/count", 401), ("health", 200)):
+        method = "GET" if url == "health" else "POST"
+        assert httpx.request(method, f"{address.url}/{url}", trust_env=False).status_code == answers
+    with address.client() as client:
+        assert client.post("/flows/count", json={}).status_code == 200
+    with pytest.raises(OSError, match="refused"), socket.create_connection((outside(), known(jobs).port), timeout=2):
+        pass
+
+
+def outside() -> str:
+    """Return an address of this machine that is not the one of the server."""
+    return "127.0.0.2"
+
+
+def test_its_files_are_private_and_its_password_is_no_argument(jobs: Path) -> None:
+    address, _ = server.start(jobs, 0)
+    home = jobs / ".prefect"
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in home.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
+    words = Path(f"/proc/{known(jobs).pid}/cmdline").read_text()
+    assert "server\0start\0--host\x00127.0.0.1" in words
+    assert str(address.password) not in words + (home / "server.json").read_text() + (home / "server.log").read_text()
+
+
+def test_a_server_of_another_version_is_an_error_that_names_stop(jobs: Path) -> None:
+    server.start(jobs, 0)
+    path = jobs / ".prefect/server.json"
+    before = path.read_bytes()
+    path.write_text(json.dumps(json.loads(before) | {"version": "3.0.1"}))
+    try:
+        with pytest.raises(TerminalError) as failed:
+            server.start(jobs)
+    finally:
+        path.write_bytes(before)
+    assert "3.0.1" in failed.value.render()
+    assert "server stop" in failed.value.render()
+
+
+def test_the_commands_start_show_and_stop_it(jobs: Path) -> None:
+    sluice = Commands(jobs.parent, None, in_process=True)
+    started = sluice("server", "start", "--port", "0")
+    shown = sluice("server", "status")
+    address = server.find(jobs / ".prefect")
+    assert address is not None
+    assert shown.code == 0
+    for text in (started.out, shown.out):
+        assert f"Prefect UI: {address.ui}\n" in text
+        assert str(address.password) in text
+    assert sluice("server", "stop").out == "the server is stopped\n"
+    assert sluice("server", "stop").out == "no server runs\n"
+    assert sluice("server", "status").code == 1
+
+
+def test_stop_ends_no_other_process_that_got_its_id(jobs: Path) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    path = jobs / ".prefect/server.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"url": "http://127.0.0.1:9/api", "pid": other.pid, "started": "1", "version": "3"}))
+    assert not server.stop(jobs / ".prefect")
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_server_that_hangs_is_not_joined_by_a_second_one(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.start(jobs, 0)
+    monkeypatch.setattr(server, "START_SECONDS", 0.0)
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 0.5)
+    pid = known(jobs).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(server.NetworkError, match="did not start"):
+            server.start(jobs)
+        assert known(jobs).pid == pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="is in use"):
+        server.begin(tmp_path / "jobs", taken.getsockname()[1])
