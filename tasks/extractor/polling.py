@@ -15,17 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from config import ExtractorConfig
-from tasks.extractor import failures
-from tasks.extractor.server import TRANSIENT, ExtractionServer
-from tasks.extractor.task import JobStatus, list_of, object_of, parse_json
+from tasks.extractor.server import TRANSIENT, ExtractionServer, poll_request
+from tasks.extractor.task import JobStatus
 from tasks.extractor.urls import job_id_of
-from tasks.shared.errors import TransientError
+from tasks.shared.errors import ServiceBusyError, SluiceError, TerminalError, TransientError
+from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
+from tasks.shared.http.errors import RefusedError, error_for
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
-from tasks.shared.meter import Meter
-from tasks.shared.units import human_count
+from tasks.shared.step import StepContext
+from tasks.shared.units import human_count, human_seconds
 
 _PERCENT: Final = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)
 _STATUS: Final = re.compile(rf"\b({'|'.join(JobStatus)})\b")
@@ -52,26 +52,15 @@ class ProgressText:
 
 
 class Poller:
-    """Polls one server for one run of a step. ``resume`` gives the command that resumes a job; ``sleep`` takes seconds
-    and may raise ``Stopped``; ``clock`` gives seconds."""
+    """Polls one server for one run of a step. ``clock`` gives seconds."""
 
-    def __init__(
-        self,
-        server: ExtractionServer,
-        config: ExtractorConfig,
-        meter: Meter,
-        *,
-        resume: Callable[[str], str],
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, context: StepContext, server: ExtractionServer, clock: Callable[[], float]) -> None:
+        config = context.config.services.extractor
         self._server = server
         self._first = config.polling_interval.total_seconds()
         self._longest = max(config.max_polling_interval.total_seconds(), self._first)
         self._window = config.extraction_timeout.total_seconds()
-        self._meter = meter
-        self._resume = resume
-        self._sleep = sleep
+        self._context = context
         self._clock = clock
         self._trouble = ""
         self._state = ""
@@ -83,6 +72,7 @@ class Poller:
         Raises ``ServiceError`` (``extraction-failed``, and other answers that end it), ``ServiceBusyError``
         (``result-not-complete``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
+        sleep = self._context.stop.sleep
         contact, interval, backoff = self._clock(), self._first, self._first
         while True:
             answer = self._poll(status_url)
@@ -91,22 +81,22 @@ class Poller:
                 return answer
             if answer is not None and status in (202, 102):
                 if direct:
-                    raise failures.not_complete(status_url, status)
+                    raise _not_complete(status_url, status)
                 contact = self._clock()
                 self._show(answer, job_id_of(status_url))
-                self._sleep(interval)
+                sleep(interval)
                 interval, backoff = min(2 * interval, self._longest), self._first
                 continue
             if status in (404, 410):
                 return Gone(status)
             if answer is not None and status not in TRANSIENT:
-                raise failures.failed(status_url, answer)
+                raise _failed(status_url, answer)
             silence = self._clock() - contact
             if silence > self._window:
-                raise failures.extraction_timeout(status_url, silence, self._temp_failed(status_url))
+                raise self._timeout(status_url, silence)
             asked = parse_retry_after(answer.headers.get("retry-after")) if answer is not None else None
             wait = max(backoff, min(asked or 0.0, MAX_RETRY_AFTER))
-            self._sleep(min(wait, self._window - silence + 0.1))  # the poll after the window is the last one
+            sleep(min(wait, self._window - silence + 0.1))  # the poll after the window is the last one
             backoff = min(2 * backoff, self._longest)
 
     def _poll(self, status_url: str) -> Answer | None:
@@ -122,15 +112,23 @@ class Poller:
     def _report(self, trouble: str) -> None:
         """Show what is wrong with the polls; one line of the log for each change, not for each poll."""
         if trouble:
-            self._meter.set_status(f"extracting: {trouble}", stands=True)
+            self._context.meter.set_status(f"extracting: {trouble}", stands=True)
         if trouble != self._trouble:
             logger.info("extractor: %s", trouble or "the server answers again")
         self._trouble = trouble
 
-    def _temp_failed(self, status_url: str) -> str | None:
-        """Return the command that resumes a job that the server has given up for now; ``None`` for another reason."""
+    def _timeout(self, status_url: str, silence: float) -> TerminalError:
+        """Return the error for neither a 200 nor a 202 within the window; a job in TEMP_FAILED is named."""
+        what = f"got no sign of life from the server for {human_seconds(silence)}"
+        hint = "pipeline continue asks for the same job again; services.extractor.extraction_timeout is the limit"
         task = self._server.look(job_id_of(status_url))
-        return self._resume(task.id) if task is not None and task.status == JobStatus.TEMP_FAILED else None
+        if task is not None and task.status == JobStatus.TEMP_FAILED:
+            what = f"was answered 503 for {human_seconds(silence)}: the job is in the state TEMP_FAILED"
+            hint = f"resume it on the server with {self._resume(task.id)}, then continue the job"
+        return poll_request(status_url).error(TerminalError, "extraction-timeout", what, hint=hint)
+
+    def _resume(self, job_id: str) -> str:
+        return self._context.command("extraction resume", job_id)
 
     def _show(self, answer: Answer, job_id: str) -> None:
         """Say how far the job is; a job that is paused or failed for now is looked at, and the command shown."""
@@ -146,9 +144,10 @@ class Poller:
         if state and state != self._state:
             logger.info("extraction job %s: %s", job_id, state)
             if state == JobStatus.PAUSED:
-                self._meter.warn(f"the extraction is {text}")
+                self._context.meter.warn(f"the extraction is {text}")
         self._state = state or self._state
-        self._meter.set_status(f"extracting: {text}", fraction=told.fraction, stands=state == JobStatus.PAUSED)
+        paused = state == JobStatus.PAUSED
+        self._context.meter.set_status(f"extracting: {text}", fraction=told.fraction, stands=paused)
 
 
 def progress_text(answer: Answer) -> ProgressText:
@@ -175,3 +174,18 @@ def _last_informational(outcome: Any) -> str:
         and (issue.get("code") == "informational" or issue.get("severity") == "information")
     ]
     return texts[-1] if texts else ""
+
+
+def _failed(status_url: str, answer: Answer) -> SluiceError:
+    """Return the error for a status that ends the polling."""
+    if answer.status == 500:
+        hint, what = "the server's log says why. Then start a new job", "was answered 500: the job has failed"
+        wrong = poll_request(status_url).error(RefusedError, "extraction-failed", what, hint=hint, status=500)
+        return wrong.made_from(answer)
+    return error_for(answer, poll_request(status_url), transient=TRANSIENT)
+
+
+def _not_complete(url: str, status: int | None) -> ServiceBusyError:
+    what = f"was answered {status}: the result that INPUT names is not complete yet"
+    hint = "continue the job when it is"
+    return poll_request(url).error(ServiceBusyError, "result-not-complete", what, hint=hint, status=status)

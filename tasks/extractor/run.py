@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from config import ConfigError
-from config.enrichments import enrichment_rules
-from tasks.extractor import failures
-from tasks.extractor.download import ResultFiles
-from tasks.extractor.manifest import ExtractionResult, parse_result
+from tasks.extractor.download import fetch_beside, import_files
+from tasks.extractor.manifest import ExtractionResult, counted, errors_among, parse_result
 from tasks.extractor.polling import Gone, Poller
-from tasks.extractor.server import ExtractionServer, extraction_server
+from tasks.extractor.server import ExtractionServer, extraction_server, poll_request
 from tasks.extractor.submission import DIRECTORY, handle_of, submit
-from tasks.extractor.task import list_of, object_of, parse_json
-from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
+from tasks.extractor.urls import job_id_of
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError
-from tasks.shared.fhir.crtdl import load_crtdl
-from tasks.shared.fhir.crtdl_preprocessing import idle_rules
+from tasks.shared.errors import ServiceError, SluiceError, StorageError, TerminalError
+from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.answer import Answer
@@ -41,65 +35,42 @@ def run(context: StepContext, *, clock: Callable[[], float] = time.monotonic) ->
     """Extract and download; goes on with the job whose handle is stored.
 
     ``given.input`` may be the URL of a complete result: then nothing is submitted. ``clock`` (seconds) is a seam for
-    tests. Raises the named failures of ``failures.py`` and what the modules of this package raise.
+    tests. Raises the named failures of document 1 and what the modules of this package raise.
     """
     with extraction_server(context.config, stop=context.stop, meter=context.meter) as server:
-        return _Extraction(context, server, clock).run()
+        return _Extraction(context, server, Poller(context, server, clock)).run()
 
 
 class _Extraction:
-    def __init__(self, context: StepContext, server: ExtractionServer, clock: Callable[[], float]) -> None:
+    def __init__(self, context: StepContext, server: ExtractionServer, poller: Poller) -> None:
         self._context = context
         self._server = server
+        self._poller = poller
         self._directory = context.state(DIRECTORY)
         self._failed = FailedAnswers(self._directory).begin()
         self._warnings: list[str] = []
-        self._poller = Poller(
-            server,
-            context.config.services.extractor,
-            context.meter,
-            resume=lambda job_id: context.command("extraction resume", job_id),
-            sleep=context.stop.sleep,
-            clock=clock,
-        )
 
     def run(self) -> StepReport:
-        given = self._context.given
+        context, given = self._context, self._context.given
         status_url, answer = self._direct(given.input) if given.input is not None else self._extract()
-        with self._keeping(answer):
-            result = parse_result(answer, status_url, self._server.base_url)
-        write_whole(self._directory / MANIFEST, blanked(answer.body))
-        if not result.urls:
-            if result.errors:
-                raise failures.reported_errors(status_url, result.errors, f"{DIRECTORY}/{MANIFEST}")
-            raise failures.no_matching_data(status_url)
-        files = ResultFiles(self._context, self._server, result)
-        done = files.import_all()
-        reports = files.fetch_beside(result.report_urls, self._directory / "reports")
+        result = self._result(answer, status_url)
+        done = import_files(context, self._server, result, self._warnings)
+        fetch_beside(context, self._server, result.report_urls, self._directory / "reports", self._warnings)
         task = self._server.look(job_id_of(status_url))
-        audits = files.fetch_beside(task.consent_urls if task is not None else (), self._directory / "consent")
-        self._warnings += self._oddities(result)
-        report = import_report(self._context, done, [*self._warnings, *files.warnings])
-        facts = result.details() | {"reports": reports, "consent_files": len(audits)}
-        left_out = {what: f"{count:,}" for what, count in (result.left_out() or {}).items()} or None
-        return report.model_copy(update={"details": report.details | facts, "left_out": left_out})
+        audits = task.consent_urls if task is not None else ()
+        fetch_beside(context, self._server, audits, self._directory / "consent", self._warnings)
+        return import_report(context, done, self._warnings)
 
     def _direct(self, url: str) -> tuple[str, Answer]:
         """Return the answer of a URL that names a complete result."""
-        if not is_result_url(url):
-            raise result_url_unknown(url)
         answer = self._wait(url, direct=True)
         if isinstance(answer, Gone):
-            raise failures.result_gone(url, answer.status)
+            raise _dead(url, answer, "the result that INPUT names is gone", "start a new job with a CRTDL")
         return url, answer
 
     def _extract(self) -> tuple[str, Answer]:
         """Return the status URL and the final answer of the extraction; a dead handle is submitted again once."""
         context, fresh = self._context, False
-        if context.given.crtdl is None:
-            hint = "give the CRTDL file on the command line"
-            what = "the step extractor needs a CRTDL"
-            raise InputError("crtdl-missing", what, context="pipeline.enabled_steps", hint=hint)
         context.meter.set_status("submitting")
         handle = handle_of(context, self._server)
         while True:
@@ -110,10 +81,15 @@ class _Extraction:
             # A person may have cancelled the job: that is read once, before a fresh submission (document 3 §2).
             task = self._server.look(handle.job_id)
             if task is not None and task.cancelled:
-                raise failures.cancelled(handle.status_url, handle.job_id, answer.status)
+                what = f"extraction job {handle.job_id} was cancelled on the server"
+                hint = "start a new job if the data is still wanted"
+                raise _dead(handle.status_url, answer, what, hint, "extraction-cancelled")
             context.handle.save(None)
             if fresh:
-                raise failures.dead_handle(handle.status_url, answer.status)
+                hint = "does the server keep its jobs? See its log; pipeline continue submits the extraction once more"
+                raise _dead(
+                    handle.status_url, answer, "the extraction job is gone, the freshly submitted one too", hint
+                )
             logger.warning("extraction job %s is gone (%d), submitting afresh", handle.job_id, answer.status)
             self._warnings.append(f"extraction job {handle.job_id} was gone on the server and was submitted afresh")
             handle, fresh = submit(context, self._server), True
@@ -130,11 +106,11 @@ class _Extraction:
         """Add the codes and counts of its errors to the failure of a job; keep the texts, which may quote data."""
         answer, task = answer_of(error), self._server.look(job_id_of(status_url))
         document = parse_json(answer.body) if answer is not None else None
-        issues = [*list_of(object_of(document).get("issue")), *(task.issues if task is not None else ())]
-        if found := failures.errors_among(issues):
-            error.message += f": {failures.counted(found)}"
+        issues = task.issues if task is not None else ()
+        if found := errors_among([*list_of(object_of(document).get("issue")), *issues]):
+            error.message += f": {counted(found)}"
         try:
-            told = msgspec.json.encode({"answer": document, "task_issues": task.issues if task is not None else ()})
+            told = msgspec.json.encode({"answer": document, "task_issues": issues})
             write_whole(self._directory / FAILURE, blanked(told) + b"\n")
         except StorageError as problem:
             logger.warning("why the extraction has failed cannot be kept: %s", problem.message)
@@ -143,27 +119,29 @@ class _Extraction:
         kept = f"{DIRECTORY}/{FAILURE} of the job directory"
         error.hint = f"{kept} says why, and may quote data; see also: {show}. Then start a new job"
 
-    @contextmanager
-    def _keeping(self, answer: Answer) -> Iterator[None]:
-        """Keep an answer that turns out to be wrong."""
+    def _result(self, answer: Answer, status_url: str) -> ExtractionResult:
+        """Return the result that names at least one file, and keep its manifest."""
         try:
-            yield
+            result = parse_result(answer, status_url, self._server.base_url)
         except ServiceError as error:
             self._failed.save_answer_of(error, answer=answer)
             raise
+        write_whole(self._directory / MANIFEST, blanked(answer.body))
+        told = counted(result.errors)
+        if result.errors and result.counts:
+            self._warnings.append(f"the server reports errors beside the files: {told}; see {DIRECTORY}/{MANIFEST}")
+        elif result.errors:
+            what = f"was answered with a result that has no file, and the server reports errors: {told}"
+            hint = f"what they say, which may quote data, is in {DIRECTORY}/{MANIFEST} of the job directory"
+            raise poll_request(status_url).error(TerminalError, "extraction-errors", what, hint=hint)
+        elif not result.counts:
+            what = "was answered with a result that has no file: no data matches the CRTDL"
+            hint = "check with extraction preview that the criteria match patients; check the period and the cohort"
+            raise poll_request(status_url).error(TerminalError, "no-matching-data", what, hint=hint)
+        return result
 
-    def _oddities(self, result: ExtractionResult) -> Iterator[str]:
-        if result.errors:
-            yield f"the server reports errors beside the files: {failures.counted(result.errors)}; see {MANIFEST}"
-        if result.issues:
-            listed = ", ".join(f"{count} {severity}" for severity, count in result.issues.items())
-            yield f"the extraction server reports issues: {listed}; see {DIRECTORY}/{MANIFEST}"
-        crtdl = self._context.given.crtdl
-        if crtdl is None:
-            return
-        try:
-            yield from idle_rules(
-                load_crtdl(crtdl), enrichment_rules(self._context.config.services.crtdl_preprocessing)
-            )
-        except (ConfigError, InputError):
-            return  # the file of rules has gone since they were applied
+
+def _dead(url: str, answer: Gone, what: str, hint: str, reference: str = "dead-handle") -> ServiceError:
+    """Return the error for a job or result that is gone."""
+    what = f"was answered {answer.status}: {what}"
+    return poll_request(url).error(ServiceError, reference, what, hint=hint, status=answer.status)

@@ -1,13 +1,13 @@
 """The calls to the extraction server (document 2): submission, status, cohort preview, Task API.
 
-Nothing here waits or decides: the poll loop is in ``polling.py``, the one submission of a job in ``submission.py``. A
-failure is worth another attempt only when it is a ``TransientError`` (document 1, "Errors"). 500 never is: the server
-reserves it for what has failed for good.
+Nothing here waits or decides. A failure is worth another attempt only when it is a ``TransientError`` (document 1,
+"Errors"). 500 never is: the server reserves it for what has failed for good.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ import msgspec
 
 from config import PipelineConfig
 from tasks.extractor.poll_transport import PollTransport
-from tasks.extractor.task import ExtractionTask, JobStatus, Priority, object_of, parse_json, parse_task, parse_tasks
+from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_task, parse_tasks
 from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content
-from tasks.shared.fhir.resource import ID
+from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import RefusedError, RequestContext, wrong_answer
@@ -43,15 +43,13 @@ _STALE: Final = frozenset({409, 412})
 """Answers to a version that has moved on: the first is document 2's, the second that of deployed servers."""
 _REPEATS: Final = 10
 _PAUSE: Final = 0.2
-_RUNNING: Final = frozenset({status for status in JobStatus if status.startswith("RUNNING")})
 _FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 _ALLOWED: Final = {
-    "pause": _RUNNING,
+    "pause": frozenset(status for status in JobStatus if status.startswith("RUNNING")),
     "resume": frozenset({JobStatus.PAUSED}),
     "cancel": frozenset(JobStatus) - _FINAL,
-    "delete": frozenset(JobStatus),
 }
-"""States in which an operation may be asked for (document 2, "States and transitions")."""
+"""States in which an operation may be asked for (document 2, "States and transitions"); others are always allowed."""
 _HINT: Final = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
 
 T = TypeVar("T")
@@ -60,6 +58,11 @@ T = TypeVar("T")
 def service(config: PipelineConfig) -> Service:
     """Return ``services.extractor``."""
     return Service(SERVICE, config.services.extractor.base_url, config.services.extractor.auth, METADATA)
+
+
+def poll_request(url: str) -> RequestContext:
+    """Return the request that errors about the state of a job are about."""
+    return RequestContext(SERVICE, "poll", "GET", url)
 
 
 @contextmanager
@@ -97,7 +100,7 @@ class ExtractionServer:
         ``crtdl-not-json``, ``submission-too-large``), ``ServiceError`` (``content-location-missing``, …),
         ``ServiceBusyError``, ``NetworkError``.
         """
-        content = crtdl if isinstance(crtdl, bytes) else read_content(crtdl)
+        content, kind = (crtdl, JSON) if isinstance(crtdl, bytes) else (read_content(crtdl), FHIR_JSON)
         if parse_json(content) is None:
             where = str(crtdl) if isinstance(crtdl, Path) else None
             raise InputError("crtdl-not-json", "the CRTDL is not valid JSON", context=where, operation="submit")
@@ -109,7 +112,6 @@ class ExtractionServer:
             hint = "split the list of patients into several jobs"
             raise InputError("submission-too-large", what, hint=hint, operation="submit")
         url = service_url(self.base_url, "$extract-data")
-        kind = JSON if isinstance(crtdl, bytes) else FHIR_JSON
         answer = self._send("POST", url, "submit", content=body, headers={"Content-Type": kind}, retry=False)
         location = answer.headers.get("content-location", "").strip()
         asked = RequestContext(SERVICE, "submit", "POST", url)
@@ -134,9 +136,9 @@ class ExtractionServer:
         more = {"timeout": self._preview_timeout, "max_answer_bytes": 512 << 20}
         answer = self._send("POST", url, "preview", content=query, headers={"Content-Type": JSON}, **more)
         found = object_of(_json_of(answer))
-        entries = found.get("entry") or []
-        references = [str(object_of(object_of(entry).get("item")).get("reference")) for entry in entries]
-        ids = tuple(reference.removeprefix("Patient/") for reference in references)
+        items = [object_of(object_of(entry).get("item")) for entry in list_of(found.get("entry"))]
+        references = [str(item.get("reference")) for item in items]
+        ids = [reference.removeprefix("Patient/") for reference in references]
         whole = all(one.startswith("Patient/") for one in references) and all(map(ID.fullmatch, ids))
         if found.get("resourceType") != "List" or not whole:
             where = RequestContext(SERVICE, "preview", "POST", url)
@@ -147,9 +149,8 @@ class ExtractionServer:
         self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False
     ) -> list[ExtractionTask]:
         """Return the matching jobs, newest first. With ``strict`` the server answers 400 to an unknown value."""
-        query = "&".join(
-            f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values
-        )
+        searched = {"_id": ids, "status": statuses}
+        query = "&".join(f"{name}={','.join(values)}" for name, values in searched.items() if values)
         url = service_url(self.base_url, "Task")
         headers = {"Prefer": "handling=strict"} if strict else {}
         answer = self._send("GET", f"{url}?{query}" if query else url, "task", headers=headers)
@@ -176,17 +177,18 @@ class ExtractionServer:
         could meet the work of the first. Raises ``ServiceError``, status 409 or 412 when the state does not allow it.
         """
         url = self._task_url(job_id, f"${operation}")
-        answer = self._until_fresh(job_id, operation, lambda: self._once("POST", url, operation))
-        return self._task_in(answer, job_id, operation, "POST")
+        send = functools.partial(self._send, "POST", url, operation, content=b"", retry=False)
+        return self._task_in(self._until_fresh(job_id, operation, send), job_id, operation, "POST")
 
     def delete(self, job_id: str) -> None:
         """Remove a job and its result files; repeated as ``change`` is."""
-        self._until_fresh(job_id, "delete", lambda: self._once("DELETE", self._task_url(job_id), "delete"))
+        send = functools.partial(self._send, "DELETE", self._task_url(job_id), "delete", retry=False)
+        self._until_fresh(job_id, "delete", send)
 
     def prioritize(self, job_id: str, priority: Priority) -> ExtractionTask:
         """Change a job's priority; the version is read again after a 409 or 412: it moves on whenever a batch
         finishes."""
-        return self._until_fresh(job_id, "delete", lambda: self._put(self.task(job_id), priority))
+        return self._until_fresh(job_id, "prioritize", lambda: self._put(self.task(job_id), priority))
 
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
         body = {
@@ -194,14 +196,8 @@ class ExtractionServer:
             "priority": priority.code,
         }  # fmt: skip
         headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version or ""}"'}
-        self._send(
-            "PUT",
-            self._task_url(task.id),
-            "prioritize",
-            content=msgspec.json.encode(body),
-            headers=headers,
-            retry=False,
-        )
+        content = msgspec.json.encode(body)
+        self._send("PUT", self._task_url(task.id), "prioritize", content=content, headers=headers, retry=False)
         return self.task(task.id)  # the body of a successful PUT is not specified
 
     def _until_fresh(self, job_id: str, operation: str, call: Callable[[], T]) -> T:
@@ -211,13 +207,10 @@ class ExtractionServer:
                 return call()
             except ServiceError as error:
                 task = self.look(job_id) if error.answered in _STALE else None
-                if task is None or task.status not in _ALLOWED[operation]:
+                if task is None or task.status not in _ALLOWED.get(operation, frozenset(JobStatus)):
                     raise
             time.sleep(_PAUSE * attempt)
         return call()
-
-    def _once(self, method: str, url: str, operation: str) -> Answer:
-        return self._send(method, url, operation, content=b"" if method == "POST" else None, retry=False)
 
     def _send(
         self, method: str, url: str, operation: str, *, headers: dict[str, str] | None = None, **more: Any

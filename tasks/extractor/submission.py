@@ -14,12 +14,10 @@ from typing import Final
 
 import msgspec
 
-from tasks.extractor import failures
 from tasks.extractor.query import PATIENTS, own_patients, read_patients
 from tasks.extractor.server import SERVICE, ExtractionServer
-from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
-from tasks.shared.errors import InputError, ServiceError, SluiceError, storage_errors
+from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.errors import TOKEN_OPERATION
@@ -32,11 +30,8 @@ DIRECTORY: Final = "extraction"
 NOTE: Final = "submission.json"
 NEW: Final = "new"
 
-_NOT_SENT: Final = frozenset({
-    "connect-failed", "connect-timeout", "host-unknown", "tls-handshake", "tls-untrusted", "tls-expired",
-    "tls-hostname", "tls-not-yet-valid", "proxy-unreachable", "proxy-refused", "proxy-authentication",
-})  # fmt: skip
-"""Failures after which the server has certainly not created a job."""
+_NOT_SENT: Final = ("connect-failed", "connect-timeout", "host-", "tls-", "proxy-", "redirect-")
+"""How the references of failures begin after which the server has certainly not created a job."""
 
 _TURNED_AWAY: Final = frozenset({429, 503})
 """Answers after which it has certainly not created one, beside every 4xx."""
@@ -56,8 +51,7 @@ def handle_of(context: StepContext, server: ExtractionServer) -> Handle:
         return stored
     note = context.job_dir / DIRECTORY / NOTE
     if note.exists():
-        at = _time_of(note)
-        raise failures.unknown_submission(at, [_described(task) for task in _since(server, at)])
+        raise _unknown(server, note)
     return submit(context, server)
 
 
@@ -102,12 +96,7 @@ def answer(store: HandleStore, job_dir: Path, base_url: str, given: str) -> None
     if given == NEW:
         forget(job_dir)
     else:
-        attach(store, job_dir, handle_for(base_url, given))
-
-
-def handle_for(base_url: str, job_id: str) -> Handle:
-    """Return the handle of a job of the server, by its id."""
-    return Handle(service_url(base_url, "__status", job_id), job_id)
+        attach(store, job_dir, Handle(service_url(base_url, "__status", given), given))
 
 
 def forget(job_dir: Path) -> None:
@@ -120,11 +109,16 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     """Return the error for a failed submission; the note stays only if the server may have created a job."""
     status = error.answered
     refused = status is not None and (400 <= status < 500 or status in _TURNED_AWAY)
-    turned_away = error.reference in _NOT_SENT or error.reference.startswith("redirect-")
-    if error.operation == TOKEN_OPERATION or turned_away or refused or error.exit_code == 2:
+    not_sent = error.operation == TOKEN_OPERATION or error.reference.startswith(_NOT_SENT) or error.exit_code == 2
+    if refused or not_sent:
         forget(context.job_dir)
     elif status is None or status >= 500:
-        return failures.unanswered(error)
+        return NetworkError(
+            "submission-unanswered",
+            f"{SERVICE}: submit got no usable answer ({error.reference}); the server may have created the job or not",
+            context=error.context, operation="submit", status=status,
+            hint="nothing is submitted twice: pipeline continue lists the jobs of the server, and asks which it is",
+        )  # fmt: skip
     if status in (400, 422):
         refusal = ServiceError(
             "crtdl-refused", error.message, context=error.context, hint="the server does not accept the CRTDL",
@@ -135,22 +129,24 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
     return error
 
 
-def _time_of(note: Path) -> str:
+def _unknown(server: ExtractionServer, note: Path) -> InputError:
+    """Return the error for an earlier run that ended between the submission and its record, with the server's jobs
+    since then, as far as it lists them; clocks may differ by some minutes."""
     try:
-        return msgspec.json.decode(note.read_bytes(), type=_Note).at
+        at = msgspec.json.decode(note.read_bytes(), type=_Note).at
     except msgspec.DecodeError:
-        return "time unknown"
-
-
-def _since(server: ExtractionServer, at: str) -> list[ExtractionTask]:
-    """Return the server's jobs since the submission, as far as it lists them; clocks may differ by some minutes."""
+        at = "time unknown"
     try:
-        tasks = server.tasks()
+        tasks = [task for task in server.tasks() if (task.authored or at)[:13] >= at[:13]][:20]
     except SluiceError as error:
         logger.info("the extraction server does not list its jobs (%s)", error.reference)
-        return []
-    return [task for task in tasks if (task.authored or at)[:13] >= at[:13] or task.authored is None][:20]
-
-
-def _described(task: ExtractionTask) -> str:
-    return f"{task.id}  {task.state}  {task.authored or ''}".rstrip()
+        tasks = []
+    jobs = [f"{task.id}  {task.state}  {task.authored or ''}".rstrip() for task in tasks]
+    return InputError(
+        "submission-unknown",
+        f"{SERVICE}: an earlier run of this job was cut off while it submitted the extraction ({at}); the server "
+        "may have a job of it",
+        context="\n  ".join(jobs) or "the server lists no job since then", operation="submit",
+        hint="pipeline continue CONFIG JOB --extraction ID goes on with one of these jobs, --extraction new submits "
+        "again",
+    )  # fmt: skip

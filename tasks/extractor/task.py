@@ -9,14 +9,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-import msgspec
-
-from tasks.shared.fhir.resource import UNREADABLE
+from tasks.shared.fhir.resource import list_of, object_of
 from tasks.shared.units import human_count
 
-STAGES: Final = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
-"""The stages of a batch, in order."""
-
+_STAGES: Final = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
 _CONSENT_AUDIT: Final = "Consent audit NDJSON"
 _PREFIXES: Final = ("extractor-", "torch-")
 _DELETED: Final = "DELETED"
@@ -72,7 +68,7 @@ class JobProgress:
         if self.cohort_size is not None:
             parts.append(f"cohort of {human_count(self.cohort_size, 'patient')}")
         counts = Counter(self.stages)
-        return ", ".join([*parts, *(f"{counts[stage]} in {stage}" for stage in STAGES if counts[stage])])
+        return ", ".join([*parts, *(f"{counts[stage]} in {stage}" for stage in _STAGES if counts[stage])])
 
 
 @dataclass(frozen=True)
@@ -127,44 +123,19 @@ class ExtractionTask:
         }
 
 
-def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON body; ``None`` if it is not JSON."""
-    try:
-        return msgspec.json.decode(body)
-    except UNREADABLE:
-        return None
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def list_of(value: Any) -> list[Any]:
-    """Return the value if it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def int_of(value: Any) -> int | None:
-    """Return the value if it is a whole number."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def parse_task(resource: Any) -> ExtractionTask | None:
     """Return the Task in a parsed JSON document; ``None`` if it is none."""
     if object_of(resource).get("resourceType") != "Task" or (task_id := _text(resource.get("id"))) is None:
         return None
     meta, business, period = (object_of(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
-    codes = [code for coding in list_of(business.get("coding")) if (code := _text(object_of(coding).get("code")))]
-    known = [code for code in codes if code in {*JobStatus, _DELETED}]
+    codes = [code for coding in _objects(business, "coding") if (code := _text(coding.get("code")))]
     task_status = _text(resource.get("status")) or ""
     version = meta.get("versionId")
-    urgent = resource.get("priority") in ("asap", "stat", "urgent")
     return ExtractionTask(
         id=task_id,
-        status=known[0] if known else "",
+        status=next((code for code in codes if code in {*JobStatus, _DELETED}), ""),
         task_status=task_status,
-        priority=Priority.HIGH if urgent else Priority.NORMAL,
+        priority=Priority.HIGH if resource.get("priority") in ("asap", "stat", "urgent") else Priority.NORMAL,
         version=str(version) if isinstance(version, str | int) else None,
         authored=_text(resource.get("authoredOn")),
         started=_text(period.get("start")),
@@ -181,28 +152,28 @@ def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
     """Return the Tasks of a searchset, in the server's order; ``None`` if it is not a Bundle."""
     if object_of(bundle).get("resourceType") != "Bundle":
         return None
-    found = (parse_task(object_of(entry).get("resource")) for entry in list_of(bundle.get("entry")))
+    found = (parse_task(entry.get("resource")) for entry in _objects(bundle, "entry"))
     return [task for task in found if task is not None]
 
 
-def extension_name(url: Any) -> str:
-    """Return the name of an extension: the last path segment of its URL, in either spelling."""
-    name = url.rstrip("/").rpartition("/")[2] if isinstance(url, str) else ""
-    return next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
+def extensions_of(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each extension with its name: the last path segment of its URL, without a server's prefix."""
+    for extension in _objects(node, "extension"):
+        name = str(extension.get("url")).rstrip("/").rpartition("/")[2]
+        yield next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name), extension
 
 
-def _extensions(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for extension in map(object_of, list_of(node.get("extension"))):
-        yield extension_name(extension.get("url")), extension
+def _objects(node: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    return map(object_of, list_of(node.get(key)))
 
 
 def _progress(resource: dict[str, Any]) -> JobProgress | None:
-    found = next((extension for name, extension in _extensions(resource) if name == "job-progress"), None)
+    found = next((extension for name, extension in extensions_of(resource) if name == "job-progress"), None)
     if found is None:
         return None
-    parts = [*_extensions(found)]
-    numbers = {name: number for name, part in parts if (number := int_of(part.get("valueInteger"))) is not None}
-    active = [_extensions(part) for name, part in parts if name == "activeBatch"]
+    parts = [*extensions_of(found)]
+    numbers = {name: number for name, part in parts if type(number := part.get("valueInteger")) is int}
+    active = [extensions_of(part) for name, part in parts if name == "activeBatch"]
     return JobProgress(
         cohort_size=numbers.get("cohortSize"),
         batch_size=numbers.get("batchSize"),
@@ -213,7 +184,7 @@ def _progress(resource: dict[str, Any]) -> JobProgress | None:
 
 
 def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
-    for output in map(object_of, list_of(resource.get("output"))):
+    for output in _objects(resource, "output"):
         url = output.get("valueUrl")
         if isinstance(url, str) and url and object_of(output.get("type")).get("text") == _CONSENT_AUDIT:
             yield url
@@ -221,11 +192,11 @@ def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
 
 def _issues(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the issues of a Task: from an extension, or a contained OperationOutcome."""
-    for name, extension in _extensions(resource):
+    for name, extension in extensions_of(resource):
         if name == "job-issues":
-            yield from map(object_of, list_of(extension.get("valueObject")))
-    for contained in map(object_of, list_of(resource.get("contained"))):
-        yield from map(object_of, list_of(contained.get("issue")))
+            yield from _objects(extension, "valueObject")
+    for contained in _objects(resource, "contained"):
+        yield from _objects(contained, "issue")
 
 
 def _text(value: Any) -> str | None:

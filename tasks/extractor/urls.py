@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from tasks.shared.errors import InputError, ServiceError
 from tasks.shared.http.answer import place
 
-_SCHEME = re.compile(r"https?://", re.IGNORECASE)
-_OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_WITH_PORT = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\Z")
-_DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+\Z")
-_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_JOB_ID = re.compile(_UUID, re.IGNORECASE | re.ASCII)
-_RESULT = re.compile(rf"/fhir/(__status/{_UUID}/?|(extraction|result)/.+)\Z", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
+_OTHER_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HOST: Final = re.compile(
+    r"[A-Za-z0-9_.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+"
+)
+_UUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_JOB_ID: Final = re.compile(_UUID, re.IGNORECASE | re.ASCII)
+_RESULT: Final = re.compile(rf"/fhir/(__status/{_UUID}/?|(extraction|result)/.+)\Z", re.IGNORECASE)
 
 
 def service_url(base_url: str, *segments: str) -> str:
@@ -26,34 +28,24 @@ def service_url(base_url: str, *segments: str) -> str:
 def resolve(url: str, base_url: str) -> str:
     """Return a URL of the server as an absolute URL (document 1, procedure 6).
 
-    * Absolute URLs are kept.
-    * ``//host/path``, ``host:port/path`` and ``host.name/path`` inherit the scheme of ``base_url``. What could be a
-      host or a directory is a host when it has a port or a dot, is ``localhost`` or the host of ``base_url``.
-    * Everything else is a path under ``base_url``, whose own path is not repeated when the server wrote it already.
-
-    Raises ``ServiceError`` (``result-url``) for what is no HTTP URL.
+    Absolute URLs are kept. A host without a scheme (``//host/path``, ``host:port/path``, ``host.name/path``, the host
+    of ``base_url``) gets that of ``base_url``. Everything else is a path under ``base_url``, whose own path is not
+    repeated when the server wrote it already. Raises ``ServiceError`` (``result-url``) for what is no HTTP URL.
     """
     text = url.strip()
+    if not text or any(ord(char) < 33 for char in text) or (_OTHER_SCHEME.match(text) and not _SCHEME.match(text)):
+        raise _unusable(base_url)
     if _SCHEME.match(text):
         return _checked(text)
-    if not text or _OTHER_SCHEME.match(text) or any(ord(char) < 33 for char in text):
-        raise _unusable(base_url)
-    base = urlsplit(base_url)
-    stripped = text.lstrip("/")
-    # One slash begins a path for sure; two begin a host, or a path that was put together carelessly.
-    if not text.startswith("/") or text.startswith("//"):
-        host, slash, _ = stripped.partition("/")
-        known = host.lower() in {base.netloc.lower(), (base.hostname or "").lower(), "localhost"}
-        if (slash or text.startswith("//")) and (known or _is_host(host)):
-            return _checked(f"{base.scheme}://{stripped}")
+    base, stripped = urlsplit(base_url), text.lstrip("/")
+    host, slash, _ = stripped.partition("/")
+    known = host.lower() in {base.netloc.lower(), base.hostname, "localhost"} or _HOST.fullmatch(host) is not None
+    if known and (text.startswith("//") or (slash and not text.startswith("/"))):
+        return _checked(f"{base.scheme}://{stripped}")
     prefix = base.path.strip("/")
     if prefix and text.startswith("/") and f"{stripped}/".startswith(f"{prefix}/"):
         stripped = stripped[len(prefix) :].lstrip("/")
     return _checked(f"{base_url.rstrip('/')}/{stripped}")
-
-
-def _is_host(text: str) -> bool:
-    return bool(_WITH_PORT.match(text) or (_DOTTED.match(text) and not text.lower().endswith((".ndjson", ".zst"))))
 
 
 def _checked(url: str) -> str:
@@ -69,12 +61,9 @@ def _checked(url: str) -> str:
 
 def _unusable(url: str) -> ServiceError:
     """``url`` is the one that cannot be used, or that of the server where nothing of it may be shown."""
-    return ServiceError(
-        "result-url",
-        "extractor: the server gave a URL that cannot be used",
-        context=place(url),
-        hint="see the base URL in the settings of the extraction server",
-    )
+    hint = "see the base URL in the settings of the extraction server"
+    what = "extractor: the server gave a URL that cannot be used"
+    return ServiceError("result-url", what, context=place(url), hint=hint)
 
 
 def is_result_url(url: str) -> bool:
@@ -102,10 +91,8 @@ def same_host(url: str, base_url: str) -> bool:
 
 def result_url_unknown(url: str) -> InputError:
     """INPUT is a URL, but not that of a result."""
+    hint = "it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; "
     return InputError(
-        "result-url-unknown",
-        "INPUT is not the URL of an extraction result",
-        context=place(url),
-        hint="it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; "
-        "for NDJSON files use http_import",
-    )
+        "result-url-unknown", "INPUT is not the URL of an extraction result", context=place(url),
+        hint=f"{hint}for NDJSON files use http_import",
+    )  # fmt: skip

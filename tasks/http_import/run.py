@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -12,23 +11,12 @@ from config import PipelineConfig
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.file_work import Done, digest
 from tasks.shared.files.data_directory import as_shown
-from tasks.shared.files.ndjson import MIB
 from tasks.shared.http.answer import place
-from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import base_of, named_urls
-from tasks.shared.import_directory import (
-    directory_of,
-    export_log_left_out,
-    finish_import,
-    import_report,
-    import_work,
-    imported,
-)
+from tasks.shared.import_directory import download_all, import_report, imported
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import CheckContext, StepContext
-from tasks.shared.stop import Stop
-from tasks.shared.work import for_each
 
 SERVICE: Final = Service("http_import")
 """Whatever the URLs name."""
@@ -46,37 +34,14 @@ def run(context: StepContext) -> StepReport:
     urls = urls_of(context.config, context.given.input)
     for problem in problems_of(urls):
         raise problem
-    before = imported(context.job_dir)
-    work, wanted = import_work(context), _named(urls, before)
-    inputs = {base: digest(url) for base, url in wanted.items()}
-    todo = work.begin(inputs)
-    warnings: list[str] = []
-    if gone := [done.file for done in before if done.identity not in inputs.values()]:
+    before, warnings = imported(context.job_dir), list[str]()
+    wanted, kept = _named(urls, before), {digest(url) for url in urls}
+    if gone := [done.file for done in before if done.identity not in kept]:
         warnings.append(f"removed, because their URLs left the list: {', '.join(as_shown(gone, most=5))}")
-    context.meter.expect(files=len(wanted))
-    context.meter.add(files=len(wanted) - len(todo))
+    stall = context.config.services.http_import.stall_timeout
     with context.client(SERVICE) as client:
-        downloader = Downloader(
-            client,
-            retry=context.config.retry,
-            compression=context.config.compression,
-            stop=context.stop,
-            meter=context.meter,
-            most=context.config.limits.max_line_mb * MIB,
-            stall_timeout=context.config.services.http_import.stall_timeout.total_seconds(),
-        )
-
-        def one(base: str, stop: Stop) -> None:
-            begun = time.monotonic()
-            with (
-                export_log_left_out(place(wanted[base]), warnings),
-                downloader.fetch(wanted[base], directory_of(context), base, stop=stop) as intake,
-            ):
-                done = finish_import(work, base, inputs[base], intake, begun)
-                context.meter.add(files=1, resources=done.counts["resources"])
-
-        for_each(todo, one, threads=_THREADS, stop=context.stop)
-    return import_report(context, work.done(), warnings)
+        done = download_all(context, client, wanted, stall=stall, threads=_THREADS, warnings=warnings)
+    return import_report(context, done, warnings)
 
 
 def _named(urls: Sequence[str], before: Sequence[Done]) -> dict[str, str]:

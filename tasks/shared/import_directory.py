@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError
-from tasks.shared.file_work import Done, FileWork, read_records, records_of
+from tasks.shared.file_work import Done, FileWork, digest, read_records, records_of
 from tasks.shared.files.intake import Intake
 from tasks.shared.files.line_check import ExportLogError
 from tasks.shared.files.ndjson import MIB
+from tasks.shared.http.answer import place
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.download import Downloader
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 IMPORT: Final = "import"
 """Name of the directory (document 1, "Job data")."""
@@ -54,28 +60,64 @@ def export_log_left_out(name: str, warnings: list[str]) -> Iterator[None]:
         warnings.append(f"not imported, the log of an export tool: {name}")
 
 
+def download_all(
+    context: StepContext,
+    client: ServiceClient,
+    wanted: Mapping[str, str],
+    *,
+    stall: timedelta,
+    threads: int,
+    warnings: list[str],
+    trusted: Callable[[str], bool | None] = lambda _: None,
+    ready: Callable[[str, Stop], None] = lambda _url, _stop: None,
+) -> list[Done]:
+    """Download ``wanted`` (base name → URL), at most ``threads`` at once; return the records of all files.
+
+    A file whose URL was downloaded before is not fetched again. ``trusted`` says whether a URL gets the credentials,
+    ``ready`` waits until its file is there. Raises what ``Downloader.fetch`` raises.
+    """
+    work, meter, config = import_work(context), context.meter, context.config
+    inputs = {base: digest(url) for base, url in wanted.items()}
+    todo = work.begin(inputs)
+    meter.expect(files=len(wanted))
+    meter.add(files=len(wanted) - len(todo))
+    most = config.limits.max_line_mb * MIB
+    downloader = Downloader(client, config.retry, config.compression, meter, most, stall.total_seconds())
+
+    def one(base: str, stop: Stop) -> None:
+        url, begun = wanted[base], time.monotonic()
+        ready(url, stop)
+        with (
+            export_log_left_out(place(url), warnings),
+            downloader.fetch(url, context.job_dir / IMPORT, base, stop, trusted(url)) as intake,
+        ):
+            done = finish_import(work, base, inputs[base], intake, begun)
+            meter.add(files=1, resources=done.counts["resources"])
+
+    for_each(todo, one, threads=threads, stop=context.stop)
+    return work.done()
+
+
 def intake_of(context: StepContext, base: str, name: str) -> Intake:
     """Return the intake of one file; ``name`` is the one that errors name."""
     most = context.config.limits.max_line_mb * MIB
     return Intake(context.job_dir / IMPORT, base, context.config.compression, name=name, most=most)
 
 
-def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begun: float, *warnings: str) -> Done:
+def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begun: float) -> Done:
     """Record an imported file and give it its name; ``begun`` is the time of ``time.monotonic`` it was begun at."""
     check = intake.check
-    told = list(warnings)
-    if check.outcomes:
-        told.append(
-            f"{base}: {check.outcomes} OperationOutcomes as lines of their own; a server writes them if it could not "
-            "return everything"
-        )
+    told = (
+        f"{base}: {check.outcomes} OperationOutcomes as lines of their own; a server writes them if it could not "
+        "return everything"
+    )
     counts = {"lines": check.lines, "resources": check.resources, "content": check.bytes, "taken": intake.taken}
     done = Done(
         file=base,
         identity=identity,
         counts=counts,
         tallies={"types": dict(check.types)},
-        warnings=tuple(told),
+        warnings=(told,) if check.outcomes else (),
         seconds=round(time.monotonic() - begun, 3),
         patients=check.types["Patient"],
     )
@@ -101,8 +143,3 @@ def import_report(context: StepContext, done: Iterable[Done], warnings: Iterable
         warnings=tuple(dict.fromkeys([*warnings, *(text for one in files for text in one.warnings)])),
         details={"content_bytes": total["content"]},
     )
-
-
-def directory_of(context: StepContext) -> Path:
-    """Return the import directory of a job."""
-    return context.job_dir / IMPORT

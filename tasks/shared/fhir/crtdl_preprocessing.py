@@ -17,7 +17,7 @@ import msgspec
 
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import Crtdl, document_findings, doubts, parse_document, read_content
+from tasks.shared.fhir.crtdl import document_findings, doubts, parse_document, read_content
 from tasks.shared.files.part_file import write_whole
 
 COPY = "crtdl.json"
@@ -122,18 +122,6 @@ def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enric
     return Enriched(result, tuple(warnings))
 
 
-def idle(rule: EnrichmentRule, number: int) -> str:
-    """Return the warning about a rule that changed nothing; ``number`` counts rules from 1."""
-    missing = f"the CRTDL has no group {rule.group_reference}, and the rule does not create it"
-    return f"enrichment rule {number} did nothing: {missing}"
-
-
-def idle_rules(crtdl: Crtdl, rules: Sequence[EnrichmentRule]) -> list[str]:
-    """Return the warnings of ``enrich``, from the effective CRTDL: a rule that did something has its group there."""
-    references = {group.reference for group in crtdl.groups}
-    return [idle(rule, number) for number, rule in enumerate(rules, 1) if rule.group_reference not in references]
-
-
 class _Groups:
     """A CRTDL taken apart down to the attributes of its groups."""
 
@@ -151,7 +139,8 @@ class _Groups:
         group = self._find(rule.group_reference)
         if group is None:
             if rule.create_if_not_exists is None:
-                return idle(rule, number)
+                missing = f"the CRTDL has no group {rule.group_reference}, and the rule does not create it"
+                return f"enrichment rule {number} did nothing: {missing}"
             group = {
                 "id": _raw(self._new_id(rule.group_reference)),
                 "name": _raw(rule.create_if_not_exists.group_name),

@@ -36,6 +36,24 @@ _head = msgspec.json.Decoder(_Head)
 _profiled = msgspec.json.Decoder(_Profiled)
 
 
+def parse_json(body: bytes) -> Any:
+    """Return the value of a JSON body; ``None`` if it is not JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except UNREADABLE:
+        return None
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return the value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def head_of(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
     """Return type and id of a resource, as it is written; ``None`` for an id that is missing or no text.
 

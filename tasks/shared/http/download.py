@@ -7,7 +7,9 @@ Document 1 ("Errors", procedure 7): no deadline for the whole request; no byte f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,96 +25,70 @@ from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT: Final = 60.0
-"""Seconds; document 1, services.extractor.download_stall_timeout."""
+"""Seconds; document 1, services.extractor.download_stall_timeout. Also what 0 selects."""
 
 _OPERATION: Final = "download"
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml", "text/xml", "application/xml", "application/fhir+xml"})
 """Types that even a careless server does not use for NDJSON."""
 
 
+@dataclass(frozen=True)
 class Downloader:
-    """Downloads files for one step; thread-safe. ``stall_timeout`` in seconds, 0 selects the default; ``most`` is the
-    limit of a line in bytes."""
+    """Downloads files for one step; thread-safe. ``most`` is the limit of a line in bytes."""
 
-    def __init__(
-        self,
-        client: ServiceClient,
-        *,
-        retry: RetryConfig,
-        compression: CompressionConfig,
-        stop: Stop,
-        meter: Meter,
-        most: int,
-        stall_timeout: float = STALL_TIMEOUT,
-        sleep: Callable[[float], None] | None = None,
-    ) -> None:
-        self._client = client
-        self._compression = compression
-        self._stop = stop
-        self._meter = meter
-        self._most = most
-        self._stall_timeout = stall_timeout or STALL_TIMEOUT
-        self._again = retrying(retry, service=client.service, meter=meter, sleep=stop.sleep if sleep is None else sleep)
+    client: ServiceClient
+    retry: RetryConfig
+    compression: CompressionConfig
+    meter: Meter
+    most: int
+    stall_timeout: float = STALL_TIMEOUT
 
-    def fetch(
-        self, url: str, directory: Path, base: str, *, stop: Stop | None = None, credentials: bool | None = None
-    ) -> Intake:
+    def fetch(self, url: str, directory: Path, base: str, stop: Stop, credentials: bool | None = None) -> Intake:
         """Return what was downloaded, checked and not yet published; the caller finishes its part.
 
-        ``stop`` is looked at between pieces; ``credentials`` as in ``ServiceClient.stream``. Nothing is left on disk
-        after an error. Raises the errors of ``Intake``; ``StalledError``; ``ServiceError`` (``download-encoding``,
-        ``download-media-type``, those of the client); ``NetworkError`` and ``ServiceBusyError`` after the last attempt;
-        ``Stopped``.
+        ``stop`` is looked at between pieces and tries; ``credentials`` as in ``ServiceClient.stream``. Nothing is left
+        on disk after an error. Raises the errors of ``Intake``; ``StalledError``; ``ServiceError``
+        (``download-encoding``, ``download-media-type``, those of the client); ``NetworkError`` and ``ServiceBusyError``
+        after the last attempt; ``Stopped``.
         """
-        tries = iter(range(1 << 30))
+        tries = itertools.count()
 
         def attempt() -> Intake:
-            repeated = next(tries) > 0
-            return self._attempt(
-                url, directory, base, stop=stop or self._stop, credentials=credentials, repeated=repeated
-            )
+            intake = Intake(directory, base, self.compression, name=place(url), most=self.most)
+            try:
+                self._take(intake, url, stop, credentials, repeated=next(tries) > 0)
+            except BaseException:
+                self.meter.add(bytes=-intake.taken)
+                intake.__exit__()
+                raise
+            return intake
 
-        return self._again(attempt)
+        return retrying(self.retry, service=self.client.service, meter=self.meter, sleep=stop.sleep)(attempt)
 
-    def _attempt(
-        self, url: str, directory: Path, base: str, *, stop: Stop, credentials: bool | None, repeated: bool
-    ) -> Intake:
-        intake = Intake(directory, base, self._compression, name=place(url), most=self._most)
-        try:
-            with self._client.stream(
-                "GET",
-                url,
-                operation=_OPERATION,
-                headers={"Accept": "application/fhir+ndjson"},
-                timeout=self._stall_timeout,
-                follow=True,
-                credentials=credentials,
-                repeated=repeated,
-            ) as response:
-                self._check_encoding(response, url)
-                intake.run(self._pieces(response, stop))
-                self._check_type(response, url)
-        except BaseException:
-            self._meter.add(bytes=-intake.taken)
-            intake.__exit__()
-            raise
-        return intake
+    def _take(self, intake: Intake, url: str, stop: Stop, credentials: bool | None, *, repeated: bool) -> None:
+        with self.client.stream(
+            "GET",
+            url,
+            operation=_OPERATION,
+            headers={"Accept": "application/fhir+ndjson"},
+            timeout=self.stall_timeout or STALL_TIMEOUT,
+            follow=True,
+            credentials=credentials,
+            repeated=repeated,
+        ) as response:
+            if response.headers.get("Content-Encoding", "").strip().lower() not in {"", "identity", "zstd"}:
+                raise _refused(url, "download-encoding", "was answered with a Content-Encoding that was not requested")
+            intake.run(self._pieces(response, stop))
+            # Afterwards, because the error of a first line that is a login page is more precise.
+            if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES:
+                raise _refused(url, "download-media-type", "was answered with the Content-Type of a page")
 
     def _pieces(self, response: httpx.Response, stop: Stop) -> Iterator[bytes]:
         for piece in response.iter_raw():
             stop.check()
-            self._meter.add(bytes=len(piece))
+            self.meter.add(bytes=len(piece))
             yield piece
 
-    def _check_encoding(self, response: httpx.Response, url: str) -> None:
-        if response.headers.get("Content-Encoding", "").strip().lower() not in {"", "identity", "zstd"}:
-            what = "was answered with a Content-Encoding that was not requested"
-            raise self._refused(url, "download-encoding", what)
 
-    def _check_type(self, response: httpx.Response, url: str) -> None:
-        """Refuse a page; afterwards, because the error of a first line that is a login page is more precise."""
-        if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES:
-            raise self._refused(url, "download-media-type", "was answered with the Content-Type of a page")
-
-    def _refused(self, url: str, reference: str, what: str) -> ServiceError:
-        return ServiceError(reference, f"{_OPERATION} {what}", context=place(url), operation=_OPERATION)
+def _refused(url: str, reference: str, what: str) -> ServiceError:
+    return ServiceError(reference, f"{_OPERATION} {what}", context=place(url), operation=_OPERATION)

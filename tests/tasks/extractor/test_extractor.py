@@ -12,10 +12,11 @@ import pytest
 
 from config import PipelineConfig
 from tasks.extractor.run import run
+from tasks.extractor.step import STEP
 from tasks.extractor.submission import DIRECTORY, NEW, NOTE, answer
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.report import StepReport
-from tasks.shared.step import Handle, HandleStore
+from tasks.shared.step import CheckContext, GivenInputs, Handle, HandleStore
 from tasks.shared.stop import Stop
 from tests.peers import data, job, services
 from tests.peers.data import CANARY, patient
@@ -387,13 +388,12 @@ def test_reports_and_consent_audits_come_beside_the_data_and_may_be_missing(plac
         {
             "output": [{"url": "/out/b1.ndjson", "count": 9}],
             "extension": [
-                {"url": f"{extension}torch-job-diagnostics-summary", "valueUrl": "/reports/job-summary.json",
-                 "valueObject": {"Num-Cohort-Patients": 12, "Patient-Exclusions": {"CONSENT": 10}}},
+                {"url": f"{extension}torch-job-diagnostics-summary", "valueUrl": "/reports/job-summary.json"},
                 {"url": f"{extension}extractor-patient-exclusions", "valueUrl": "/reports/patients.csv"},
                 {"url": "extractor-job-issues", "valueObject": [{"severity": "WARNING", "msg": CANARY}]},
             ],
         }
-    )  # fmt: skip
+    )
     place.said["job-summary.json"] = Reply(200, b"{}")
     task = services.task(JOB, "COMPLETED") | {
         "output": [{"type": {"text": "Consent audit NDJSON"}, "valueUrl": "/out/b1_consent.ndjson"}]
@@ -405,11 +405,16 @@ def test_reports_and_consent_audits_come_beside_the_data_and_may_be_missing(plac
     assert [path.name for path in (kept / "reports").iterdir()] == ["job-summary.json"]
     assert [path.name for path in (kept / "consent").iterdir()] == ["b1_consent.ndjson"]
     assert (kept / "manifest.json").exists()
-    assert report.details["cohort_patients"] == 12
-    assert report.left_out == {"patients CONSENT": "10"}
     told = "\n".join(report.warnings)
-    assert all(part in told for part in ("patients.csv", "the manifest counts 9 lines, the file has 2", "1 WARNING"))
+    assert all(part in told for part in ("patients.csv", "the manifest counts 9 lines, the file has 2"))
     assert CANARY not in told
+
+
+def test_a_log_of_an_export_among_the_files_is_left_out_with_a_warning(place: Place) -> None:
+    place.files = {"b1.ndjson": LINE, "log.ndjson": b'{"exportId":"e1","eventId":"kickoff"}\n'}
+    report = place.run()
+    assert (report.files, report.lines_out) == (1, 1)
+    assert any("the log of an export tool" in warning and "log.ndjson" in warning for warning in report.warnings)
 
 
 def test_the_url_of_a_complete_result_needs_no_query(place: Place) -> None:
@@ -420,4 +425,5 @@ def test_the_url_of_a_complete_result_needs_no_query(place: Place) -> None:
     assert place.fails(ServiceBusyError, given={"input": place.url + STATUS}).reference == "result-not-complete"
     place.said[STATUS] = Reply(404)
     assert place.fails(ServiceError, given={"input": place.url + STATUS}).reference == "dead-handle"
-    assert place.fails(InputError, given={"input": place.url + "/x"}).reference == "result-url-unknown"
+    (error,) = STEP.checks(CheckContext(PipelineConfig(), GivenInputs(input="http://host/x")))
+    assert error.reference == "result-url-unknown"

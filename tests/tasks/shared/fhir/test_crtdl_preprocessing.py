@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from config import EnrichmentRule, enrichment_rules
 from config.services import CrtdlPreprocessingConfig
-from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.fhir.crtdl_preprocessing import (
     CrtdlError,
     doubtful,
     effective_file,
     enrich,
     findings,
-    idle_rules,
     write_effective,
 )
 from tests.peers.extraction import crtdl
@@ -104,14 +102,6 @@ def test_without_permission_to_create_a_warning_names_the_rule_that_did_nothing(
     (warning,) = result.warnings
     assert warning.startswith("enrichment rule 2 did nothing")
     assert CONDITION in warning
-
-
-def test_the_same_warning_can_be_told_from_the_effective_crtdl(tmp_path: Path) -> None:
-    source = tmp_path / "query.json"
-    source.write_text(json.dumps(crtdl()))
-    rules = [rule(PATIENT, add()), rule(CONDITION, add("Condition.code"))]
-    path, warnings = write_effective(source, tmp_path, rules)
-    assert idle_rules(load_crtdl(path), rules) == list(warnings)
 
 
 def test_linked_groups_are_profiles_resolved_after_all_rules_ran() -> None:

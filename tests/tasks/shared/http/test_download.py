@@ -14,7 +14,7 @@ from tasks.shared.files.intake import Intake
 from tasks.shared.http.download import Downloader
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
-from tests.peers.client import Sleeps, client
+from tests.peers.client import client
 from tests.peers.server import Raw, Reply, loopback
 
 DATA = b'{"resourceType":"Patient","id":"a"}\n{"resourceType":"Patient","id":"b"}\n'
@@ -25,11 +25,11 @@ def fetch(directory: Path, replies: Any, *, compressed: bool = True, stop: Stop 
     meter = Meter()
     with loopback(replies) as server, client(meter=meter) as http:
         downloader = Downloader(
-            http, retry=RetryConfig(max_attempts=3), compression=CompressionConfig(enabled=compressed),
-            stop=stop or Stop(), meter=meter, most=1 << 20, stall_timeout=0.3, sleep=Sleeps(),
+            http, RetryConfig(max_attempts=3, initial_backoff_ms=1), CompressionConfig(enabled=compressed), meter,
+            most=1 << 20, stall_timeout=0.3,
         )  # fmt: skip
         try:
-            return downloader.fetch(f"{server.url}/out/file?token=secret", directory, "file", **more)
+            return downloader.fetch(f"{server.url}/out/file?token=secret", directory, "file", stop or Stop(), **more)
         finally:
             directory.with_name("requests").write_text(str(len(server.seen)))
             assert server.seen[0].headers["accept"] == "application/fhir+ndjson"
