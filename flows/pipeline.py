@@ -1,7 +1,7 @@
 """The flow: prepare, then each enabled step; nothing else.
 
-Document 1, "pipeline", and ``4-product.md`` §4. Finished steps answer from their stored result, so running the flow run
-again goes on where it stopped.
+Document 1, "pipeline", and ``4-product.md`` §4. A step is complete when its label says so; the
+flow run, run again, goes on with the first that is not.
 """
 
 import os
@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow
-from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
@@ -45,7 +44,7 @@ from flows.reports import terminal
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.prefect_task import step_task
+from tasks.shared.prefect_task import run_step as run_as_task
 from tasks.shared.report import Problem, StepReport
 from tasks.shared.step import Parked, Source, Step
 
@@ -148,7 +147,7 @@ def run(job: RunningJob) -> Outcome:
 
 
 def run_step(job: RunningJob, position: int, step: Step, source: Source | None, wait: CurrentWait | None) -> StepReport:
-    """Run one step, or take its stored result.
+    """Run one step; a complete one has its report in the record.
 
     Raises:
         Ended: the run ends here.
@@ -159,12 +158,10 @@ def run_step(job: RunningJob, position: int, step: Step, source: Source | None, 
         context = job.context(position, step, source)
         if wait is not None:
             context = wait.approved(context)
-        with recorded_as_running(job, context):
-            task = step_task(step.name, step.run, step.services)
-            state: State[Any] = task.with_options(result_storage_key=job.directory.result_key(position, step.name))(
-                runs.sealed(context), return_state=True
-            )
-        result = runs.result_of(state)
+        result: StepReport | Exception = job.steps[position]
+        if job.steps[position].state != "completed":
+            with recorded_as_running(job, context):
+                result = run_as_task(step, context)
         if isinstance(result, Parked) and wait is not None:
             wait.park(result, context.input_dir)
         if isinstance(result, Exception):

@@ -139,12 +139,12 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
     from flows.job.session import opened
     from flows.job.state import JobState
     from flows.jobs_dir import load
-    from flows.reports.status import as_left, status_of, text
+    from flows.reports.status import status_of, text
 
     with opened(load(config, overrides), job) as session:
         job_id = session.find(job)
         while True:
-            record = as_decided(session, as_left(session.job(job_id)))
+            record = as_decided(session, session.job(job_id))
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:

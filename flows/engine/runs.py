@@ -19,34 +19,26 @@ from uuid import UUID, uuid4
 
 import httpx
 from prefect import Flow
-from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, SyncClientContext
 from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
-from prefect.filesystems import LocalFileSystem
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
-from prefect.results import get_result_store
 from prefect.settings import (
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
-    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
     temporary_settings,
 )
 from prefect.states import Paused, Pending, Suspended
-from prefect.utilities.annotations import quote
 from pydantic import create_model
 
 from flows.engine import patches
 from flows.engine.api import TAG
 from flows.engine.bridging import bridging
 from flows.engine.flow_runs import FormAnswer
-from flows.engine.results import DamagedResultError, read_result, write_result
 from flows.prefect.address import ApiAddress
-from tasks.shared.errors import InternalError, NetworkError, TerminalError
-from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext
+from tasks.shared.errors import NetworkError, TerminalError
 
 patches.apply("run")
 
@@ -148,78 +140,6 @@ def current_run() -> tuple[str, bool]:
     if context is None or context.flow_run is None:
         raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
     return str(context.flow_run.id), context.flow_run.deployment_id is not None
-
-
-@contextmanager
-def results_in(directory: str) -> Iterator[None]:
-    """Store step results under ``directory``.
-
-    The setting alone comes too late for a run that a worker started: its flow already has its storage, in the home of
-    that worker, where another machine would not find it.
-    """
-    with ExitStack() as stack:
-        if str(PREFECT_RESULTS_LOCAL_STORAGE_PATH.value()) != directory:  # as a command has set it
-            stack.enter_context(temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}))
-        context = FlowRunContext.get()
-        if context is not None:
-            before = context.result_store
-            stack.callback(setattr, context, "result_store", before)
-            context.result_store = before.model_copy(update={"result_storage": StepResults(basepath=directory)})
-        yield
-
-
-class StepResults(LocalFileSystem):
-    """Prefect's storage of step results; ``results.py`` decides what may be read."""
-
-    _block_type_name = "Sluice step results"
-
-    def read_path(self, path: str, **_: bool) -> bytes:  # type: ignore[override]
-        """Return the record of a finished step. An exception makes Prefect run the step."""
-        record = read_result(self._resolve_path(path))
-        if record is None:
-            raise DamagedResultError("there is none")
-        return record
-
-    def write_path(self, path: str, content: bytes, **_: bool) -> str:  # type: ignore[override]
-        """Write the record of a step."""
-        target = self._resolve_path(path)
-        write_result(target, content)
-        return str(target)
-
-    async def aread_path(self, path: str) -> bytes:
-        """Return the record like ``read_path``."""
-        return self.read_path(path)
-
-    async def awrite_path(self, path: str, content: bytes) -> str:
-        """Write the record like ``write_path``."""
-        return self.write_path(path, content)
-
-    def _resolve_path(self, path: str) -> Path:
-        """Return the path unchanged, because following a link could lead elsewhere."""
-        base = Path(self.basepath or ".").absolute()
-        target = base / path
-        if not target.is_relative_to(base) or ".." in target.relative_to(base).parts:
-            raise ValueError("a result is kept below the jobs directory")
-        return target
-
-
-def sealed(context: StepContext) -> Any:
-    """Return a task argument that Prefect passes on without inspecting it."""
-    return quote(context)
-
-
-def result_of(state: State[Any]) -> StepReport | Exception:
-    """Return the report of a step's task, or the exception that ended it."""
-    data = state.data
-    if isinstance(data, ResultRecord):
-        data = data.result
-    elif isinstance(data, ResultRecordMetadata) and data.storage_key:
-        data = get_result_store().read(data.storage_key).result
-    if isinstance(data, dict):
-        return StepReport.model_validate(data)
-    if isinstance(data, Exception):
-        return data
-    return InternalError("no-result", f"a step ended in state {state.name} without a result")
 
 
 def leave_alone() -> None:

@@ -184,7 +184,6 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     settings = session.loaded.config.report
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
-        record = record.model_copy(update={"steps": tuple(directory.whole(step) for step in record.steps)})
         with pages.best_effort(f"the end of job {job_id}"), job_log(directory.log):
             logger.warning("%s", cancelled(rejection))
         append_log(session.api, record.id, logging.WARNING, cancelled(rejection))

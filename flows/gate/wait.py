@@ -198,8 +198,6 @@ class CurrentWait:
     def _reopen(self, why: tuple[str, ...]) -> None:
         """Void the approval of a complete wait, which then asks again. Corrected files stay in place."""
         job, step = self.job, self.job.steps[self.position]
-        # The result first: with it the wait would pass every run; without it, the wait is not complete.
-        (job.directory.path.parent / job.directory.result_key(self.position, step.name)).unlink(missing_ok=True)
         job.steps[self.position] = StepReport(position=self.position, name=step.name, directory=step.directory)
         self._void(why, **{f"step__{self.position}": job.steps[self.position]})
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from flows.engine.results import DamagedResultError, read_report, read_result
 from flows.job.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
-from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 
 
@@ -60,46 +58,6 @@ class JobDirectory:
                 context=str(self.path.parent), hint="check jobs_dir and its permissions",
             ) from None  # fmt: skip
 
-    def result_key(self, position: int, name: str) -> str:
-        """Return the path of a step's stored result, relative to ``jobs_dir``."""
-        return f"{self.path.name}/.results/{position}-{name}.json"
-
-    def check_result(self, step: StepReport) -> StepReport:
-        """Return a step as recorded; one whose stored result is gone or damaged is to be done again."""
-        if step.state != "completed":
-            return step
-        path = self.path.parent / self.result_key(step.position, step.name)
-        try:
-            there = read_result(path) is not None
-        except DamagedResultError as problem:
-            logger.warning(
-                "the stored result of step %d %s is damaged: %s; it is done again", step.position, step.name, problem
-            )
-            there = False
-        return step if there else StepReport(position=step.position, name=step.name, directory=step.directory)
-
-    def whole(self, step: StepReport) -> StepReport:
-        """Return a complete step of the record completed from its result file, any other unchanged."""
-        kept = self._reported(step) if step.state == "completed" else None
-        if kept is None:
-            return step
-        beyond = {name: value for name, value in kept if getattr(step, name) in (None, (), {})}
-        return step.model_copy(update=beyond)
-
-    def done(self, step: StepReport) -> StepReport:
-        """Return a step of an interrupted job as a person should see it: complete if it stored its result, even if the
-        record could not be written and still has it as running.
-        """
-        kept = self._reported(step) if step.state == "running" else None
-        as_recorded = {"position": step.position, "name": step.name, "state": "completed", "started": step.started}
-        return step if kept is None else kept.model_copy(update=as_recorded)
-
-    def _reported(self, step: StepReport) -> StepReport | None:
-        try:
-            return read_report(self.path.parent / self.result_key(step.position, step.name))
-        except (DamagedResultError, StorageError):
-            return None
-
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
 
@@ -112,7 +70,6 @@ class JobDirectory:
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
         for step in steps:
             if step.position >= first:
-                (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
                 for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
                     list_of_files.unlink(missing_ok=True)
                 if step.directory is not None and step.directory not in kept:

@@ -109,7 +109,7 @@ class RunningJob:
                 writer=writer,
                 presenter=presenter,
                 deployed=deployed,
-                steps={step.position: directory.check_result(step) for step in record.steps},
+                steps={step.position: step for step in record.steps},
             )
             yield job
 

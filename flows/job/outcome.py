@@ -167,13 +167,12 @@ def away() -> NetworkError:
 
 
 def watch_process(job: RunningJob, stack: ExitStack) -> None:
-    """Handle signals and the loss of the server, and place the results, until the job ends."""
+    """Handle signals and the loss of the server until the job ends."""
     api = job.api
     ending = partial(end_now, api.address, job.id)
     stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))
     if job.deployed and own_server(job.config.jobs_dir, api.address.url) is None:
         bridge_from_now_on(api.address.url)
-    stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
 
 
 def end_without_waiting(job: RunningJob, reason: str) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from flows.engine.api import Json
 from flows.gate.reviewed_files import where_to_look
-from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
 from flows.job.state import JobState
 from flows.output import one_line
@@ -60,21 +58,11 @@ def text(record: JobRecord, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def as_left(record: JobRecord) -> JobRecord:
-    """Return an interrupted job with the step results in its directory."""
-    if record.state is not JobState.INTERRUPTED or record.directory is None:
-        return record
-    directory = JobDirectory(Path(record.directory))
-    return record.model_copy(update={"steps": tuple(map(directory.done, record.steps))})
-
-
 def status_of(record: JobRecord) -> Json:
     """Return the output of ``pipeline status --json``. Keys are never left out (``4-product.md`` §2)."""
     waiting = record.waiting if record.state is JobState.WAITING else None
     error = record.error if record.state in {JobState.FAILED, JobState.CANCELLED} else None
     progress = record.progress or ProgressRecord()
-    directory = JobDirectory(Path(record.directory)) if record.directory else None
-    whole = [directory.whole(step) if directory is not None else step for step in record.steps]
     return {
         "id": record.id,
         "state": record.state.value,
@@ -90,10 +78,10 @@ def status_of(record: JobRecord) -> Json:
         "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
         "warnings": [
             {"step": step.name, "position": step.position, "count": count, "message": message}
-            for step in whole
+            for step in record.steps
             for message, count in Counter(step.warnings).items()
         ],
-        "findings": _findings(record, whole),
+        "findings": _findings(record, record.steps),
         "approvals": [
             {"position": position}
             | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}

@@ -1,24 +1,20 @@
-"""Prefect tasks of steps: the rules that all of them share.
+"""Run a step as a Prefect task.
 
-A task returns a small JSON object, which Prefect keeps under the job's ``.results/`` and answers from when the flow
-runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of
-raising: an exception would be pickled beside the results and its traceback logged, and neither is for us to publish.
+A task keeps no result: a step is complete when the label of its report says so. Its body never raises, because Prefect
+would log the traceback; it returns a Prefect state, and what it came to goes to the caller directly.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from prefect import task
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Crashed, Failed, Paused
-from prefect.tasks import Task
-from prefect.transactions import get_transaction
+from prefect.states import Completed, Crashed, Failed
 
-from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.file_work import read_records, records_of
@@ -27,59 +23,44 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
-from tasks.shared.step import Parked, StepContext, reconcile
+from tasks.shared.step import Parked, Step, StepContext, reconcile
 
 log = logging.getLogger("sluice.step")
 
 T = TypeVar("T")
 
-Run = Callable[[StepContext], StepReport]
-
 _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""
 
 
-Services = Callable[[PipelineConfig], Sequence[Service]]
+def run_step(step: Step, context: StepContext) -> StepReport | Exception:
+    """Run a step as a Prefect task of its name; return its report, or the exception that ended it."""
 
-
-def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[StepContext], Any]:
-    """Return a Prefect task named ``name`` around ``run``, which talks to ``services``."""
-
-    def body(context: StepContext) -> dict[str, Any] | State[Any]:
+    def work() -> StepReport:
         started = time.monotonic()
         SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
-        try:
-            doubts = tuple(proved(services(context.config), context))
-            done = run(context)
-            reconcile(context, done)
-            inventory = leave_inventory(context, done)
-            statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
-            statistics["content"] = done.content if done.content is not None else context.meter.snapshot().content
-            also = {"inventory": inventory, "warnings": doubts + done.warnings}
-            return done.model_copy(update=statistics | also).result()
-        except Parked as parked:
-            return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
-        except Stopped as stopped:
-            return _unfinished(Crashed(name="Stopped", message=f"stopped by {stopped}"), stopped)
-        except SluiceError as error:
-            return _unfinished(Failed(message=error.render()), error)
-        except Exception as error:  # noqa: BLE001 - the seam where defects become reports
-            defect = internal_error(error)
-            return _unfinished(Failed(message=defect.render()), defect)
+        doubts = tuple(proved(step.services(context.config), context))
+        done = step.run(context)
+        reconcile(context, done)
+        inventory = leave_inventory(context, done)
+        statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
+        statistics["content"] = done.content if done.content is not None else context.meter.snapshot().content
+        also = {"inventory": inventory, "warnings": doubts + done.warnings}
+        return done.model_copy(update=statistics | also)
 
-    body.__name__ = name
-    return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
+    return as_task(step.name, work)
 
 
 def as_task(name: str, work: Callable[[], T]) -> T | Exception:
-    """Do ``work`` as a Prefect task named ``name``, which is no step: it keeps no result. What it came to, or the error
-    that ended it.
-    """
+    """Do ``work`` as a Prefect task named ``name``; return what it came to, or the exception that ended it."""
     outcome: list[T | Exception] = []
 
     def body() -> State[Any]:
         try:
             outcome.append(work())
+        except Parked as parked:
+            outcome.append(parked)
+            return Completed(message="waits for a decision")
         except Stopped as stopped:
             outcome.append(stopped)
             return Crashed(name="Stopped", message=f"stopped by {stopped}")
@@ -133,11 +114,3 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
         still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest
-
-
-def _unfinished(state: State[Any], outcome: Exception) -> State[Any]:
-    transaction = get_transaction()
-    if transaction is not None:
-        transaction.write_on_commit = False
-    state.data = outcome
-    return state

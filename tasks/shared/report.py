@@ -1,11 +1,12 @@
 """Models of a step and of its end, stored in the record and shown in every output.
 
-``StepReport`` is declared once: a step returns it, its whole goes into the step's result file, its brief form into the
-label ``job.step.<n>``, and its cells are the columns of the terminal's line, the tables and the page.
+``StepReport`` is declared once: a step returns it, it goes into the label ``job.step.<n>``, and its cells are the
+columns of the terminal's line, the tables and the page.
 """
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable
 from enum import StrEnum
@@ -16,6 +17,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tasks.shared.errors import SluiceError
 from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
+
+LONGEST_LABEL = 8_000
+"""Characters of a report in the record."""
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
 
@@ -49,7 +53,7 @@ class StepReport(StoredModel):
     ``kept_identifiers`` what is meant to be; ``left_out`` by reason how many a service did not give. ``findings`` is
     how many errors a validation found in the data. ``directory`` is a wait's place for corrected files.
     ``warnings`` quote no data, ``details`` are small facts of the step's own (names of written reports, counts by
-    code); both are in the result file only.
+    code).
     """
 
     position: int = 0
@@ -82,12 +86,18 @@ class StepReport(StoredModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
     def label(self) -> str:
-        """Return the brief form for the record: without warnings and details, and without what is not known."""
-        return self.model_dump_json(exclude={"warnings", "details"}, exclude_none=True)
+        """Return the report as the text of its label, without what is not known.
 
-    def result(self) -> dict[str, Any]:
-        """Return the report as a small JSON object, for the step's result file."""
-        return self.model_dump(mode="json")
+        It is at most ``LONGEST_LABEL`` long: further entries of a list or table are only counted. What a step found by
+        file is in the records of its files.
+        """
+        report = self.model_dump(mode="json", exclude_none=True)
+        entries = 200
+        while len(text := json.dumps({name: _cut(value, entries) for name, value in report.items()})) > LONGEST_LABEL:
+            if entries == 1:
+                break
+            entries //= 2
+        return text
 
     def cells(self) -> dict[str, str]:
         """Return the cells by the title of their column, in the order of the columns; empty if unknown."""
@@ -123,6 +133,21 @@ class StepReport(StoredModel):
             parts.append("left out: " + ", ".join(f"{what} {number:,}" for what, number in self.left_out.items()))
         parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]
         return ", ".join(part for part in parts if part)
+
+
+def _cut(value: Any, entries: int) -> Any:
+    """Return a report with at most so many entries in each list and table."""
+    if isinstance(value, str):
+        return value if len(value) <= 500 else f"{value[:500]}…"
+    if isinstance(value, list):
+        kept = [_cut(one, entries) for one in value[:entries]]
+        return [*kept, f"and {len(value) - entries:,} more"] if len(value) > entries else kept
+    if isinstance(value, dict):
+        kept_items = {name: _cut(one, entries) for name, one in [*value.items()][:entries]}
+        others = [*value.values()][entries:]
+        numbers = all(isinstance(one, int) for one in others)
+        return kept_items | ({"…": sum(others) if numbers else f"and {len(others):,} more"} if others else {})
+    return value
 
 
 def _first(what: str, paths: dict[str, str] | None) -> str:

@@ -153,7 +153,8 @@ def test_everything_in_a_job_is_private(sluice, project):
 
 def test_delete_removes_directory_and_record(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
-    assert sluice("job", "delete", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--reject").code == 0
+    assert sluice("job", "delete", "config.yaml", job, "--yes").code == 0
     assert not (project / "jobs" / job).exists()
     gone = sluice("pipeline", "status", "config.yaml", job)
     assert gone.code == 2
@@ -280,7 +281,7 @@ def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice_process, proj
 @pytest.mark.slow
 def test_a_job_of_another_jobs_directory_is_left_alone(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
-    for command in (["pipeline", "continue"], ["pipeline", "status"], ["job", "delete"]):
+    for command in (["pipeline", "continue"], ["pipeline", "status"], ["job", "delete", "--yes"]):
         ran = sluice(*command, "config.yaml", job, "--set", "jobs_dir=elsewhere")
         assert ran.code == 2
         assert "error[job-elsewhere]" in ran.err
@@ -301,7 +302,7 @@ def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, 
 def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
     flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "foreign"})
     run = ask_prefect("POST", f"{prefect_api}/flow_runs/", {"flow_id": flow["id"]})
-    for command in (["pipeline", "continue"], ["job", "delete"]):
+    for command in (["pipeline", "continue"], ["job", "delete", "--yes"]):
         ran = sluice(*command, "config.yaml", run["id"])
         assert ran.code == 2
         assert "error[job-unknown]" in ran.err
@@ -317,9 +318,6 @@ def test_a_run_with_foreign_parameters_is_refused_without_naming_a_command(sluic
     text = sluice("pipeline", "status", "config.yaml", run).out
     assert "error[run-not-begun]" in text
     assert "continue" not in text
-    assert (
-        f"job {run} is failed: Validation of flow parameters failed" in sluice("job", "unfinished", "config.yaml").out
-    )
     ran = sluice("pipeline", "continue", "config.yaml", run)
     assert (ran.code, "error[run-parameters]" in ran.err) == (2, True), ran.err
 
@@ -332,8 +330,6 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     job = sluice("pipeline", "start", "config.yaml").job
     answer = {"run_input": {"decision": "release" if approved else "reject", "by": "Anna", "comment": "seen in the UI"}}
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
-    named = sluice("job", "unfinished", "config.yaml").out
-    assert (f"job {job} is interrupted at wait" in named) is (job in named) is approved
     assert sluice.status(job)["state"] == ("interrupted" if approved else "cancelled")
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert f"{'approved' if approved else 'rejected'} by Anna in the Prefect UI" in text

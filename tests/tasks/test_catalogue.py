@@ -3,12 +3,9 @@
 import subprocess
 import sys
 
-import pytest
-
 from config import STEPS, PipelineConfig
 from config.steps import IMPORTS, NEED_CRTDL
 from tasks import declared
-from tasks.shared.prefect_task import step_task
 from tasks.shared.step import GivenInputs, Reads
 from tests.conftest import ROOT
 
@@ -49,12 +46,6 @@ def test_what_steps_say_of_themselves_needs_no_prefect():
         loaded("from config import STEPS; from tasks import declared; [declared(name) for name in STEPS]", "prefect")
         == []
     )
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_every_step_has_a_prefect_task_of_its_name(name):
-    step = declared(name)
-    assert step_task(step.name, step.run).name == step.name == name
 
 
 def test_a_step_that_comes_again_has_directories_of_its_own():

@@ -20,7 +20,7 @@ from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError
 from tasks.shared.files.inventory import kept_at, take_inventory
-from tasks.shared.report import Approval, StepReport, Waiting
+from tasks.shared.report import Approval, Waiting
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect
@@ -196,8 +196,6 @@ class Released(Waits):
     def __init__(self, job: RunningJob) -> None:  # noqa: F811
         super().__init__(job)
         self.approve()
-        self.result = job.directory.path.parent / job.directory.result_key(3, "wait")
-        self.result.write_text("{}")
         self.is_("completed", 3)
 
     def is_(self, state: str, position: int = 4, started: str | None = None) -> None:
@@ -215,7 +213,6 @@ def test_a_change_after_a_wait_repeats_it_while_no_step_has_read_the_data(releas
     assert released.again()
     MEDDLING[what](released)
     assert not released.again()
-    assert not released.result.exists()
     assert (released.labels["approval__3"], released.labels["form__3"]) == (None, None)
     assert (released.labels["step__3"].state, released.labels["step__3"].resources_out) == ("pending", None)
     assert released.park().again == (what,)
@@ -237,7 +234,6 @@ def test_a_change_after_a_wait_is_an_error_once_a_step_has_read_the_data(release
     assert "renames import_wait/" in error.hint
     assert 3 in released.job.record().approvals
     assert released.job.steps[3].state == "completed"
-    assert released.result.exists()
     for folder in ("import", "import_wait"):  # put back
         shutil.rmtree(released.job.directory.path / folder)
         (aside / folder).rename(released.job.directory.path / folder)
@@ -248,14 +244,6 @@ def test_data_that_every_step_has_read_may_be_tidied_away(released: Released) ->
     released.is_("completed")
     (released.input / "a.ndjson").unlink()
     assert released.again()
-
-
-def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(released: Released) -> None:
-    (released.corrections / "a.ndjson").write_bytes(LINE)
-    released.result.unlink()
-    record = StepReport(position=3, name="wait", state="completed", directory="import_wait")
-    released.job.steps[3] = released.job.directory.check_result(record)
-    assert not released.again()
 
 
 @pytest.mark.parametrize("answer", ["reject", "release", None])

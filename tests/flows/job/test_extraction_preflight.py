@@ -120,8 +120,6 @@ class TestJobThatGoesOn:
         assert self.found(job, query=content, patients=content) == []
 
     def test_after_a_complete_step_it_does_not_matter_what_became_of_the_crtdl(self, job: Path) -> None:
-        (job / ".results").mkdir()
-        (job / ".results" / "1-local_import.json").write_text("{}")
         assert self.found(job, query="CANARY") == []
 
     def test_copies_that_are_damaged_are_findings(self, job: Path) -> None:

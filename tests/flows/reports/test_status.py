@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-import msgspec
-
-from flows.engine.results import _SERIALIZER, write_result
 from flows.job.record import Extraction, JobRecord, hint_anywhere
 from flows.job.state import JobState
-from flows.reports.status import as_left, status_of, text
+from flows.reports.status import status_of, text
 from tasks.shared.report import Problem, StepReport
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
-
-
-def test_an_interrupted_job_says_which_steps_left_their_result(tmp_path: Path) -> None:
-    directory = tmp_path / JOB
-    (directory / ".results").mkdir(parents=True, mode=0o700)
-    done = StepReport(position=1, name="local_import", state="completed", files=4)
-    result = directory / ".results" / "1-local_import.json"
-    metadata = {"serializer": _SERIALIZER, "storage_key": str(result)}
-    write_result(result, msgspec.json.encode({"metadata": metadata, "result": json.dumps(done.result())}))
-    steps = tuple(StepReport(position=n, name=name, state="running") for n, name in ((1, "local_import"), (2, "send")))
-    record = JobRecord(
-        id=JOB, name="x", state=JobState.INTERRUPTED, directory=str(directory), step_names=("local_import", "send"),
-        steps=steps,
-    )  # fmt: skip
-    shown = text(as_left(record))
-    assert f"job {JOB}: interrupted" in shown
-    assert "1 local_import: completed" in shown
-    assert "2 send: running" in shown
-    running = record.model_copy(update={"state": JobState.RUNNING})
-    assert as_left(running) is running
 
 
 def test_a_command_is_printed_with_what_makes_it_run_and_none_where_none_does(tmp_path: Path) -> None:
@@ -64,16 +40,11 @@ def test_the_extraction_of_a_job_is_said_as_the_commands_on_it_take_it() -> None
 
 
 def test_validation_findings_and_the_gate_decision_are_in_the_json(tmp_path: Path) -> None:
-    (tmp_path / JOB / ".results").mkdir(parents=True, mode=0o700)
     found = StepReport(
         position=1, name="validation", state="completed", findings=5, warnings=("skipped", "old", "skipped"),
         details={"severities": {"error": 3, "warning": 2}},
     )  # fmt: skip
-    result = tmp_path / JOB / ".results" / "1-validation.json"
-    metadata = {"serializer": _SERIALIZER, "storage_key": str(result)}
-    write_result(result, msgspec.json.encode({"metadata": metadata, "result": json.dumps(found.result())}))
-    brief = StepReport.model_validate_json(found.label())
-    steps = (brief, StepReport(position=2, name="send"))
+    steps = (found, StepReport(position=2, name="send"))
     record = JobRecord(id=JOB, name="x", state=JobState.STOPPED, directory=str(tmp_path / JOB), steps=steps)
     status = status_of(record)
     assert status["findings"] == {"errors": 5, "warnings": 2, "gate": None}
@@ -84,7 +55,7 @@ def test_validation_findings_and_the_gate_decision_are_in_the_json(tmp_path: Pat
     error = Problem(reference="validation-findings", message="x", step="validation")
     failed = record.model_copy(update={"state": JobState.FAILED, "error": error})
     assert status_of(failed)["findings"]["gate"] == "closed"
-    gone_on = record.model_copy(update={"steps": (brief, StepReport(position=2, name="send", started="2026-03-01"))})
+    gone_on = record.model_copy(update={"steps": (found, StepReport(position=2, name="send", started="2026-03-01"))})
     assert status_of(gone_on)["findings"]["gate"] == "open"
     none = JobRecord(id=JOB, name="x", state=JobState.RUNNING, steps=(StepReport(position=1, name="validation"),))
     assert status_of(none)["findings"] == {"errors": None, "warnings": None, "gate": None}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tasks.shared.report import COLUMNS, StepReport
+from tasks.shared.report import COLUMNS, LONGEST_LABEL, StepReport
 
 FULL = StepReport(
     position=2, name="send", state="completed", files=2, resources_in=1234, resources_out=7, lines_in=7, lines_out=7,
@@ -15,14 +15,22 @@ FULL = StepReport(
 )  # fmt: skip
 
 
-def test_the_whole_survives_its_result_file() -> None:
-    assert StepReport.model_validate_json(json.dumps(FULL.result()), strict=True) == FULL
+def test_the_label_has_the_whole_report_without_what_is_not_known() -> None:
+    assert "directory" not in json.loads(FULL.label())
+    assert StepReport.model_validate_json(FULL.label()) == FULL
 
 
-def test_the_label_is_brief_and_leaves_out_what_is_not_known() -> None:
-    kept = json.loads(FULL.label())
-    assert not {"warnings", "details", "directory"} & set(kept)
-    assert StepReport.model_validate_json(FULL.label()) == FULL.model_copy(update={"warnings": (), "details": {}})
+def test_a_label_is_never_longer_than_prefect_should_keep() -> None:
+    long = FULL.model_copy(update={
+        "warnings": tuple(f"{n}: {'x' * 900}" for n in range(300)), "details": {"files": [{"n": "y" * 50}] * 999},
+        "identifying": {f"Patient.extension[{n}].valueString": "5 lines" for n in range(200)},
+        "left_out": {f"reason {n}": 2 for n in range(300)},
+    })  # fmt: skip
+    assert len(long.label()) <= LONGEST_LABEL
+    kept = StepReport.model_validate_json(long.label())
+    assert kept.warnings[-1].startswith("and ")
+    assert (kept.identifying or {})["…"].endswith(" more")
+    assert sum((kept.left_out or {}).values()) == 600
 
 
 def test_a_person_sees_a_cell_for_every_column_in_her_units() -> None:
