@@ -92,21 +92,17 @@ def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
     The exit code is 1 if there are some. With --continue, those that a schedule started go on with their worker, at
     most three times each, and the exit code is 0.
     """
-    from flows.job.record import continue_hint
     from flows.job.session import has_any_job, opened
-    from flows.job.unfinished import cut_off
+    from flows.job.unfinished import look
     from flows.jobs_dir import load
 
     loaded = load(config, overrides)
     if not has_any_job(loaded):
         return 0
     with opened(loaded) as session:
-        found = cut_off(session)
-        for one in found:
-            if go and one.goes_on and one.put_back(session.api):
-                print_line(f"job {one.record.id} was interrupted{one.record.at}; its worker goes on with it")
-            else:
-                print_line(f"job {one.record.id} was interrupted{one.record.at}\n{continue_hint(one.record)}")
+        found = [*look(session, go=go)]
+    for line in found:
+        print_line(line)
     return 1 if found and not go else 0
 
 

@@ -7,6 +7,7 @@ wait, and its lock is free. Its old start time puts it before the runs that were
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from flows.engine.api import Json, PrefectApi
 from flows.engine.flow_runs import set_labels
 from flows.job.lock import JobBusyError, JobLock
-from flows.job.record import JobRecord
+from flows.job.record import JobRecord, continue_hint
 from flows.job.session import Session
 from flows.job.state import TAKEN_UP, JobState, since
 from tasks.shared.errors import StorageError
@@ -69,6 +70,16 @@ def cut_off(session: Session) -> list[CutOff]:
         for run, record in found
         if record.state is JobState.INTERRUPTED and since(run) > TAKEN_UP
     ]
+
+
+def look(session: Session, *, go: bool) -> Iterator[str]:
+    """Yield a line for each job that was cut off; with ``go``, those of a schedule go on with their worker."""
+    for one in cut_off(session):
+        what = f"job {one.record.id} was interrupted{one.record.at}"
+        if go and one.goes_on and one.put_back(session.api):
+            yield f"{what}; its worker goes on with it"
+        else:
+            yield f"{what}\n{continue_hint(one.record)}"
 
 
 def state_id(run: Json) -> str:

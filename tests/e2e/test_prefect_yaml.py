@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, Commands, ask_prefect, own_name, wait_until
+from tests.peers.project import Fhir, many_transactions
 
 pytestmark = pytest.mark.e2e
 
@@ -47,73 +48,93 @@ def pool(sluice: Commands, prefect_api: str) -> str:
     return name
 
 
-@pytest.fixture
-def worker(sluice: Commands, prefect_api: str, pool: str) -> Iterator[subprocess.Popen[bytes]]:
+@contextmanager
+def working(sluice: Commands, api: str, pool: str) -> Iterator[None]:
+    """Run a plain worker, and stop it as a service manager does."""
     log = sluice.cwd / "worker.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool],
-            cwd=sluice.cwd, env=PrefectCommand(sluice, prefect_api).environment, stdout=file, stderr=file,
+            cwd=sluice.cwd, env=PrefectCommand(sluice, api).environment, stdout=file, stderr=file,
         )  # fmt: skip
+    try:
         wait_until(lambda: b"started!" in log.read_bytes(), 120)
-        yield process
-        process.send_signal(signal.SIGINT)
+        yield
+    finally:
+        process.terminate()
         process.wait(timeout=60)
 
 
-def deploy(sluice: Commands, api: str, pool: str) -> dict[str, Json]:
-    """Deploy the file on this test's pool, with the project as working directory; the deployments by their names."""
+def deploy(sluice: Commands, api: str, pool: str, due: datetime | None = None) -> None:
+    """Deploy the file on this test's pool, with the project as working directory.
+
+    With ``due`` its deployments have the pool's name, and two nights are scheduled for that time.
+    """
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     for deployment in document["deployments"]:
-        deployment["work_pool"] = {"name": pool, "job_variables": {"working_dir": str(sluice.cwd)}}
+        deployment["work_pool"]["name"] = pool
+        deployment["work_pool"]["job_variables"]["working_dir"] = str(sluice.cwd)
+        if "config" in deployment.get("parameters", {}):
+            deployment["parameters"] = {"config": str(sluice.cwd / "config.yaml")}
+        if due is not None:
+            deployment["name"] += f"-{pool}"
+    if due is not None:
+        nights = [{"interval": 86400, "anchor_date": (due + timedelta(seconds=n)).isoformat()} for n in range(2)]
+        document["deployments"][1]["schedules"] = nights
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
-    PrefectCommand(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
-    names = [deployment["name"] for deployment in document["deployments"]]
-    return {name: ask_prefect("GET", f"{api}/deployments/name/pipeline/{name}") for name in names}
-
-
-def check(found: dict[str, Json]) -> None:
-    """The deployments are what the file says."""
-    nightly = found["nightly"]
-    (schedule,) = nightly["schedules"]
-    assert schedule["schedule"]["timezone"] == "Europe/Berlin"
-    assert not schedule["active"]
-    assert nightly["global_concurrency_limit"]["limit"] == 1
-    assert nightly["concurrency_options"]["collision_strategy"] == "ENQUEUE"
-    assert "sluice" in nightly["tags"]
-    assert found["sluice"]["global_concurrency_limit"] is None, "it would count the runs of all machines together"
-    properties = found["sluice"]["parameter_openapi_schema"]["properties"]
-    assert list(properties) == ["config", "crtdl", "input", "anonymization_config", "patients", "overrides"]
-    assert all(parameter["description"] for parameter in properties.values())
-    assert found["sluice"]["parameter_openapi_schema"]["required"] == ["config"]
-    assert not found["sluice"]["pull_steps"]
+    prefect = PrefectCommand(sluice, api)
+    prefect("work-queue", "create", "nights", "--pool", pool, "--limit", "1")
+    prefect("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
 
 
 @pytest.mark.timeout(240)
 def test_a_run_of_a_worker_is_the_same_job_to_the_commands(
-    sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
+    sluice: Commands, prefect_api: str, pool: str, project: Path
 ) -> None:
-    """``--detach`` hands it to the deployment named sluice. One without a working directory is refused."""
-    found = deploy(sluice, prefect_api, pool)
-    check(found)
-    started = sluice("pipeline", "start", "config.yaml", "--detach")
-    assert started.code == 0, started.err
-    assert started.out == f"job {started.job}\n"
-    wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
-    assert [row["id"] for row in json.loads(sluice.here("job", "list", "config.yaml", "--json").out)] == [started.job]
-    approved = sluice.here("pipeline", "continue", "config.yaml", started.job, "--approve")
-    assert approved.code == 0, approved.err
-    wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
+    deploy(sluice, prefect_api, pool)
+    form = ask_prefect("GET", f"{prefect_api}/deployments/name/pipeline/sluice")["parameter_openapi_schema"]
+    assert list(form["properties"]) == ["config", "crtdl", "input", "anonymization_config", "patients", "overrides"]
+    assert all(parameter["description"] for parameter in form["properties"].values())
+    assert form["required"] == ["config"]
+    with working(sluice, prefect_api, pool):
+        started = sluice("pipeline", "start", "config.yaml", "--detach")
+        assert started.code == 0, started.err
+        assert started.out == f"job {started.job}\n"
+        wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
+        approved = sluice.here("pipeline", "continue", "config.yaml", started.job, "--approve")
+        assert approved.code == 0, approved.err
+        wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)
 
-    deployment = f"{prefect_api}/deployments/{found['sluice']['id']}"
-    ask_prefect("PATCH", deployment, {"job_variables": {"working_dir": None}})
-    parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
-    run = ask_prefect("POST", f"{deployment}/create_flow_run", {"parameters": parameters})["id"]
 
-    def state() -> dict[str, str]:
-        return dict(ask_prefect("GET", f"{prefect_api}/flow_runs/{run}")["state"])
+@pytest.mark.timeout(600)
+def test_a_night_waits_for_the_one_before_which_goes_on_after_its_worker_was_stopped(
+    sluice: Commands, prefect_api: str, pool: str, fhir: Fhir
+) -> None:
+    many_transactions(sluice.cwd, fhir.url)
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.5})
+    deploy(sluice, prefect_api, pool, datetime.now(UTC) + timedelta(seconds=45))
 
-    wait_until(lambda: state()["type"] == "FAILED", 90)
-    assert "jobs-dir-scratch" in state()["message"]
-    assert not (project / "jobs" / run).exists()
+    def nights() -> list[Json]:
+        body = {"work_pool_queues": {"name": {"any_": ["nights"]}}, "work_pools": {"name": {"any_": [pool]}}}
+        body |= {"sort": "EXPECTED_START_TIME_ASC", "limit": 2}
+        return list(ask_prefect("POST", f"{prefect_api}/flow_runs/filter", body))
+
+    def states() -> list[str]:
+        return [night["state_type"] for night in nights()]
+
+    with working(sluice, prefect_api, pool):
+        wait_until(lambda: fhir.count("Patient") > 0, 180)
+        assert states() == ["RUNNING", "SCHEDULED"]
+    assert states() == ["RUNNING", "SCHEDULED"], "Prefect does not notice that the worker killed it"
+    first, second = (night["id"] for night in nights())
+    fhir.faults()
+    with working(sluice, prefect_api, pool):
+        wait_until(lambda: sluice.here("job", "unfinished", "config.yaml").code == 1, 180)  # two minutes, to be sure
+        assert states() == ["RUNNING", "SCHEDULED"], "a job that was cut off holds its place"
+        PrefectCommand(sluice, prefect_api)("deployment", "run", f"unfinished/unfinished-{pool}")
+        wait_until(lambda: states() == ["COMPLETED", "COMPLETED"], 180)
+    done = {night["id"]: night for night in nights()}
+    assert done[first]["end_time"] < done[second]["start_time"]
+    assert done[first]["run_count"] == 2
+    assert fhir.total() == 91
