@@ -13,8 +13,9 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +23,13 @@ import msgspec
 
 from tasks.send import STATE
 from tasks.send.checks import SentFile, SentInput, fhir_url, required, service
-from tasks.send.failures import list_failures, remove_failures
-from tasks.send.pending import NAME, Pending
-from tasks.send.transaction import Item, Sent, Transactions
-from tasks.shared.blanked import blanked
+from tasks.send.failures import Failure, list_failures, remove_failures
+from tasks.send.pending import Pending
+from tasks.send.transaction import Item, Refusal, Sent, Transactions
 from tasks.shared.errors import DataError, ReconciliationError
 from tasks.shared.fhir.bundles import Found, unwrapped
 from tasks.shared.fhir.resource import ID, head_of
-from tasks.shared.file_work import Done, FileWork, digest, read_records, records_of
+from tasks.shared.file_work import Done, FileWork, digest
 from tasks.shared.files.data_directory import CORE, base_name, is_ndjson_name
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
@@ -55,182 +55,164 @@ def run(context: StepContext, given: SentInput) -> StepReport:
     files = {base_name(file.name): file for file in given.files if "/" not in file.name and is_ndjson_name(file.name)}
     required([*files.values()], context.input_dir)
     url, state = fhir_url(context.config), context.state(STATE)
-    _forget_what_waited(context, state)
     work = FileWork(context.job_dir, context.position, None, terms=digest(url))
     todo = work.begin({base: file.sha256 for base, file in files.items()})
     works = any(done.counts.get("sent") for done in work.done())
     client = context.client(service(context.config), timeout=send.timeout.total_seconds())
     with client, Pending(state) as pending, FailedAnswers(state).begin().saving_answers():
         remove_failures(state)
-        pending.forget_refusals()
         pending.keep_only({files[done.file].name for done in work.done()})
         transactions = Transactions(client, url, send.batch_size, works=works)
-        load = _Load(context, files, work, pending, transactions)
-        load.send_files(todo)
-        return load.send_pending(state)
+        _Load(context, files, work, pending, transactions).send_files(todo)
+        waiting = _Waiting(context, pending, transactions)
+        refused = waiting.send()
+        report = _report(context, files, work, waiting.replaced)
+        if failed := [*_failures(pending, refused)]:
+            raise list_failures(state, failed, report.resources_in or 0, pending.count() - len(refused))
+        pending.delete()
+    return report
 
 
-def _forget_what_waited(context: StepContext, state: Path) -> None:
-    """Without ``pending.db`` nobody knows what of these files waited: they are sent again."""
-    if not (state / NAME).exists():
-        records = records_of(context.job_dir, context.position)
-        for done in read_records(records):
-            if done.counts.get("deferred"):
-                (records / f"{done.file}.json").unlink()
+def _failures(pending: Pending, refused: Mapping[int, Refusal]) -> Iterator[Failure]:
+    """Yield what cannot be sent, and what was refused alone."""
+    for item, reason in pending.rows():
+        refusal = refused.get(item.row)
+        if reason or refusal is not None:
+            yield item, reason or refusal.reason, refusal
 
 
+def _report(context: StepContext, files: Mapping[str, SentFile], work: FileWork, replaced: int) -> StepReport:
+    """Return the sum of the done records; ``replaced`` resources waited, and were replaced by a later one."""
+    total: Counter[str] = Counter(replaced=replaced)
+    types: Counter[str] = Counter()
+    for done in work.done():
+        total.update(done.counts)
+        types.update(done.tallies.get("types", {}))
+    texts = {
+        total["replaced"]: "resources replaced by a later one with the same type and id: {:,}",
+        total["derived_ids"]: "resources without an id: {:,}; they got one derived from content and position",
+        len(work.again): "finished files that were sent again, because they or the server had changed: {:,}",
+    }
+    return StepReport(
+        files=len(files),
+        resources_in=total["resources"],
+        lines_in=total["lines"],
+        resources_out=total["resources"] - total["replaced"],
+        bytes_in=sum(file.size for file in files.values()),
+        bytes_out=total["bytes"],
+        warnings=tuple(text.format(count) for count, text in texts.items() if count),
+        details={
+            "types": dict(sorted(types.items())),
+            **{name: total[name] for name in ("deferred", "replaced", "derived_ids")},
+            "requests": context.meter.requests,
+        },
+    )
+
+
+@dataclass(frozen=True)
 class _Load:
-    def __init__(
-        self,
-        context: StepContext,
-        files: dict[str, SentFile],
-        work: FileWork,
-        pending: Pending,
-        transactions: Transactions,
-    ) -> None:
-        self._context = context
-        self._files = files
-        self._work = work
-        self._pending = pending
-        self._transactions = transactions
-        self._threads = context.config.services.send.max_concurrent_requests
-        self._replaced = 0
-        """How many resources waited, and were replaced by a later one."""
+    """The files of a load."""
+
+    context: StepContext
+    files: Mapping[str, SentFile]
+    work: FileWork
+    pending: Pending
+    transactions: Transactions
 
     def send_files(self, todo: list[str]) -> None:
         """Send these files, ``core`` alone and first."""
-        meter = self._context.meter
-        meter.work_on(file.path for file in self._files.values())
-        for done in self._work.done():
+        meter = self.context.meter
+        meter.work_on(file.path for file in self.files.values())
+        for done in self.work.done():
             meter.add(files=1, resources=done.counts["sent"], earlier=True)
-            meter.within(self._files[done.file].path, done.counts["content"], whole=True, earlier=True)
+            meter.within(self.files[done.file].path, done.counts["content"], whole=True, earlier=True)
         core = [base for base in todo if base.lower() == CORE]
+        threads = self.context.config.services.send.max_concurrent_requests
         for stage in (core, [base for base in todo if base not in core]):
-            for_each(stage, self._send_file, threads=self._threads, stop=self._context.stop)
+            for_each(stage, self._send_file, threads=threads, stop=self.context.stop)
 
     def _send_file(self, base: str, stop: Stop) -> None:
-        file, meter, began = self._files[base], self._context.meter, time.monotonic()
-        path = file.path
-        reader = FileReader(path, self._context.config.limits.max_line_mb * MIB, self._pending)
-        counts, replaced = Counter[str](), list[Item]()
-        for batch in self._transactions.pack(reader.items(), replaced):
+        file, meter, began = self.files[base], self.context.meter, time.monotonic()
+        reader = FileReader(file.path, self.context.config.limits.max_line_mb * MIB, self.pending)
+        counts, replaced = reader.counts, list[Item]()
+        for batch in self.transactions.pack(reader.items(), replaced):
             stop.check()
-            sent = self._transactions.send(batch, halving=False)
+            sent = self.transactions.send(batch, halving=False)
             for refused, _ in sent.refused:
-                self._pending.add(refused)
+                self.pending.add(refused)
                 counts["deferred"] += len(refused)
             counts["sent"] += len(sent.taken)
             counts["bytes"] += sent.bytes
             meter.add(resources=len(sent.taken))
-            meter.within(path, reader.counts["content"])
+            meter.within(file.path, counts["content"])
         counts["replaced"] = len(replaced)
-        counts.update(reader.counts)
-        if counts["resources"] != counts["sent"] + counts["replaced"] + counts["deferred"] + counts["unsendable"]:
+        if counts["resources"] != sum(counts[name] for name in ("sent", "replaced", "deferred", "unsendable")):
             raise ReconciliationError(
-                "send-counts", "send: resources of a file were neither sent nor refused", context=path.name,
+                "send-counts", "send: resources of a file were neither sent nor refused", context=file.name,
                 hint="this is a defect of the program; please report it",
             )  # fmt: skip
-        self._pending.commit()
+        self.pending.commit()
         done = Done(
-            file=base, identity=file.sha256, counts=dict(counts),
-            tallies={"types": dict(reader.types)}, seconds=round(time.monotonic() - began, 3),
-            patients=reader.types["Patient"],
+            file=base, identity=file.sha256, counts=dict(counts), tallies={"types": dict(reader.types)},
+            seconds=round(time.monotonic() - began, 3), patients=reader.types["Patient"],
         )  # fmt: skip
-        self._work.finish(done)
+        self.work.finish(done)
         meter.add(files=1)
-        meter.within(path, counts["content"], whole=True)
+        meter.within(file.path, counts["content"], whole=True)
 
-    # What waits
 
-    def send_pending(self, state: Path) -> StepReport:
-        """Send what waits, by patient, until nothing moves; return the report. Raises ``RefusedResourcesError``."""
+class _Waiting:
+    """What waits in ``pending.db`` after all files were sent. ``replaced`` counts those with a later version there."""
+
+    def __init__(self, context: StepContext, pending: Pending, transactions: Transactions) -> None:
+        self.replaced = 0
+        self._context = context
+        self._pending = pending
+        self._transactions = transactions
+
+    def send(self) -> dict[int, Refusal]:
+        """Send what waits in rounds, until nothing moves; return why the others were refused alone, by row."""
         backwards = False
         while count := self._pending.count():
             self._context.meter.set_status(f"{count:,} resources wait for the targets of their references")
-            if not self._round(backwards=backwards) and not self._alone():
-                break
+            replaced: list[Item] = []
+            batches = self._transactions.pack(self._pending.items(backwards=backwards), replaced)
+            moved, refused = self._round(batches, halving=True)
+            self._pending.remove(replaced)
+            self.replaced += len(replaced)
+            if not moved and not self._round(self._with_targets(), halving=False)[0]:
+                return refused
             backwards = not backwards  # a chain of references against the order is sent in one round then
-        report = self._report()
-        if next(self._pending.failed(), None) is not None:
-            raise list_failures(state, self._pending.failed(), report.resources_in or 0, self._pending.count())
-        self._pending.delete()
-        return report
+        return {}
 
-    def _round(self, *, backwards: bool) -> bool:
-        """Try everything that waits again; return whether anything got in."""
-        moved, in_a_row, replaced = False, 0, list[Item]()
-        batches = self._transactions.pack(self._pending.items(backwards=backwards), replaced)
-        results = in_order(batches, self._halved, threads=self._threads, stop=self._context.stop)
-        with closing(results):
+    def _round(self, batches: Iterator[list[Item]], *, halving: bool) -> tuple[bool, dict[int, Refusal]]:
+        """Send these transactions; return whether anything got in, and if nothing did, what was refused alone."""
+        moved, refused = False, dict[int, Refusal]()
+
+        def send(batch: list[Item]) -> Sent:
+            return self._transactions.send(batch, halving=halving)
+
+        threads = self._context.config.services.send.max_concurrent_requests
+        with closing(in_order(batches, send, threads=threads, stop=self._context.stop)) as results:
             for sent in results:
-                self._took(sent.taken)
+                self._pending.remove(sent.taken)
+                self._context.meter.add(resources=len(sent.taken))
                 moved = moved or bool(sent.taken)
-                in_a_row = 0 if sent.taken else in_a_row + len(sent.refused)
-                if in_a_row >= MOST_REFUSED:
+                for (item, *_), refusal in sent.refused:
+                    if refusal.answer.status == 500 and not self._transactions.works:
+                        raise refusal.error  # nothing shows that it is about this resource
+                    refused[item.row] = refusal
+                if sent.taken:
+                    refused.clear()
+                elif len(refused) >= MOST_REFUSED:
                     break
-        self._pending.remove(replaced)
-        self._replaced += len(replaced)
-        return moved
+        return moved, refused
 
-    def _halved(self, batch: list[Item]) -> Sent:
-        return self._transactions.send(batch, halving=True)
-
-    def _alone(self) -> bool:
-        """Try each resource with all that it refers to, then alone; return whether anything got in."""
-        moved, refused = False, 0
-        for item in self._pending.items():
-            self._context.stop.check()
-            together = self._pending.with_targets(item, self._context.config.services.send.batch_size)
-            for batch in [together, [item]] if len(together) > 1 else [[item]]:
-                sent = self._transactions.send(batch, halving=False)
-                if not sent.refused:
-                    break
-            self._took(sent.taken)
-            moved = moved or bool(sent.taken)
-            for _, refusal in sent.refused:
-                if refusal.answer.status == 500 and not self._transactions.works:
-                    raise refusal.error  # nothing shows that it is about this resource
-                self._pending.refuse(item, refusal.answer.status, refusal.reason, blanked(refusal.answer.body))
-                refused += 1
-            if refused >= MOST_REFUSED:
-                break
-        if moved:
-            self._pending.forget_refusals()
-        self._pending.commit()
-        return moved
-
-    def _took(self, items: list[Item]) -> None:
-        self._pending.remove(items)
-        self._context.meter.add(resources=len(items))
-
-    def _report(self) -> StepReport:
-        total: Counter[str] = Counter()
-        types: Counter[str] = Counter()
-        for done in self._work.done():
-            total.update(done.counts)
-            types.update(done.tallies.get("types", {}))
-        replaced = total["replaced"] + self._replaced
-        texts = {
-            replaced: "resources replaced by a later one with the same type and id: {:,}",
-            total["derived_ids"]: "resources without an id: {:,}; they got one derived from content and position",
-            len(self._work.again): "finished files that were sent again, because they or the server had changed: {:,}",
-        }
-        return StepReport(
-            files=len(self._files),
-            resources_in=total["resources"],
-            lines_in=total["lines"],
-            resources_out=total["resources"] - replaced,
-            bytes_in=sum(file.size for file in self._files.values()),
-            bytes_out=total["bytes"],
-            warnings=tuple(text.format(count) for count, text in texts.items() if count),
-            details={
-                "types": dict(sorted(types.items())),
-                "deferred": total["deferred"],
-                "replaced": replaced,
-                "derived_ids": total["derived_ids"],
-                "requests": self._context.meter.requests,
-            },
-        )
+    def _with_targets(self) -> Iterator[list[Item]]:
+        """Yield each resource with all that it refers to: circles whose neighbours are refused."""
+        most = self._context.config.services.send.batch_size
+        found = (self._pending.with_targets(item, most) for item in self._pending.items())
+        return (together for together in found if len(together) > 1)
 
 
 class FileReader:
@@ -259,11 +241,10 @@ class FileReader:
 
     def _of_line(self, number: int, found: list[Found], urns: bool) -> Iterator[Item]:
         items: list[Item] = []
-        groups = (number,)
         placeholders: dict[bytes, bytes] = {}
         for one in found:
             try:
-                items.append(item := self._item(number, one, groups))
+                items.append(item := self._item(number, one))
             except DataError as error:
                 self._reject(Item("", one.raw, self._file, number, one.entry), error)
                 continue
@@ -272,7 +253,7 @@ class FileReader:
         self.counts["resources"] += len(items)
         yield from (_resolved(item, placeholders) for item in items) if urns else items
 
-    def _item(self, number: int, found: Found, groups: tuple[int]) -> Item:
+    def _item(self, number: int, found: Found) -> Item:
         kind, identifier = head_of(found.raw)
         raw: bytes | msgspec.Raw = found.raw
         if identifier is None:
@@ -281,7 +262,7 @@ class FileReader:
         if ID.fullmatch(identifier) is None:
             raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
         self.types[kind] += 1
-        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, groups)
+        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, number)
 
     def _identified(self, number: int, found: Found) -> tuple[bytes, str]:
         """Return a resource with an id, a UUIDv5 of position and bytes, so that a repeated send changes nothing."""

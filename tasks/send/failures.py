@@ -1,7 +1,7 @@
-"""The resources that a direct load could not send: ``send/summary.csv``, and ``send/failed/`` with the answers.
+"""The resources that a direct load could not send: ``send/summary.csv``, and ``send/failed/refused.ndjson``.
 
-Everything here may hold data of patients: mode 0600, in the job directory, never in logs. ``summary.csv`` names file,
-line, entry, resource, status and issue codes; ``<number>.json`` holds the resource and the answer.
+Both may hold data of patients: mode 0600, in the job directory, never in logs. The summary names file, line, entry,
+resource, status and issue codes; a line of the other file has the resource and the server's answer as well.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from typing import Final
 
 import msgspec
 
-from tasks.send.pending import Failure
-from tasks.send.transaction import OPERATION
+from tasks.send.transaction import OPERATION, Item, Refusal
+from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.kept_answers import FAILED
-from tasks.shared.files.part_file import PartFile, publish, write_whole
+from tasks.shared.files.part_file import PartFile, publish
 from tasks.shared.log import logger
 from tasks.shared.units import as_text
 
 SUMMARY: Final = "summary.csv"
+REFUSED: Final = f"{FAILED}/refused.ndjson"
 _SHOWN: Final = 5
 _LOGGED: Final = 20
-_KEPT: Final = 1000
-"""Failures whose resource and answer are kept; all of them are in the summary."""
+_COLUMNS: Final = ("file", "line", "entry", "resource", "status", "reason")
 
-_COLUMNS: Final = ("number", "file", "line", "entry", "resource", "status", "reason")
+Failure = tuple[Item, str, Refusal | None]
+"""A resource that did not get in, the reason as logs may show it, and the server's refusal."""
 
 
 class RefusedResourcesError(TerminalError):
@@ -45,8 +46,8 @@ class RefusedResourcesError(TerminalError):
 def remove_failures(state: Path) -> None:
     """Remove what an earlier run listed. Raises ``StorageError``."""
     with storage_errors(state):
-        for old in [*(state / FAILED).glob("[0-9]*.json"), state / SUMMARY]:
-            old.unlink(missing_ok=True)
+        for name in (SUMMARY, REFUSED):
+            (state / name).unlink(missing_ok=True)
 
 
 def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: int) -> RefusedResourcesError:
@@ -54,22 +55,22 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
     places. ``waiting`` were not tried alone. Raises ``StorageError``."""
     reasons: Counter[str] = Counter()
     places: list[str] = []
-    with PartFile(state / SUMMARY) as summary:
+    with PartFile(state / SUMMARY) as summary, PartFile(state / REFUSED) as kept:
         summary.write(_row(_COLUMNS))
-        for number, (item, status, reason, answer) in enumerate(failed, 1):
+        for item, reason, refusal in failed:
             reasons[reason] += 1
-            cells = (number, item.file, item.line, item.entry, item.key or None, status, reason)
+            status = None if refusal is None else refusal.answer.status
+            cells = (item.file, item.line, item.entry, item.key or None, status, reason)
             summary.write(_row(as_text(cell) if isinstance(cell, str) else cell for cell in cells))
-            if number <= _LOGGED:
+            told = None if refusal is None else _json(blanked(refusal.answer.body))
+            about = {"request": _json(bytes(item.raw)), "answer": told}
+            kept.write(msgspec.json.encode(dict(zip(_COLUMNS, cells, strict=True)) | about) + b"\n")
+            if len(places) < _LOGGED:
                 places.append(item.named)
                 logger.warning("send: %s did not get in: %s", item.named, reason)
-            if number <= _KEPT:
-                told = None if answer is None else _json(answer)
-                about = {"request": _json(bytes(item.raw)), "answer": told}
-                record = dict(zip(_COLUMNS[1:], cells[1:], strict=True)) | about
-                write_whole(state / FAILED / f"{number:04}.json", msgspec.json.encode(record) + b"\n")
-        summary.sync()
-        publish(summary.final)
+        for file in (summary, kept):
+            file.sync()
+            publish(file.final)
     count = reasons.total()
     shown = "; ".join(f"{of_reason:,} × {reason}" for reason, of_reason in reasons.most_common(_SHOWN))
     more = ("; …" if len(reasons) > _SHOWN else "") + (f"; {waiting:,} more wait, not tried alone" if waiting else "")
@@ -77,7 +78,7 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
         "send-refused",
         f"send: {count:,} of {read:,} resources did not get in: {shown}{more}",
         context=", ".join(places[:_SHOWN]) + (", …" if count > _SHOWN else ""),
-        hint=f"send/{SUMMARY} in the job directory lists them, and send/{FAILED}/ has the server's answers; after "
+        hint=f"send/{SUMMARY} in the job directory lists them, and send/{REFUSED} has the server's answers; after "
         "a correction, continue the job: what is on the server already is not sent again",
         operation=OPERATION,
     )
@@ -92,9 +93,9 @@ def _row(cells: Iterable[object]) -> bytes:
 
 
 def _json(data: bytes) -> msgspec.Raw | str:
-    """Return the data unchanged if it is JSON, else as text."""
+    """Return the data unchanged if it is JSON on one line, else as text."""
     try:
         data.decode()  # msgspec does not look into strings that it only passes over
-        return msgspec.json.decode(data, type=msgspec.Raw)
+        return msgspec.Raw(msgspec.json.format(data, indent=-1))
     except UNREADABLE:
         return data.decode("utf-8", "backslashreplace")

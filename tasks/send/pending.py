@@ -1,8 +1,8 @@
 """``send/pending.db``: the resources of a direct load that are not on the server yet (document 3 §7).
 
-SQLite, so that memory does not grow with their number and that they outlive a kill. A row is a resource that the server
-refused with its transaction, by file, line and entry; with a ``reason`` one that was refused alone, or that cannot be
-sent at all. Rows of a file are committed before the file's done record is written.
+SQLite, so that memory does not grow with their number and that they outlive a kill. A row is a resource whose
+transaction the server refused, by file, line and entry, or with a ``reason`` one that cannot be sent at all. Rows of a
+file are committed before the file's done record is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME: Final = "pending.db"
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pending (
     id INTEGER PRIMARY KEY, file TEXT, line INTEGER, entry INTEGER, key TEXT, patient TEXT, encounter TEXT,
-    reason TEXT, raw BLOB, status INTEGER, answer BLOB
+    reason TEXT, raw BLOB
 );
 CREATE INDEX IF NOT EXISTS by_patient ON pending (reason, patient, encounter, id);
 CREATE INDEX IF NOT EXISTS by_key ON pending (key);
@@ -35,14 +35,7 @@ CREATE INDEX IF NOT EXISTS by_key ON pending (key);
 _INSERT: Final = (
     "INSERT INTO pending (file, line, entry, key, patient, encounter, reason, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_SELECT: Final = (
-    "SELECT id, file, line, entry, key, patient, encounter, raw, status, reason, answer FROM pending WHERE "
-)
-_LARGEST: Final = 1 << 20
-"""Bytes of an answer that are kept."""
-
-Failure = tuple[Item, int | None, str, bytes | None]
-"""A resource that did not get in: status, reason as logs may show it, and answer."""
+_SELECT: Final = "SELECT id, file, line, entry, key, patient, reason, raw FROM pending WHERE "
 
 
 class Pending:
@@ -58,7 +51,8 @@ class Pending:
 
     def keep_only(self, files: Collection[str]) -> None:
         """Remove the rows of all files but these."""
-        known = self._rows("SELECT DISTINCT file FROM pending")
+        with self._errors():
+            known = self._db.execute("SELECT DISTINCT file FROM pending").fetchall()
         self._change("DELETE FROM pending WHERE file = ?", [row for row in known if row[0] not in files])
         self.commit()
 
@@ -77,36 +71,27 @@ class Pending:
         with self._errors():
             self._db.commit()
 
-    def refuse(self, item: Item, status: int, reason: str, answer: bytes) -> None:
-        """Record that a resource was refused alone."""
-        values = (status, reason, answer[:_LARGEST], item.row)
-        self._change("UPDATE pending SET status = ?, reason = ?, answer = ? WHERE id = ?", [values])
-
-    def forget_refusals(self) -> None:
-        """Let what was refused alone be tried again."""
-        self._change("UPDATE pending SET reason = '' WHERE status IS NOT NULL", [()])
-        self.commit()
-
     def count(self) -> int:
         """Return how many resources are to be tried again."""
-        return int(self._rows("SELECT count(*) FROM pending WHERE reason = ''")[0][0])
+        with self._errors():
+            return int(self._db.execute("SELECT count(*) FROM pending WHERE reason = ''").fetchone()[0])
 
     def items(self, *, backwards: bool = False) -> Iterator[Item]:
         """Yield the resources to be tried again: those of nobody first, then patient by patient, and what belongs to an
         encounter next to it. Other rows may be removed meanwhile."""
         order = "patient DESC, encounter DESC, id DESC" if backwards else "patient, encounter, id"
-        yield from (item for item, *_ in self._walk(f"reason = '' ORDER BY {order}"))
+        return (item for item, _ in self._select(f"reason = '' ORDER BY {order}"))
 
-    def failed(self) -> Iterator[Failure]:
-        """Yield what was refused alone and what cannot be sent, in the order of the input."""
-        return self._walk("reason <> '' ORDER BY file, line, entry")
+    def rows(self) -> Iterator[tuple[Item, str]]:
+        """Yield every row with its reason, in the order in which they were added."""
+        return self._select("true ORDER BY id")
 
     def with_targets(self, item: Item, most: int) -> list[Item]:
         """Return a resource behind those that it refers to, directly or not: at most ``most`` in all."""
         found, wanted = {item.key: item}, sorted(references_in(item.raw))
         while wanted and len(found) < most:
             key = target_of(wanted.pop())
-            for one, *_ in [] if key is None or key in found else self._select("key = ? AND reason = ''", key):
+            for one, _ in [] if key is None or key in found else self._select("key = ? AND reason = ''", key):
                 found[one.key] = one
                 wanted += sorted(references_in(one.raw))
         return list(reversed(found.values()))
@@ -127,28 +112,16 @@ class Pending:
         with self._errors():
             self._db.executemany(statement, rows)
 
-    def _rows(self, statement: str, *values: object) -> list[Any]:
+    def _select(self, condition: str, *values: object) -> Iterator[tuple[Item, str]]:
         with self._errors():
-            return self._db.execute(statement, values).fetchall()
-
-    def _walk(self, condition: str) -> Iterator[Failure]:
-        with self._errors():
-            found = self._db.execute(f"SELECT id FROM pending WHERE {condition}")  # noqa: S608 - constant text
+            found = self._db.execute(_SELECT + condition, values)
         while True:
             with self._errors():
-                rows = found.fetchmany(100)
-            if not rows:
+                row = found.fetchone()
+            if row is None:
                 return
-            for (row,) in rows:
-                yield from self._select("id = ?", row)
-
-    def _select(self, where: str, value: object) -> list[Failure]:
-        return [
-            (Item(key, raw, file, line, entry, (patient, encounter), row), status, reason, answer)
-            for row, file, line, entry, key, patient, encounter, raw, status, reason, answer in self._rows(
-                _SELECT + where, value
-            )
-        ]
+            identity, file, line, entry, key, patient, reason, raw = row
+            yield Item(key, raw, file, line, entry, patient, identity), reason
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,20 +47,15 @@ _OVERHEAD: Final = len(_RESOURCE) + len(_REQUEST) + len(_END) + len(b',{"fullUrl
 
 class Item(msgspec.Struct, frozen=True, gc=False):
     """A resource to be sent. ``key`` is ``Type/id``, which may identify a person: it is for requests and private files,
-    never for logs. ``groups`` say what belongs together, the coarsest first. ``row`` is that of ``pending.db``."""
+    never for logs. Resources of one ``group`` belong together. ``row`` is that of ``pending.db``."""
 
     key: str
     raw: bytes | msgspec.Raw
     file: str
     line: int
     entry: int | None = None
-    groups: tuple[Hashable, ...] = ()
+    group: int | str = 0
     row: int = 0
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Return where it stands in the input, to be compared."""
-        return self.file, self.line, -1 if self.entry is None else self.entry
 
     @property
     def named(self) -> str:
@@ -123,7 +118,7 @@ class Transactions:
             other = opened.pop(item.key, None)
             size += weight
             if other is not None:
-                loser, item = sorted((other, item), key=lambda one: one.place)
+                loser, item = (item, other) if other.row > item.row else (other, item)
                 replaced.append(loser)
                 size -= self._size(loser)
             opened[item.key] = item
@@ -206,24 +201,18 @@ class Transactions:
 
 
 def _cut(batch: list[Item], following: Item) -> tuple[list[Item], list[Item]]:
-    """Divide a full transaction before the group that goes on with the following resource, if it can be divided so."""
-    for level in range(1, len(following.groups) + 1):
-        begin = len(batch)
-        while begin and batch[begin - 1].groups[:level] == following.groups[:level]:
-            begin -= 1
-        if begin:
-            return batch[:begin], batch[begin:]
-    return batch, []
+    """Divide a full transaction before the group that goes on with the following resource, if there is another one."""
+    begin = len(batch)
+    while begin and batch[begin - 1].group == following.group:
+        begin -= 1
+    return (batch[:begin], batch[begin:]) if begin else (batch, [])
 
 
 def _halves(items: list[Item]) -> tuple[list[Item], list[Item]]:
     """Divide a refused transaction near its middle, between two groups if there are several."""
     middle = len(items) // 2
-    for level in range(1, len(items[0].groups) + 1):
-        borders = [at for at in range(1, len(items)) if items[at].groups[:level] != items[at - 1].groups[:level]]
-        if borders:
-            middle = min(borders, key=lambda at: abs(at - len(items) // 2))
-            break
+    borders = [at for at in range(1, len(items)) if items[at].group != items[at - 1].group]
+    middle = min(borders, key=lambda at: abs(at - middle), default=middle)
     return items[:middle], items[middle:]
 
 

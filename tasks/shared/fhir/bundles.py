@@ -120,20 +120,33 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     full_url: str | None = None
 
 
+class _Envelope(msgspec.Struct, gc=False):
+    type: Any = None
+    entry: list[Entry] = []
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
 def unwrapped(line: bytes) -> Iterator[Found]:
     """Yield the resources of a line: those in an envelope, or the line itself. Entries without data are left out.
 
-    Raises ``DataError``: ``not-a-resource``, ``not-a-bundle``, ``not-an-entry``, ``bundle-type`` for a Bundle that is
-    neither an envelope nor data.
+    Raises ``DataError``: ``not-a-resource``, ``not-a-bundle``, ``bundle-type`` for a Bundle that is neither an envelope
+    nor data.
     """
-    bundle = open_bundle(line)
-    if bundle is None or bundle.type in RESOURCES:
+    if head_of(line)[0] != "Bundle":
         yield Found(line)
         return
-    if bundle.type not in UNWRAPPED:
+    try:
+        bundle = _envelope.decode(line)
+    except UNREADABLE:
+        raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
+    if bundle.type in RESOURCES:
+        yield Found(line)
+    elif bundle.type in UNWRAPPED:
+        for number, entry in enumerate(bundle.entry):
+            if entry.holds_data:
+                yield Found(entry.resource, number, entry.full_url if isinstance(entry.full_url, str) else None)
+    else:
         what = "a Bundle of versions or of answers, or one without a type, is no data"
         raise DataError("bundle-type", what, hint="collection, searchset, transaction, batch, document or message")
-    for number, raw in enumerate(bundle.entries):
-        entry = read_entry(raw)
-        if entry.holds_data:
-            yield Found(entry.resource, number, entry.full_url if isinstance(entry.full_url, str) else None)

@@ -78,7 +78,8 @@ class SendJob(job.StepJob):
 
     def kept(self) -> list[dict[str, Any]]:
         """Return what ``send/failed`` has of refused resources."""
-        return [json.loads(path.read_bytes()) for path in self.failed() if path.suffix == ".json"]
+        path = self.directory / "send/failed/refused.ndjson"
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     def summary(self) -> list[str]:
         path = self.directory / "send/summary.csv"

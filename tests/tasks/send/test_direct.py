@@ -322,8 +322,8 @@ def test_refused_resources_and_answers_are_kept_private_with_file_line_and_type_
         "answer": json.loads(refusal().body or b""),
     }
     assert job.summary() == [
-        "number,file,line,entry,resource,status,reason",
-        "1,'=a.ndjson,2,1,Observation/bad,422,422 (invariant)",
+        "file,line,entry,resource,status,reason",
+        "'=a.ndjson,2,1,Observation/bad,422,422 (invariant)",
     ]
     assert job.waiting() == [("=a.ndjson", 2)]
     for path in (job.directory / "send").rglob("*"):
@@ -498,20 +498,6 @@ def test_a_changed_file_is_sent_again_and_nothing_of_it_waits_twice(job: SendJob
         result = job.load(server.url)
     assert fhir.sent == [["Observation/a", "Observation/good"]]
     assert (result.resources_in, result.resources_out) == (3, 3)
-
-
-def test_without_the_list_of_what_waited_its_files_are_sent_again(job: SendJob) -> None:
-    job.write("a.ndjson", observation("bad"))
-    job.write("b.ndjson", observation("b"))
-    fhir = Fhir()
-    fhir.refused["Observation/bad"] = refusal()
-    with serving(fhir) as server:
-        with pytest.raises(TerminalError):
-            job.load(server.url)
-        job.pending.unlink()
-        fhir.refused.clear()
-        job.load(server.url)
-    assert sorted(fhir.resources) == ["Observation/b", "Observation/bad"]
 
 
 def test_nothing_to_send_is_an_error(job: SendJob) -> None:
