@@ -49,7 +49,7 @@ def run(context: StepContext, given: SentInput) -> StepReport:
     """Send every file of the input that has no done record, then what waits.
 
     Raises ``TransientError`` when the server stays away or busy, ``ServiceError`` when it is not one for this, and
-    ``RefusedResourcesError`` (``send-refused``) when it refused resources: all others are sent then.
+    ``TerminalError`` (``send-refused``) when it refused resources: all others are sent then.
     """
     send = context.config.services.send
     files = {base_name(file.name): file for file in given.files if "/" not in file.name and is_ndjson_name(file.name)}

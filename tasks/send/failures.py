@@ -18,29 +18,17 @@ import msgspec
 from tasks.send.transaction import OPERATION, Item, Refusal
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
-from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.kept_answers import FAILED
 from tasks.shared.files.part_file import PartFile, publish
-from tasks.shared.log import logger
 from tasks.shared.units import as_text
 
 SUMMARY: Final = "summary.csv"
 REFUSED: Final = f"{FAILED}/refused.ndjson"
 _SHOWN: Final = 5
-_LOGGED: Final = 20
 _COLUMNS: Final = ("file", "line", "entry", "resource", "status", "reason")
 
 Failure = tuple[Item, str, Refusal | None]
 """A resource that did not get in, the reason as logs may show it, and the server's refusal."""
-
-
-class RefusedResourcesError(TerminalError):
-    """Resources did not get in. ``details`` counts them by reason, for an artifact: ``{"failed": {reason: count}}``.
-
-    A reason is a status with issue codes, or the reference of what made a resource impossible to send: no data.
-    """
-
-    details: dict[str, dict[str, int]]
 
 
 def remove_failures(state: Path) -> None:
@@ -50,9 +38,13 @@ def remove_failures(state: Path) -> None:
             (state / name).unlink(missing_ok=True)
 
 
-def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: int) -> RefusedResourcesError:
+def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: int) -> TerminalError:
     """List what was refused of the ``read`` resources; return it as one error: how many, the reasons, and the first
-    places. ``waiting`` were not tried alone. Raises ``StorageError``."""
+    places. ``waiting`` were not tried alone. Its ``details`` count by reason: ``{"failed": {reason: count}}``; a reason
+    is a status with issue codes, or the reference of what made a resource impossible to send: no data.
+
+    Raises ``StorageError``.
+    """
     reasons: Counter[str] = Counter()
     places: list[str] = []
     with PartFile(state / SUMMARY) as summary, PartFile(state / REFUSED) as kept:
@@ -62,22 +54,21 @@ def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: in
             status = None if refusal is None else refusal.answer.status
             cells = (item.file, item.line, item.entry, item.key or None, status, reason)
             summary.write(_row(as_text(cell) if isinstance(cell, str) else cell for cell in cells))
-            told = None if refusal is None else _json(blanked(refusal.answer.body))
-            about = {"request": _json(bytes(item.raw)), "answer": told}
+            answer = None if refusal is None else _text(blanked(refusal.answer.body))
+            about = {"request": _text(bytes(item.raw)), "answer": answer}
             kept.write(msgspec.json.encode(dict(zip(_COLUMNS, cells, strict=True)) | about) + b"\n")
-            if len(places) < _LOGGED:
+            if len(places) < _SHOWN:
                 places.append(item.named)
-                logger.warning("send: %s did not get in: %s", item.named, reason)
         for file in (summary, kept):
             file.sync()
             publish(file.final)
     count = reasons.total()
     shown = "; ".join(f"{of_reason:,} × {reason}" for reason, of_reason in reasons.most_common(_SHOWN))
     more = ("; …" if len(reasons) > _SHOWN else "") + (f"; {waiting:,} more wait, not tried alone" if waiting else "")
-    error = RefusedResourcesError(
+    error = TerminalError(
         "send-refused",
         f"send: {count:,} of {read:,} resources did not get in: {shown}{more}",
-        context=", ".join(places[:_SHOWN]) + (", …" if count > _SHOWN else ""),
+        context=", ".join(places) + (", …" if count > _SHOWN else ""),
         hint=f"send/{SUMMARY} in the job directory lists them, and send/{REFUSED} has the server's answers; after "
         "a correction, continue the job: what is on the server already is not sent again",
         operation=OPERATION,
@@ -92,10 +83,5 @@ def _row(cells: Iterable[object]) -> bytes:
     return row.getvalue().encode()
 
 
-def _json(data: bytes) -> msgspec.Raw | str:
-    """Return the data unchanged if it is JSON on one line, else as text."""
-    try:
-        data.decode()  # msgspec does not look into strings that it only passes over
-        return msgspec.Raw(msgspec.json.format(data, indent=-1))
-    except UNREADABLE:
-        return data.decode("utf-8", "backslashreplace")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -16,11 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-import msgspec
-
 from tasks.send.transaction import Item
 from tasks.shared.errors import storage_errors
-from tasks.shared.fhir.resource import UNREADABLE, references_in, target_of
+from tasks.shared.fhir.resource import references_in, target_of
 
 NAME: Final = "pending.db"
 
@@ -36,6 +35,12 @@ _INSERT: Final = (
     "INSERT INTO pending (file, line, entry, key, patient, encounter, reason, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SELECT: Final = "SELECT id, file, line, entry, key, patient, reason, raw FROM pending WHERE "
+_PATIENT: Final = re.compile(
+    rb'"(?:subject|patient|beneficiary)"\s*:\s*\{[^{}]*?"reference"\s*:\s*"(?:[^"]*/)?Patient/([^"/]+)'
+)
+_ENCOUNTER: Final = re.compile(
+    rb'"(?:encounter|context)"\s*:\s*\{[^{}]*?"reference"\s*:\s*"(?:[^"]*/)?Encounter/([^"/]+)'
+)
 
 
 class Pending:
@@ -133,35 +138,9 @@ class Pending:
                 raise OSError(errno.ENOSPC if full else errno.EIO, "SQLite failed") from None
 
 
-class _Concerns(msgspec.Struct, gc=False):
-    """The elements of R4 that name the patient and the encounter of a resource."""
-
-    subject: Any = None
-    patient: Any = None
-    beneficiary: Any = None
-    encounter: Any = None
-    context: Any = None
-
-
-_concerns = msgspec.json.Decoder(_Concerns)
-
-
 def _concerned(item: Item) -> tuple[str, str]:
     """Return the ids of the patient and the encounter that a resource is about; empty without one."""
     kind, _, identifier = item.key.partition("/")
-    try:
-        read = _concerns.decode(item.raw)
-    except UNREADABLE:
-        return "", ""
-    patient = _id("Patient", read.subject, read.patient, read.beneficiary)
-    encounter = _id("Encounter", read.encounter, read.context)
+    found = (pattern.search(item.raw) for pattern in (_PATIENT, _ENCOUNTER))
+    patient, encounter = ("" if one is None else one[1].decode(errors="replace") for one in found)
     return (identifier, "") if kind == "Patient" else (patient, identifier if kind == "Encounter" else encounter)
-
-
-def _id(wanted: str, *elements: Any) -> str:
-    for element in elements:
-        reference = element.get("reference") if isinstance(element, dict) else None
-        kind, _, identifier = (target_of(reference) or "" if isinstance(reference, str) else "").partition("/")
-        if kind == wanted:
-            return identifier
-    return ""

@@ -1,12 +1,9 @@
-"""The client of an S3-compatible store: boto3 makes and signs a request, ``ServiceClient`` carries it.
-
-Credentials, region and endpoint come from the configuration and from nowhere else: no variable, no file in the home
-directory, no metadata service of a cloud machine is asked (document 3 §7).
+"""The client of an S3-compatible store: botocore makes and signs a request, ``ServiceClient`` carries it.
 
 botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
 of its own session. So S3 has the trust, the proxies, the time limits and the retries of every other call of the
-pipeline; on ``needs-retry`` a refusal becomes an error of ours. With bodies goes ``Content-MD5``: older stores do not
-know the newer checksums.
+pipeline; on ``needs-retry`` a refusal becomes an error of ours. Credentials, region and endpoint come from the
+configuration and from nowhere else (document 3 §7).
 """
 
 from __future__ import annotations
@@ -15,20 +12,19 @@ import io
 import logging
 import math
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock, local
+from threading import local
 from typing import Any, BinaryIO, Final, Self
 from urllib.parse import quote, urlsplit
 
-import boto3.session
 import botocore.session
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
-from botocore.parsers import ResponseParserError
 from botocore.utils import conditionally_calculate_md5
 
 from config import PipelineConfig
@@ -52,29 +48,17 @@ _PIECE: Final = 1 << 18
 _REFUSALS: Final = frozenset(range(300, 600)) - DEFAULT_TRANSIENT - {407}
 """Answers that botocore reads; those of a busy store are repeated before."""
 
+_PAGE: Final = re.compile(rb"\s*<(!doctype )?html", re.IGNORECASE)
 _NOT_COPIED: Final = frozenset({"expect", "host", "proxy-authorization"})
 """Headers of a signed request that the client makes itself. Nothing waits for a 100, and some proxies refuse it."""
 
-_OPERATIONS: Final = {
-    "HeadBucket": "look for the bucket",
-    "HeadObject": "look for the object",
-    "PutObject": "upload",
-    "CreateMultipartUpload": "begin of an upload in parts",
-    "UploadPart": "upload of a part",
-    "CompleteMultipartUpload": "end of an upload in parts",
-    "AbortMultipartUpload": "removal of an unfinished upload",
-}
-
 
 class StoreClient:
-    """The connections to the store that the configuration names; thread-safe. As a context manager it closes them.
+    """The connections to the store that the configuration names; thread-safe. ``boto`` is botocore's client.
 
-    ``boto`` is boto3's client: what it raises are our errors, see ``translated``. ``timeout`` is in seconds for one
-    request, by default ``services.send.s3.timeout``, ``within`` for all of them, waits included. The Basic credentials
-    of ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
+    ``timeout`` is in seconds for one request, ``within`` for all of them. The Basic credentials of
+    ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
     that the environment names, and with every request, for a reverse proxy in front of the store.
-
-    Raises ``InputError`` for a configuration, certificate bundle or proxy variable that cannot be used.
     """
 
     def __init__(
@@ -85,7 +69,6 @@ class StoreClient:
         meter: Meter | None = None,
         timeout: float | None = None,
         within: float = math.inf,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         auth, s3 = config.services.send.auth, config.services.send.s3
         SECRETS.auth(auth)
@@ -102,7 +85,7 @@ class StoreClient:
         self._client = ServiceClient(
             "send", tls=config.tls, retry=config.retry, within=within, stop=stop, meter=meter,
             timeout=s3.timeout.total_seconds() if timeout is None else timeout,
-            environ=_with_user(os.environ if environ is None else environ, user),
+            environ=_with_user(os.environ, user),
         )  # fmt: skip
         self.boto = _boto_client(config)
         events = self.boto.meta.events
@@ -117,8 +100,6 @@ class StoreClient:
         ``ServiceError``, ``InputError`` and ``Stopped``."""
         try:
             yield
-        except ResponseParserError:
-            raise self._not_s3() from None
         except (BotoCoreError, ValueError) as error:
             raise _unusable(error) from None
 
@@ -129,7 +110,7 @@ class StoreClient:
     def _carry(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         """Handler of ``before-send.s3``: the answer to a signed request. Raises what ``ServiceClient.send`` raises."""
         name = event_name.rpartition(".")[2]
-        where = self._thread.where = RequestContext("send", _OPERATIONS.get(name, name), request.method, request.url)
+        where = self._thread.where = RequestContext("send", name, request.method, request.url)
         signed = {name: _text(value) for name, value in request.headers.items()}
         headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}
         try:
@@ -141,6 +122,10 @@ class StoreClient:
             if error.reference == "proxy-authentication":
                 error.hint = "give the proxy's user and password in services.send.auth"
             raise
+        if answer.status < 300 and _PAGE.match(answer.body):  # the login page of a network, for example
+            hint = "check services.send.s3.endpoint, and whether a proxy answers in place of the store"
+            what = f"was answered by {where.host}, but not as an S3 store does"
+            raise where.error(RefusedError, "s3-answer", what, hint=hint).made_from(answer)
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
 
     def _judge(
@@ -160,19 +145,10 @@ class StoreClient:
         if status < 300 and not refused:
             return None
         code = str(refused.get("Code", ""))
-        if self._thread.answer.status < 300 and code.isdigit():  # it is no XML
-            raise self._not_s3()
         if is_busy(status, code) and attempts < self._retry.max_attempts:
             self._stop.sleep(wait_seconds(self._retry, attempts - 1, None))
             return 0
         raise error_of(self._thread.where, self._thread.answer, status, code, refused.get("Region"))
-
-    def _not_s3(self) -> SluiceError:
-        """Return the error for an answer that another server gives, the log-in page of a network for example."""
-        where: RequestContext = self._thread.where
-        hint = "check services.send.s3.endpoint, and whether a proxy answers in place of the store"
-        what = f"was answered by {where.host}, but not as an S3 store does"
-        return where.error(RefusedError, "s3-answer", what, hint=hint).made_from(self._thread.answer)
 
     def __enter__(self) -> Self:
         return self
@@ -195,18 +171,15 @@ def findings(config: PipelineConfig, **given: Any) -> Iterator[Found]:
         yield ProbeWarning(what) if denied else error
 
 
-_loading = Lock()
+_NOWHERE: Final = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None)) | {
+    "profile": (None, None, None, None)
+}
+"""Where botocore looks for settings: in no file of this machine."""
 
 
 def _boto_client(config: PipelineConfig) -> Any:
-    """Return a boto3 client that uses only the configuration."""
+    """Return a client of botocore that uses only the configuration."""
     s3 = config.services.send.s3
-    # Every setting that botocore would look for in variables or files, cut off from both.
-    alone = {
-        name: (in_file, None, default, convert)
-        for name, (in_file, _, default, convert) in botocore.session.Session.SESSION_VARIABLES.items()
-    }
-    nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
     settings: dict[str, Any] = {
         "signature_version": "s3v4",
         "s3": {"addressing_style": "path" if s3.use_path_style else "virtual"},
@@ -217,17 +190,14 @@ def _boto_client(config: PipelineConfig) -> Any:
         "response_checksum_validation": "when_required",
     }
     try:
-        with _loading:  # boto3: making sessions and clients is not thread-safe
-            core = botocore.session.Session(session_vars=alone | nothing)
-            session = boto3.session.Session(
-                botocore_session=core,
-                aws_access_key_id=s3.access_key_id or "",
-                aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
-                region_name=s3.region,
-            )
-            return session.client(
-                "s3", endpoint_url=str(s3.endpoint) if s3.endpoint else None, config=Config(**settings)
-            )
+        return botocore.session.Session(session_vars=_NOWHERE).create_client(
+            "s3",
+            region_name=s3.region,
+            endpoint_url=str(s3.endpoint) if s3.endpoint else None,
+            aws_access_key_id=s3.access_key_id or "",
+            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
+            config=Config(**settings),
+        )
     except (BotoCoreError, ValueError) as error:
         raise _unusable(error) from None
 

@@ -38,10 +38,6 @@ MANIFEST: Final = "upload_manifest.json"
 """What is in the bucket after the upload: a JSON list of ``Uploaded`` in the order of the keys. It is the last object
 that is uploaded, and a copy is in the job's ``send/``."""
 
-_UNKNOWN_TO_HEAD: Final = frozenset({400, 403, 404, 405, 501})
-"""Answers to HEAD that do not say that the object is there. HEAD has no error document, and keys that may only write
-get 403 for everything: the upload that follows gets the whole answer."""
-
 _TYPES: Final = {".zst": "application/zstd", ".csv": "text/csv; charset=utf-8", ".json": "application/json"}
 
 
@@ -129,26 +125,28 @@ class Uploads:
         if not there:
             more = {"ContentType": content_type(file.name), "Metadata": {"sha256": file.sha256}}
             with self._client.translated():
-                upload = self._manager.upload(
-                    str(file.path), self._bucket, key, extra_args=more, subscribers=[progress]
-                )
-                upload.result()
-            stored = self._head(key, uploaded=True)
-            if stored is not None and (stored.size, stored.sha256) != wanted:
-                raise self._differs(key, "it has another size, or its metadata another SHA-256")
+                path, progresses = str(file.path), [progress]
+                self._manager.upload(path, self._bucket, key, extra_args=more, subscribers=progresses).result()
+            stored = self._head(key)
+        if stored is None or (stored.size, stored.sha256) != wanted:
+            raise ServiceError(
+                "s3-differs",
+                "send: the store accepted an object, but does not show it afterwards with this size and SHA-256",
+                context=self._client.place(key),
+                hint="the access key needs the right to read what it wrote; check, too, whether something else writes "
+                "to this key; continuing the job uploads the object again",
+            )
         self.already_there += there
-        self.done.append(stored or Uploaded(key, *wanted, "", _timestamp(datetime.now(UTC))))
+        self.done.append(stored)
         return there
 
-    def _head(self, key: str, *, uploaded: bool = False) -> Uploaded | None:
-        """Return the object ``key``; ``None`` when it is not there, or the store does not tell."""
+    def _head(self, key: str) -> Uploaded | None:
+        """Return the object ``key``; ``None`` when it is not there, which keys that may not list learn as a 403."""
         try:
             with self._client.translated():
                 told: dict[str, Any] = self._client.boto.head_object(Bucket=self._bucket, Key=key)
         except ServiceError as error:
-            if uploaded and error.status == 404:
-                raise self._differs(key, "it is not there") from None
-            if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
+            if error.status in (403, 404) and error.reference != "s3-region":
                 return None
             raise
         return Uploaded(
@@ -157,14 +155,6 @@ class Uploads:
             sha256=told.get("Metadata", {}).get("sha256"),
             etag=str(told.get("ETag") or "").strip('"'),
             time=_timestamp(told.get("LastModified") or datetime.now(UTC)),
-        )
-
-    def _differs(self, key: str, how: str) -> ServiceError:
-        return ServiceError(
-            "s3-differs",
-            f"send: the store accepted an object, but afterwards {how}",
-            context=self._client.place(key),
-            hint="check whether something else writes to this key; continuing the job uploads the object again",
         )
 
 

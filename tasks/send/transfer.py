@@ -208,15 +208,10 @@ class _Store:
 
     def _put(self, path: str, operation: str, body: Any, headers: Mapping[str, str], size: int) -> None:
         timeout = self._context.config.services.send.timeout.total_seconds() + size / _UPLOAD_RATE
-        try:
-            self._client.send(
-                "PUT", f"{self._base}/{path}", operation=operation, content=body, headers=headers, timeout=timeout,
-                transient=DEFAULT_TRANSIENT | {409}, max_answer_bytes=1 << 20,
-            )  # fmt: skip
-        except ServiceError as error:
-            # A server may send back what it stored; the status is enough.
-            if error.reference != "answer-too-large" or not 200 <= (error.status or 0) < 300:
-                raise
+        self._client.send(
+            "PUT", f"{self._base}/{path}", operation=operation, content=body, headers=headers, timeout=timeout,
+            transient=DEFAULT_TRANSIENT | {409},
+        )  # fmt: skip
 
 
 def _read_documents(answer: Answer) -> list[Document] | None:

@@ -95,7 +95,18 @@ def finished_files(directory: Path) -> Iterator[Path]:
     Files that are not data, hidden directories, unfinished files and links to directories are left out.
     Raises ``StorageError``.
     """
-    return (path for path, data in _walk(directory) if data)
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from finished_files(Path(entry.path))
+            elif not is_no_data(entry.name) and entry.is_file() and not entry.name.lower().endswith(_UNFINISHED):
+                yield Path(entry.path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, directory) from None
 
 
 def stored_bytes(paths: Iterable[Path]) -> int:
@@ -107,14 +118,6 @@ def stored_bytes(paths: Iterable[Path]) -> int:
         with storage_errors(path):
             total += path.stat().st_size
     return total
-
-
-def left_alone(directory: Path) -> list[str]:
-    """Return the paths below ``directory`` that are not data, relative to it; a hidden directory is one path.
-
-    Raises ``StorageError``.
-    """
-    return [path.relative_to(directory).as_posix() for path, data in _walk(directory) if not data]
 
 
 def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]:
@@ -135,21 +138,3 @@ def as_shown(names: Iterable[str], *, most: int = _SHOWN) -> list[str]:
 def listed(directory: Path | str, names: Iterable[str]) -> str:
     """Return the directory and the first names in it, a line each."""
     return "\n  ".join([str(directory), *as_shown(names)])
-
-
-def _walk(directory: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield every finished file and whether it is data; a hidden directory counts as one file without data."""
-    try:
-        with os.scandir(directory) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from _walk(Path(entry.path))
-            elif is_no_data(entry.name):
-                yield Path(entry.path), False
-            elif entry.is_file() and not entry.name.lower().endswith(_UNFINISHED):
-                yield Path(entry.path), True
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise storage_error(error, directory) from None

@@ -318,8 +318,8 @@ def test_refused_resources_and_answers_are_kept_private_with_file_line_and_type_
         "resource": "Observation/bad",
         "status": 422,
         "reason": "422 (invariant)",
-        "request": observation("bad", v=1),
-        "answer": json.loads(refusal().body or b""),
+        "request": '{"resourceType":"Observation","id":"bad","v":1}',
+        "answer": (refusal().body or b"").decode(),
     }
     assert job.summary() == [
         "file,line,entry,resource,status,reason",

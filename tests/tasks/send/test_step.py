@@ -15,7 +15,7 @@ from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
 from tests.peers.server import Loopback, Reply, loopback
-from tests.tasks.send.place import Fhir, SendJob, observation, serving
+from tests.tasks.send.place import SendJob, observation
 
 LINE = b'{"resourceType":"Patient","id":"Canaryperson"}\n'
 TRANSFER = {"transfer": {"project_identifier": "p", "organization_identifier": "o"}}
@@ -129,15 +129,6 @@ def test_corrected_files_changed_after_their_check_are_found_with_a_reset_hint(
     assert caught.value.context == "changed: import/a.ndjson"
     assert "which moves the corrected files aside" in (caught.value.hint or "")
     assert server.seen == []
-
-
-def test_what_is_no_data_is_named_once_and_not_sent(job: ImportedJob) -> None:
-    job.put("NOTES.txt", b"x")
-    with serving(Fhir()) as running:
-        left_alone = "left alone in import/, because it is not data: NOTES.txt"
-        assert job.send("direct_resource_load", running.url).warnings[0] == left_alone
-        job.recorded = job.record("wait")  # which has named it
-        assert job.send("direct_resource_load", running.url).warnings == ()
 
 
 def test_a_stop_ends_the_comparison(job: ImportedJob, server: Loopback, mode: str) -> None:

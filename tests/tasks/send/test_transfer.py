@@ -26,7 +26,7 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tasks.send.step import STEP
 from tasks.shared.errors import DataError, NetworkError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
-from tests.peers.server import Reply, ScriptedServer, SeenRequest
+from tests.peers.server import Reply, ScriptedServer
 from tests.peers.services import FhirDouble, as_json, searchset
 from tests.tasks.send.place import SendJob
 
@@ -331,18 +331,6 @@ def test_a_body_limit_that_answers_before_the_upload_ended_is_understood(job: Tr
     with sandbox(max_body=1_000_000) as url, pytest.raises(ServiceError) as caught:
         job.send(url)
     assert caught.value.reference == "transfer-too-large"
-
-
-def test_an_upload_that_the_server_sends_back_is_not_read(job: TransferJob, store: ScriptedServer) -> None:
-    """Some servers ignore ``Prefer: return=minimal``."""
-    job.fill()
-
-    def script(seen: SeenRequest) -> Reply | None:
-        return replace(store.answer(seen), body=b"x" * (3 << 20)) if seen.method == "PUT" else None
-
-    store.script = script
-    job.send(store.url)
-    assert [seen.method for seen in store.seen] == ["GET", "PUT", "PUT"]
 
 
 FOREIGN = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.shared.files.data_directory import as_shown, finished_files, is_no_data, left_alone, left_alone_warning
+from tasks.shared.files.data_directory import as_shown, finished_files, is_no_data, left_alone_warning
 
 NO_DATA = (
     "NOTES.txt", "README.md", "readme", "Befund.docx", "codebook.pdf", "Thumbs.db", "desktop.ini", ".DS_Store",
@@ -33,8 +33,7 @@ def test_one_walk_tells_data_from_the_rest(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [path.relative_to(tmp_path).as_posix() for path in finished_files(tmp_path)] == ["a.ndjson", "b/x.csv"]
-    assert left_alone(tmp_path) == [".git", "NOTES.txt", "b/README.md"]
-    assert list(finished_files(tmp_path / "gone")) == left_alone(tmp_path / "gone") == []
+    assert list(finished_files(tmp_path / "gone")) == []
 
 
 def test_names_are_shown_as_a_terminal_bears_them_and_the_first_twenty(tmp_path: Path) -> None:
