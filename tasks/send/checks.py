@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from config import PipelineConfig, SendMode
-from tasks.shared.errors import DataError, InputError
+from tasks.shared.errors import DataError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
 from tasks.shared.files.inventory import differences, take_inventory
@@ -51,9 +51,7 @@ def service(config: PipelineConfig) -> Service:
 
 
 def fhir_url(config: PipelineConfig) -> str:
-    """Return the base URL of the FHIR server that takes the data. Raises ``InputError`` (``send-url``) for none."""
-    if config.services.send.url is None:
-        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
+    """Return the base URL of the FHIR server that takes the data."""
     return f"{str(config.services.send.url).rstrip('/')}/fhir"
 
 

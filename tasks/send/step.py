@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from config import PipelineConfig, SendMode
 from tasks.send import STATE, checks, direct, transfer
-from tasks.shared.errors import InputError
 from tasks.shared.report import StepReport
 from tasks.shared.step import Reads, Step, StepContext
 
@@ -17,15 +16,13 @@ def reads(config: PipelineConfig) -> Reads:
 
 def run(context: StepContext) -> StepReport:
     """Compare the input with the record, then send it the way the configuration says. Raises what the mode raises."""
-    mode = context.config.services.send.send_as
-    if mode is None:
-        raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
     compared = checks.compare(context)
-    if mode is SendMode.DIRECT_RESOURCE_LOAD:
-        return direct.run(context, compared)
-    if mode is SendMode.TRANSFER_LOAD:
-        return transfer.run(context, compared)
-    from tasks.send import s3_upload  # boto3 takes its time to import; the other modes need not wait for it
+    match context.config.services.send.send_as:
+        case SendMode.DIRECT_RESOURCE_LOAD:
+            return direct.run(context, compared)
+        case SendMode.TRANSFER_LOAD:
+            return transfer.run(context, compared)
+    from tasks.send import s3_upload  # botocore takes its time to import; the other modes need not wait for it
 
     return s3_upload.run(context, compared)
 

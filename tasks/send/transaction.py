@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +18,7 @@ from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import Answer, issues
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import DEFAULT_TRANSIENT, BusyError, RefusedError, answer_of
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, answer_of
 
 OPERATION: Final = "send transaction"
 HEADERS: Final = {
@@ -29,9 +28,6 @@ HEADERS: Final = {
 }
 MAX_BODY: Final = 5 << 20
 """Bytes of one transaction, unless it holds a single larger resource."""
-
-_LEAST_BODY: Final = 64 << 10
-"""A server that refuses a body as too large lowers the limit, but not below this."""
 
 _CONFLICTS: Final = frozenset({409, 412})
 _ENDS: Final = frozenset({401, 403, 407})
@@ -98,7 +94,6 @@ class Transactions:
         self._first = b'{"fullUrl":' + json.dumps(url).encode()[:-1] + b"/"
         self._conflicts = _CONFLICTS
         self._failed = 0
-        self._lock = threading.Lock()
 
     def pack(self, items: Iterable[Item], replaced: list[Item]) -> Iterator[list[Item]]:
         """Yield the resources of one transaction after the other, in order.
@@ -155,18 +150,18 @@ class Transactions:
         return self._overhead + 2 * len(item.key) + len(item.raw)
 
     def _attempt(self, items: list[Item], sent: Sent) -> Refusal | None:
-        body, conflicts = self.body(items), self._conflicts
+        body = self.body(items)
         sent.bytes += len(body)
         try:
             answer = self._client.send(
                 "POST", self._url, operation=OPERATION, content=body, headers=HEADERS,
-                transient=DEFAULT_TRANSIENT | conflicts,
+                transient=DEFAULT_TRANSIENT | self._conflicts,
             )  # fmt: skip
             check_results(answer, [item.key for item in items])
         except SluiceError as error:
             if (refusal := self._refusal(error)) is not None:
-                if error.answered == 413:
-                    self._max_body = min(self._max_body, max(_LEAST_BODY, len(body) // 2))
+                if error.answered == 413 and len(items) > 1:
+                    self._max_body = min(self._max_body, len(body) // 2)
                 return refusal
             span = _span(items[0], items[-1])
             error.context = f"{span}, {error.context}" if error.context else span
@@ -187,15 +182,14 @@ class Transactions:
         if status < 400 or status in _ENDS or error.answered is None:
             return False
         if status in _CONFLICTS:
-            if explained and isinstance(error, BusyError):
+            if explained:
                 # It stayed through all attempts, so waiting does not help: Blaze says 409 of a missing target. What
                 # is deferred is tried again anyway.
                 self._conflicts = frozenset()
             return explained
         if status == 500:
-            with self._lock:
-                self._failed += 1
-                return explained and self._failed <= _MOST_FAILED
+            self._failed += 1
+            return explained and self._failed <= _MOST_FAILED
         # Without an OperationOutcome it may be another server that answers, until one transaction was taken.
         return status == 413 or (status < 500 and status not in DEFAULT_TRANSIENT and (explained or self.works))
 
@@ -236,8 +230,7 @@ class _ResponseEntry(msgspec.Struct, gc=False):
     response: _Response
 
 
-class _TransactionResponse(msgspec.Struct, rename="camel", gc=False):
-    resource_type: str = ""
+class _TransactionResponse(msgspec.Struct, gc=False):
     type: str = ""
     entry: list[_ResponseEntry] = []
 
@@ -252,15 +245,12 @@ def check_results(answer: Answer, keys: Sequence[str]) -> None:
 
     Raises ``ServiceError`` (``send-answer``) when it is not the result of this transaction.
     """
-    if answer.status != 200:  # 202 is a promise
-        raise _unexpected(answer, "no result")
-    if not answer.says_json:
-        raise _unexpected(answer, "a Content-Type that is not JSON")
     try:
         response = _response.decode(answer.body)
     except UNREADABLE:
-        raise _unexpected(answer, "something that is not a Bundle of results") from None
-    if response.resource_type != "Bundle" or response.type != "transaction-response":
+        response = _TransactionResponse()
+    # 202 is a promise
+    if answer.status != 200 or not answer.says_json or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
     results = [entry.response for entry in response.entry]
     if len(results) != len(keys):

@@ -22,7 +22,7 @@ import msgspec
 from tasks.send import STATE
 from tasks.send.checks import SentInput, fhir_url, service
 from tasks.send.transfer_zip import plain_names, read_manifest, write_zip
-from tasks.shared.errors import InputError, NetworkError, ServiceError, storage_errors
+from tasks.shared.errors import NetworkError, ServiceError, storage_errors
 from tasks.shared.fhir.resource import ID, UNREADABLE
 from tasks.shared.files.data_directory import is_ndjson_name
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -60,15 +60,11 @@ Document = dict[str, Any]
 def run(context: StepContext, given: SentInput) -> StepReport:
     """Send everything in the input directory as one zip.
 
-    Raises ``InputError`` for a missing URL or identifier, ``DataError`` for input that cannot be sent,
-    ``TransientError`` when the server stays away or busy, ``ServiceError`` when it refuses, ``StorageError``,
-    ``Stopped``.
+    Raises ``DataError`` for input that cannot be sent, ``TransientError`` when the server stays away or busy,
+    ``ServiceError`` when it refuses, ``StorageError``, ``Stopped``.
     """
     send = context.config.services.send
-    project, organization = send.transfer.project_identifier, send.transfer.organization_identifier
-    if project is None or organization is None:
-        what = "send: transfer_load needs a project and an organization identifier"
-        raise InputError("transfer-identifier", what, context="services.send.transfer")
+    project, organization = str(send.transfer.project_identifier), str(send.transfer.organization_identifier)
     base, files = fhir_url(context.config), plain_names(given.files)
     directory = context.state(STATE)
     path = directory / f"transfer-{given.digest:.16}.zip"

@@ -42,17 +42,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def plain_names(files: Iterable[SentFile]) -> dict[str, Path]:
-    """Return files by their names in the zip, in its order.
-
-    Raises ``DataError``: ``name-clash`` when two files have one name, ``transfer-name`` for a name that no zip can
-    hold.
-    """
+    """Return files by their names in the zip, in its order. Raises ``DataError`` (``name-clash``)."""
     found: dict[str, Path] = {}
     for file in files:
         name = file.name[: -len(ZST)] if file.name.lower().endswith(ZST) else file.name
-        if not name.isascii() and "\\udc" in ascii(name):
-            what = "send: the name of a file is not UTF-8, so no zip can hold it"
-            raise DataError("transfer-name", what, context=ascii(name), hint="rename the file")
         if found.setdefault(name, file.path) is not file.path or name == MANIFEST:
             what = f"send: two files would be {name} in the zip"
             raise DataError("name-clash", what, context=name, hint="remove or rename one of them")

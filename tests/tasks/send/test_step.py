@@ -15,7 +15,7 @@ from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
 from tests.peers.server import Loopback, Reply, loopback
-from tests.tasks.send.place import SendJob, observation
+from tests.tasks.send.place import SendJob
 
 LINE = b'{"resourceType":"Patient","id":"Canaryperson"}\n'
 TRANSFER = {"transfer": {"project_identifier": "p", "organization_identifier": "o"}}
@@ -137,26 +137,6 @@ def test_a_stop_ends_the_comparison(job: ImportedJob, server: Loopback, mode: st
     with pytest.raises(Stopped):
         job.send(mode, server.url, stop)
     assert server.seen == []
-
-
-@pytest.mark.parametrize(
-    ("send", "reference"),
-    [
-        ({"send_as": None}, "send-mode"),
-        ({"send_as": "direct_resource_load"}, "send-url"),
-        ({"send_as": "transfer_load", **TRANSFER}, "send-url"),
-        ({"transfer": {"organization_identifier": "o"}, "url": "http://127.0.0.1:9"}, "transfer-identifier"),
-        ({"transfer": {"project_identifier": "p"}, "url": "http://127.0.0.1:9"}, "transfer-identifier"),
-    ],
-)
-def test_a_missing_mode_url_or_identifier_is_an_error_of_the_configuration(
-    tmp_path: Path, send: dict[str, Any], reference: str
-) -> None:
-    job = SendJob(tmp_path)
-    job.write("a.ndjson", observation("o"))
-    with pytest.raises(SluiceError) as caught:
-        STEP.run(job.prepare(job.configuration(**{"mode": "transfer_load", "url": None} | send)))
-    assert (caught.value.reference, caught.value.exit_code) == (reference, 2)
 
 
 def test_nothing_to_send_is_an_error_before_any_request(tmp_path: Path, server: Loopback, mode: str) -> None:
