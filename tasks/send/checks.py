@@ -15,13 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from config import PipelineConfig, SendMode
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.files.data_directory import CORE, base_name, finished_files, stored_bytes
 from tasks.shared.files.inventory import differences, take_inventory
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.service import Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
+from tasks.shared.service import PATIENCE, Found, ProbeRequest, ProbeWarning, Service, SyntheticProbe
 from tasks.shared.step import CheckContext, StepContext
+from tasks.shared.stop import Stop
 
 _HIDDEN: Final = frozenset({401, 403, 404})
 _OTHERS: Final = frozenset({"de-identify", "extract-data", "run", "viewdefinition-run"})
@@ -34,10 +35,17 @@ class StoreProbe:
     proves = True
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
-        """See ``tasks.shared.service.Probe``."""
-        from tasks.send import s3_store  # boto3 is slow to import
+        """See ``tasks.shared.service.Probe``. Keys that may write but not look are a doubt."""
+        from tasks.send.s3_store import StoreClient, translated  # botocore is slow to import
 
-        yield from s3_store.findings(config, **more)
+        more = {"stop": Stop()} | more
+        try:
+            with StoreClient(config, timeout=PATIENCE, within=PATIENCE, **more) as client, translated():
+                client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
+        except SluiceError as error:
+            denied = error.status == 403 and error.reference == "s3-access-denied"
+            what = "send: the keys may not look for the bucket; whether they may write, the upload will show"
+            yield ProbeWarning(what) if denied else error
 
 
 def service(config: PipelineConfig) -> Service:

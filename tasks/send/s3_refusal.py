@@ -24,7 +24,6 @@ _DENIED: Final = (
     "s3-access-denied", "the store does not allow this with these keys",
     "the access key needs the right to put objects into services.send.s3.bucket",
 )  # fmt: skip
-_LARGE: Final = "s3-too-large", "the store does not take an object of this size", "see the limits of the store"
 _FULL: Final = "s3-store-full", "the store is full, or the quota of the bucket is used up", "make room, then continue"
 _TERMINAL: Final = {
     "InvalidAccessKeyId": ("s3-access-key", "the store rejects the access key as unknown", _KEYS),
@@ -32,16 +31,12 @@ _TERMINAL: Final = {
         "s3-signature", "the store does not accept the signature",
         f"{_KEYS}; a proxy that changes requests breaks signatures too",
     ),
-    "RequestTimeTooSkewed": (
-        "s3-clock", "the clocks of this machine and of the store differ", "set the clock of this machine (NTP)"
-    ),
     "NoSuchBucket": _BUCKET,
     "404": _BUCKET,  # botocore's code for an answer to HEAD, which has no document
     "AccessDenied": _DENIED,
-    "EntityTooLarge": _LARGE,
     "QuotaExceeded": _FULL,
 }  # fmt: skip
-_BY_STATUS: Final = {401: _DENIED, 403: _DENIED, 413: _LARGE, 507: _FULL}
+_BY_STATUS: Final = {401: _DENIED, 403: _DENIED, 507: _FULL}
 
 
 def is_busy(status: int, code: str) -> bool:

@@ -36,7 +36,6 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, RequestContext
 from tasks.shared.http.retry import wait_seconds
 from tasks.shared.meter import Meter
-from tasks.shared.service import PATIENCE, Found, ProbeWarning
 from tasks.shared.stop import Stop
 
 # These log headers with signatures; that must not depend on the root logger's level.
@@ -94,15 +93,6 @@ class StoreClient:
         for name in ("PutObject", "UploadPart"):
             events.register(f"before-call.s3.{name}", conditionally_calculate_md5)
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Let the errors of calls be ours: ``NetworkError`` and ``ServiceBusyError`` after the last attempt,
-        ``ServiceError``, ``InputError`` and ``Stopped``."""
-        try:
-            yield
-        except (BotoCoreError, ValueError) as error:
-            raise _unusable(error) from None
-
     def place(self, key: str) -> str:
         """Return where an object is, as errors show it."""
         return f"{place(self.boto.meta.endpoint_url)} {self._bucket}/{key}"
@@ -111,8 +101,8 @@ class StoreClient:
         """Handler of ``before-send.s3``: the answer to a signed request. Raises what ``ServiceClient.send`` raises."""
         name = event_name.rpartition(".")[2]
         where = self._thread.where = RequestContext("send", name, request.method, request.url)
-        signed = {name: _text(value) for name, value in request.headers.items()}
-        headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}
+        signed = ((key, value) for key, value in request.headers.items() if key.lower() not in _NOT_COPIED)
+        headers = {key: value.decode("latin-1") if isinstance(value, bytes) else str(value) for key, value in signed}
         try:
             answer = self._thread.answer = self._client.send(
                 request.method, request.url, operation=where.operation, content=_content(request, self._stop),
@@ -158,19 +148,6 @@ class StoreClient:
         self._client.close()
 
 
-def findings(config: PipelineConfig, **given: Any) -> Iterator[Found]:
-    """Look for the bucket before an upload, with retries for at most two minutes, and yield the findings: keys that may
-    write but not look are a doubt. ``given`` goes to ``StoreClient``."""
-    try:
-        given = {"stop": Stop()} | given
-        with StoreClient(config, timeout=PATIENCE, within=PATIENCE, **given) as client, client.translated():
-            client.boto.head_bucket(Bucket=config.services.send.s3.bucket)
-    except SluiceError as error:
-        denied = error.status == 403 and error.reference == "s3-access-denied"
-        what = "send: the keys may not look for the bucket; whether they may write, the upload will show"
-        yield ProbeWarning(what) if denied else error
-
-
 _NOWHERE: Final = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None)) | {
     "profile": (None, None, None, None)
 }
@@ -189,27 +166,30 @@ def _boto_client(config: PipelineConfig) -> Any:
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
-    try:
+    with translated():
         return botocore.session.Session(session_vars=_NOWHERE).create_client(
             "s3",
             region_name=s3.region,
             endpoint_url=str(s3.endpoint) if s3.endpoint else None,
-            aws_access_key_id=s3.access_key_id or "",
-            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
+            aws_access_key_id=s3.access_key_id,
+            aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else None,
             config=Config(**settings),
         )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Let what botocore refuses before anything is sent be an ``InputError`` (``s3-configuration``). Its text is left
+    out: it may quote what it was given."""
+    try:
+        yield
     except (BotoCoreError, ValueError) as error:
-        raise _unusable(error) from None
-
-
-def _unusable(error: Exception) -> InputError:
-    """botocore refuses a name before anything is sent. Its text is left out: it may quote what it was given."""
-    return InputError(
-        "s3-configuration",
-        f"send: the settings of the store cannot be used ({type(error).__name__})",
-        context="services.send.s3",
-        hint="check bucket, region and endpoint: a bucket name has 3 to 63 small letters, digits, dots and hyphens",
-    )
+        raise InputError(
+            "s3-configuration",
+            f"send: the settings of the store cannot be used ({type(error).__name__})",
+            context="services.send.s3",
+            hint="check bucket, region and endpoint: a bucket name has 3 to 63 small letters, digits, dots and hyphens",
+        ) from None
 
 
 def _with_user(environ: Mapping[str, str], user: tuple[str, str] | None) -> Mapping[str, str]:
@@ -222,10 +202,6 @@ def _with_user(environ: Mapping[str, str], user: tuple[str, str] | None) -> Mapp
             userinfo = ":".join(quote(one, safe="") for one in user or ())
             changed[name] = f"{parts.scheme}://{userinfo}@{parts.netloc.rpartition('@')[2]}"
     return changed
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from s3transfer.subscribers import BaseSubscriber
 
 from tasks.send import STATE
 from tasks.send.checks import SentFile, SentInput
-from tasks.send.s3_store import StoreClient
+from tasks.send.s3_store import StoreClient, translated
 from tasks.shared.errors import ServiceError
 from tasks.shared.files.data_directory import is_ndjson_name
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -124,7 +124,7 @@ class Uploads:
         there = stored is not None and (stored.size, stored.sha256) == wanted
         if not there:
             more = {"ContentType": content_type(file.name), "Metadata": {"sha256": file.sha256}}
-            with self._client.translated():
+            with translated():
                 path, progresses = str(file.path), [progress]
                 self._manager.upload(path, self._bucket, key, extra_args=more, subscribers=progresses).result()
             stored = self._head(key)
@@ -143,7 +143,7 @@ class Uploads:
     def _head(self, key: str) -> Uploaded | None:
         """Return the object ``key``; ``None`` when it is not there, which keys that may not list learn as a 403."""
         try:
-            with self._client.translated():
+            with translated():
                 told: dict[str, Any] = self._client.boto.head_object(Bucket=self._bucket, Key=key)
         except ServiceError as error:
             if error.status in (403, 404) and error.reference != "s3-region":
