@@ -4,3 +4,6 @@ from typing import Final
 
 STATE: Final = "send"
 """Directory of the step's own files, below the job directory."""
+
+FHIR: Final = "application/fhir+json"
+HEADERS: Final = {"Content-Type": FHIR, "Accept": FHIR, "Prefer": "return=minimal"}

@@ -133,16 +133,8 @@ class SentFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class SentInput:
-    """The files that were compared, ``core`` first, then by their paths, and the digest of their inventory."""
-
-    files: list[SentFile]
-    digest: str
-
-
-def compare(context: StepContext) -> SentInput:
-    """Compare the input with what its step left. Every mode sends what this returns.
+def compare(context: StepContext) -> list[SentFile]:
+    """Compare the input with what its step left; return its files, ``core`` first, which every mode sends.
 
     Raises ``DataError``: ``send-input-differs``, with the files that are not as the step left them; ``send-no-input``.
     """
@@ -153,23 +145,16 @@ def compare(context: StepContext) -> SentInput:
     if recorded is not None and now.digest != recorded.digest:
         before = recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
-        removes = ", which moves the corrected files aside" if recorded.step == "wait" else ""
         raise DataError(
             "send-input-differs",
             f"send: {directory.name}/ is not as step {recorded.position}, {recorded.step}, left it",
             context="\n  ".join(listed),
             hint="nothing was sent by this run: put the files back as they were and continue the job, or run the step "
-            f"that wrote them again: {context.again(recorded.position)}{removes}",
+            f"that wrote them again: {context.again(recorded.position)}",
         )
     meter.begin("sending")
     found = ((context.job_dir / one.name, one) for one in now.entries)
     files = [SentFile(path, path.relative_to(directory).as_posix(), one.size, one.sha256) for path, one in found]
-    files.sort(key=lambda file: (base_name(file.name).lower() != CORE, file.name))
-    return SentInput(required(files, directory), now.digest)
-
-
-def required(files: list[SentFile], directory: Path) -> list[SentFile]:
-    """Return these files. Raises ``DataError`` (``send-no-input``) when there is none."""
     if not files:
         raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
-    return files
+    return sorted(files, key=lambda file: (base_name(file.name).lower() != CORE, file.name))

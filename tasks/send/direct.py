@@ -16,16 +16,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tasks.send import STATE
-from tasks.send.checks import SentFile, SentInput, fhir_url, required, service
+from tasks.send.checks import SentFile, fhir_url, service
 from tasks.send.failures import Failure, list_failures, remove_failures
 from tasks.send.pending import Pending
-from tasks.send.transaction import Item, Refusal, Sent, Transactions
+from tasks.send.transaction import Item, Refusal, Transactions
 from tasks.shared.errors import DataError, ReconciliationError
 from tasks.shared.fhir.bundles import Found, unwrapped
 from tasks.shared.fhir.resource import ID, head_of
@@ -45,15 +46,14 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:resource-without-
 _PLACEHOLDER: Final = re.compile(rb'("reference"\s*:\s*")(urn:[^"\\]+)"')
 
 
-def run(context: StepContext, given: SentInput) -> StepReport:
+def run(context: StepContext, given: list[SentFile]) -> StepReport:
     """Send every file of the input that has no done record, then what waits.
 
     Raises ``TransientError`` when the server stays away or busy, ``ServiceError`` when it is not one for this, and
     ``TerminalError`` (``send-refused``) when it refused resources: all others are sent then.
     """
     send = context.config.services.send
-    files = {base_name(file.name): file for file in given.files if "/" not in file.name and is_ndjson_name(file.name)}
-    required([*files.values()], context.input_dir)
+    files = {base_name(file.name): file for file in given if "/" not in file.name and is_ndjson_name(file.name)}
     url, state = fhir_url(context.config), context.state(STATE)
     work = FileWork(context.job_dir, context.position, None, terms=digest(url))
     todo = work.begin({base: file.sha256 for base, file in files.items()})
@@ -77,8 +77,10 @@ def _failures(pending: Pending, refused: Mapping[int, Refusal]) -> Iterator[Fail
     """Yield what cannot be sent, and what was refused alone."""
     for item, reason in pending.rows():
         refusal = refused.get(item.row)
-        if reason or refusal is not None:
-            yield item, reason or refusal.reason, refusal
+        if reason:
+            yield item, reason, None
+        elif refusal is not None:
+            yield item, refusal.reason, refusal
 
 
 def _report(context: StepContext, files: Mapping[str, SentFile], work: FileWork, replaced: int) -> StepReport:
@@ -188,10 +190,7 @@ class _Waiting:
     def _round(self, batches: Iterator[list[Item]], *, halving: bool) -> tuple[bool, dict[int, Refusal]]:
         """Send these transactions; return whether anything got in, and if nothing did, what was refused alone."""
         moved, refused = False, dict[int, Refusal]()
-
-        def send(batch: list[Item]) -> Sent:
-            return self._transactions.send(batch, halving=halving)
-
+        send = partial(self._transactions.send, halving=halving)
         threads = self._context.config.services.send.max_concurrent_requests
         with closing(in_order(batches, send, threads=threads, stop=self._context.stop)) as results:
             for sent in results:
@@ -223,7 +222,6 @@ class FileReader:
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self._path = path
-        self._file = path.name
         self._most = most
         self._pending = pending
 
@@ -235,41 +233,31 @@ class FileReader:
             try:
                 found = list(unwrapped(line))
             except DataError as error:
-                self._reject(Item("", line, self._file, number), error)
+                self._reject(Item("", line, self._path.name, number), error)
                 continue
-            yield from self._of_line(number, found, b'"urn:' in line)
+            items = [item for one in found if (item := self._item(number, one)) is not None]
+            self.counts["resources"] += len(items)
+            yield from _resolved(items, found) if b'"urn:' in line else items
 
-    def _of_line(self, number: int, found: list[Found], urns: bool) -> Iterator[Item]:
-        items: list[Item] = []
-        placeholders: dict[bytes, bytes] = {}
-        for one in found:
-            try:
-                items.append(item := self._item(number, one))
-            except DataError as error:
-                self._reject(Item("", one.raw, self._file, number, one.entry), error)
-                continue
-            if urns and one.full_url is not None:
-                placeholders[one.full_url.encode()] = item.key.encode()
-        self.counts["resources"] += len(items)
-        yield from (_resolved(item, placeholders) for item in items) if urns else items
-
-    def _item(self, number: int, found: Found) -> Item:
-        kind, identifier = head_of(found.raw)
+    def _item(self, number: int, found: Found) -> Item | None:
         raw: bytes | msgspec.Raw = found.raw
-        if identifier is None:
-            raw, identifier = self._identified(number, found)
-            self.counts["derived_ids"] += 1
-        if ID.fullmatch(identifier) is None:
-            raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
+        try:
+            kind, identifier = identified(raw)
+            if identifier is None:
+                raw, identifier = self._with_id(number, found)
+        except DataError as error:
+            self._reject(Item("", raw, self._path.name, number, found.entry), error)
+            return None
         self.types[kind] += 1
-        return Item(f"{kind}/{identifier}", raw, self._file, number, found.entry, number)
+        return Item(f"{kind}/{identifier}", raw, self._path.name, number, found.entry, number)
 
-    def _identified(self, number: int, found: Found) -> tuple[bytes, str]:
+    def _with_id(self, number: int, found: Found) -> tuple[bytes, str]:
         """Return a resource with an id, a UUIDv5 of position and bytes, so that a repeated send changes nothing."""
+        self.counts["derived_ids"] += 1
         text = bytes(found.raw)
         content = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
         entry = "" if found.entry is None else found.entry
-        name = f"{base_name(self._file)}\n{number}\n{entry}\n{content}"
+        name = f"{base_name(self._path.name)}\n{number}\n{entry}\n{content}"
         identifier = str(uuid.uuid5(_NAMESPACE, name))
         brace = text.index(b"{") + 1
         return b'%b"id":"%b",%b' % (text[:brace], identifier.encode(), text[brace:]), identifier
@@ -280,13 +268,22 @@ class FileReader:
         self._pending.add([item], error.reference)
 
 
-def _resolved(item: Item, placeholders: dict[bytes, bytes]) -> Item:
-    """Return a resource whose references to ``urn:`` entries of its Bundle lead to ``Type/id``: what a server does with
+def identified(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
+    """Return type and id of a resource. Raises ``DataError`` (``not-a-resource``, ``invalid-id``)."""
+    kind, identifier = head_of(raw)
+    if identifier is not None and ID.fullmatch(identifier) is None:
+        raise DataError("invalid-id", "the id is not 1 to 64 letters, digits, - or .")
+    return kind, identifier
+
+
+def _resolved(items: list[Item], found: list[Found]) -> Iterator[Item]:
+    """Yield resources whose references to ``urn:`` entries of their Bundle lead to ``Type/id``: what a server does with
     a transaction's placeholders, which are not sent on."""
+    urls = {one.entry: one.full_url for one in found if one.full_url is not None}
+    keys = {urls[item.entry].encode(): item.key.encode() for item in items if item.entry in urls}
 
     def target(match: re.Match[bytes]) -> bytes:
-        found = placeholders.get(match[2])
-        return match[0] if found is None else match[1] + found + b'"'
+        return match[1] + keys.get(match[2], match[2]) + b'"'
 
-    text = bytes(item.raw)
-    return msgspec.structs.replace(item, raw=_PLACEHOLDER.sub(target, text)) if b'"urn:' in text else item
+    for item in items:
+        yield msgspec.structs.replace(item, raw=_PLACEHOLDER.sub(target, bytes(item.raw)))

@@ -1,13 +1,13 @@
 """``s3_upload`` (document 3 §7): make one object of each file, then of the manifest.
 
 boto3's transfer manager sends a file in one request up to 64 MiB, in parts above, and aborts an upload in parts that
-fails. A file is not sent at all when the object is there: HEAD names the same size and the same ``sha256`` in the
-metadata. After an upload HEAD is asked, too.
+fails. A file is not sent when HEAD shows its size and ``sha256``; after an upload HEAD must show them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
 from tasks.send import STATE
-from tasks.send.checks import SentFile, SentInput
+from tasks.send.checks import SentFile
 from tasks.send.s3_store import StoreClient, translated
 from tasks.shared.errors import ServiceError
 from tasks.shared.files.data_directory import is_ndjson_name
@@ -35,15 +35,13 @@ AT_ONCE: Final = TransferConfig(
 """Files above the threshold go in parts; four requests at once (document 3 §7)."""
 
 MANIFEST: Final = "upload_manifest.json"
-"""What is in the bucket after the upload: a JSON list of ``Uploaded`` in the order of the keys. It is the last object
-that is uploaded, and a copy is in the job's ``send/``."""
+"""A JSON list of ``Uploaded`` in the order of the keys: the last object, with a copy in the job's ``send/``."""
 
 _TYPES: Final = {".zst": "application/zstd", ".csv": "text/csv; charset=utf-8", ".json": "application/json"}
 
 
 class Uploaded(msgspec.Struct, frozen=True, order=True):
-    """One object that is in the bucket: ``size`` in bytes, ``etag`` without quotes, ``time`` in UTC: when the object
-    was uploaded, as far as the store or this program knows."""
+    """One object that is in the bucket: ``size`` in bytes, ``etag`` without quotes, ``time`` in UTC."""
 
     key: str
     size: int
@@ -52,16 +50,12 @@ class Uploaded(msgspec.Struct, frozen=True, order=True):
     time: str
 
 
-def run(context: StepContext, given: SentInput) -> StepReport:
+def run(context: StepContext, files: list[SentFile]) -> StepReport:
     """Bring every file of the input directory into the bucket; those that are there are not sent again.
 
-    Keys are ``[prefix/]<job id>/<path below the input directory>``. At the end the manifest says what is in the bucket.
-    ``bytes_out`` is the size of the objects of the job, sent now or before.
-
-    Raises ``DataError`` (``send-no-input``), ``InputError``, ``StorageError``, ``TransientError``, ``ServiceError`` and
-    ``Stopped``.
+    Keys are ``[prefix/]<job id>/<path below the input directory>``. ``bytes_out`` counts what was sent now or before.
     """
-    files, s3 = given.files, context.config.services.send.s3
+    s3 = context.config.services.send.s3
     prefix = "/".join([*filter(None, [(s3.prefix or "").strip("/")]), context.job_id, ""])
     total = sum(file.size for file in files)
     context.meter.expect(files=len(files), bytes=total)
@@ -74,7 +68,7 @@ def run(context: StepContext, given: SentInput) -> StepReport:
 
         def one(file: SentFile, _: Stop) -> None:
             progress = _SentBytes(context.meter)
-            there = uploads.upload(file, prefix + file.name, progress)
+            there = uploads.upload(file, prefix + file.name, [progress])
             # The transfer manager tells of a quarter of a MiB at once, and not of the rest.
             context.meter.add(files=1, bytes=file.size - progress.sent, earlier=there)
 
@@ -83,7 +77,7 @@ def run(context: StepContext, given: SentInput) -> StepReport:
         write_whole(state / MANIFEST, text)
         there = uploads.already_there
         file = SentFile(state / MANIFEST, MANIFEST, len(text), hashlib.sha256(text).hexdigest())
-        uploads.upload(file, prefix + MANIFEST, _SentBytes(Meter()))
+        uploads.upload(file, prefix + MANIFEST)
     return StepReport(
         files=len(files),
         bytes_in=total,
@@ -114,19 +108,18 @@ class Uploads:
     def __exit__(self, *_: object) -> None:
         self._manager.shutdown(cancel=True)
 
-    def upload(self, file: SentFile, key: str, progress: BaseSubscriber) -> bool:
+    def upload(self, file: SentFile, key: str, progress: Sequence[BaseSubscriber] = ()) -> bool:
         """Bring a file into the bucket as ``key``, unless it is there, and return whether it was.
 
-        Raises what ``StoreClient.translated`` raises, and ``ServiceError`` (``s3-differs``) when the object is not the
-        file afterwards.
+        Raises ``ServiceError`` (``s3-differs``) when the object is not the file afterwards.
         """
         stored, wanted = self._head(key), (file.size, file.sha256)
         there = stored is not None and (stored.size, stored.sha256) == wanted
         if not there:
             more = {"ContentType": content_type(file.name), "Metadata": {"sha256": file.sha256}}
             with translated():
-                path, progresses = str(file.path), [progress]
-                self._manager.upload(path, self._bucket, key, extra_args=more, subscribers=progresses).result()
+                path, progress = str(file.path), [*progress]
+                self._manager.upload(path, self._bucket, key, extra_args=more, subscribers=progress).result()
             stored = self._head(key)
         if stored is None or (stored.size, stored.sha256) != wanted:
             raise ServiceError(

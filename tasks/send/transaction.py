@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from tasks.send import HEADERS
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import Answer, issues
@@ -21,11 +22,6 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, answer_of
 
 OPERATION: Final = "send transaction"
-HEADERS: Final = {
-    "Content-Type": "application/fhir+json",
-    "Accept": "application/fhir+json",
-    "Prefer": "return=minimal",
-}
 MAX_BODY: Final = 5 << 20
 """Bytes of one transaction, unless it holds a single larger resource."""
 

@@ -13,18 +13,18 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 
-from tasks.send import STATE
-from tasks.send.checks import SentInput, fhir_url, service
-from tasks.send.transfer_zip import plain_names, read_manifest, write_zip
+from tasks.send import FHIR, HEADERS, STATE
+from tasks.send.checks import SentFile, fhir_url, service
+from tasks.send.transfer_zip import plain_names, write_zip
 from tasks.shared.errors import NetworkError, ServiceError, storage_errors
 from tasks.shared.fhir.resource import ID, UNREADABLE
-from tasks.shared.files.data_directory import is_ndjson_name
+from tasks.shared.file_work import digest
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
@@ -38,14 +38,8 @@ RAW_ABOVE: Final = 64 << 20
 """Bytes above which a zip travels as it is instead of as Base64 in JSON."""
 
 _ZIP: Final = "application/zip"
-_FHIR: Final = "application/fhir+json"
-_PUT: Final = {"Content-Type": _FHIR, "Accept": _FHIR, "Prefer": "return=minimal"}
-_UPLOAD_RATE: Final = 256 << 10
-"""Bytes for which an upload may take another second than other requests: what a line of 2 Mbit/s takes."""
-
-_MAX_SIZE: Final = 2**31 - 1
-"""Largest value of ``attachment.size``, an unsignedInt of R4; a larger zip goes without it."""
-
+_UPLOAD_RATE: Final = 256 << 10  # bytes a second of a line of 2 Mbit/s: a large upload may take longer
+_MAX_SIZE: Final = 2**31 - 1  # of attachment.size, an unsignedInt of R4; a larger zip goes without it
 _SEVERAL: Final = (
     "the server has {} DocumentReferences for this project; the first one, which the receiving process takes, now "
     "points to this zip, the others stay as they are"
@@ -54,39 +48,30 @@ _SEARCH: Final = "search DocumentReference"
 _PIECE: Final = 3 << 16  # a multiple of 3, so that the Base64 of pieces is that of the whole
 
 Document = dict[str, Any]
-"""A DocumentReference."""
 
 
-def run(context: StepContext, given: SentInput) -> StepReport:
-    """Send everything in the input directory as one zip.
-
-    Raises ``DataError`` for input that cannot be sent, ``TransientError`` when the server stays away or busy,
-    ``ServiceError`` when it refuses, ``StorageError``, ``Stopped``.
-    """
+def run(context: StepContext, files: list[SentFile]) -> StepReport:
+    """Send everything in the input directory as one zip."""
     send = context.config.services.send
     project, organization = str(send.transfer.project_identifier), str(send.transfer.organization_identifier)
-    base, files = fhir_url(context.config), plain_names(given.files)
+    members = plain_names(files)
     directory = context.state(STATE)
-    path = directory / f"transfer-{given.digest:.16}.zip"
+    path = directory / f"transfer-{digest(*(f'{file.name} {file.sha256}' for file in files))}.zip"
     client = context.client(service(context.config), timeout=send.timeout.total_seconds())
     with FailedAnswers(directory).begin().saving_answers(), client:
-        store = _Store(client, base, context, project)
+        store = _Store(client, fhir_url(context.config), context, project)
         found = store.find()
-        _pack(context, files, path)
+        _pack(context, members, path)
         wanted = _document(project, organization, path)
         identity = found[0]["id"] if found else _id(project, organization, "DocumentReference")
         there = bool(found) and all(found[0].get(name) == value for name, value in wanted.items())
         if not there:
             store.put_binary(_id(project, organization, "Binary"), path)
             store.put_document(identity, wanted)
-    members = read_manifest(path).files
-    ndjson = all(is_ndjson_name(PurePosixPath(one.name).name) for one in members)
     report = StepReport(
-        files=len(members),
-        lines_in=sum(one.lines for one in members) if ndjson else None,
-        bytes_in=sum(file.size for file in given.files),
+        files=len(files),
+        bytes_in=sum(file.size for file in files),
         bytes_out=path.stat().st_size,
-        content=sum(one.size for one in members),
         warnings=(_SEVERAL.format(len(found)),) if len(found) > 1 else (),
         details={
             "document": f"DocumentReference/{identity}",
@@ -165,7 +150,7 @@ class _Store:
             value = value.replace(sign, "\\" + sign)
         url = f"{self._base}/DocumentReference?{urlencode({'identifier': f'{PROJECT}|{value}'})}"
         # HAPI answers a search of the last minute from its memory otherwise.
-        headers = {"Accept": _FHIR, "Cache-Control": "no-cache"}
+        headers = {"Accept": FHIR, "Cache-Control": "no-cache"}
         answer = self._client.send("GET", url, operation=_SEARCH, headers=headers)
         found = _read_documents(answer)
         if found is None or not all(_concerns(one, self._project) for one in found):
@@ -181,7 +166,7 @@ class _Store:
         self._context.meter.begin("uploads the zip")
         self._context.meter.expect(bytes=size)
         body = _Body(path, size, self._context, identity if size <= RAW_ABOVE else None)
-        headers = _PUT | ({} if size <= RAW_ABOVE else {"Content-Type": _ZIP}) | {"Content-Length": str(body.length)}
+        headers = HEADERS | ({} if size <= RAW_ABOVE else {"Content-Type": _ZIP}) | {"Content-Length": str(body.length)}
         try:
             self._put(f"Binary/{identity}", "upload Binary", body, headers, body.length)
         except (ServiceError, NetworkError) as error:
@@ -200,7 +185,7 @@ class _Store:
         date = datetime.now(UTC).isoformat(timespec="seconds")
         document = {"resourceType": "DocumentReference", "id": identity, **wanted, "date": date}
         operation = "store DocumentReference"
-        self._put(f"DocumentReference/{identity}", operation, msgspec.json.encode(document), _PUT, 0)
+        self._put(f"DocumentReference/{identity}", operation, msgspec.json.encode(document), HEADERS, 0)
 
     def _put(self, path: str, operation: str, body: Any, headers: Mapping[str, str], size: int) -> None:
         timeout = self._context.config.services.send.timeout.total_seconds() + size / _UPLOAD_RATE

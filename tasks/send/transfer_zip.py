@@ -70,12 +70,6 @@ def write_zip(files: Mapping[str, Path], final: Path, *, packed: Callable[[int],
     publish(final)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Return the manifest in a zip. Raises ``StorageError``."""
-    with storage_errors(path), zipfile.ZipFile(path) as zipped:
-        return msgspec.json.decode(zipped.read(MANIFEST), type=Manifest)
-
-
 def _write(zipped: zipfile.ZipFile, name: str, path: Path, packed: Callable[[int], None]) -> Member:
     # zipfile seeks back to complete a member's header: some readers know no sizes behind the data.
     digest, lines, size, filled = hashlib.sha256(), 0, 0, False
