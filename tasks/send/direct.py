@@ -1,9 +1,8 @@
 """``direct_resource_load``: resources go to a FHIR server in transactions (document 3 §7).
 
 ``core`` is sent first and alone, then the other files, several at once, each in its order. What a server refuses waits
-in ``pending.db`` until everything else was sent, and is then tried again by patient, so that circles of references get
-in together. A resource that is refused alone, when nothing moves any more, is refused for good: all others are sent,
-then one error names the refused ones.
+in ``pending.db``, and is then tried again by patient, so that circles of references get in together. What is refused
+alone, when nothing moves any more, is refused for good: one error names it at the end.
 """
 
 from __future__ import annotations
@@ -39,19 +38,14 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each, in_order
 
-MOST_REFUSED: Final = 1000
-"""Resources refused for good after which a load gives up: that many examples are enough to see what is wrong."""
-
+MOST_REFUSED: Final = 1000  # in a row: that many examples are enough to see what is wrong
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:resource-without-id")
 _PLACEHOLDER: Final = re.compile(rb'("reference"\s*:\s*")(urn:[^"\\]+)"')
 
 
 def run(context: StepContext, given: list[SentFile]) -> StepReport:
-    """Send every file of the input that has no done record, then what waits.
-
-    Raises ``TransientError`` when the server stays away or busy, ``ServiceError`` when it is not one for this, and
-    ``TerminalError`` (``send-refused``) when it refused resources: all others are sent then.
-    """
+    """Send every file of the input that has no done record, then what waits. Raises ``TerminalError``
+    (``send-refused``) when the server refused resources: all others are sent then."""
     send = context.config.services.send
     files = {base_name(file.name): file for file in given if "/" not in file.name and is_ndjson_name(file.name)}
     url, state = fhir_url(context.config), context.state(STATE)
@@ -215,8 +209,7 @@ class _Waiting:
 
 
 class FileReader:
-    """The resources of a file as they are sent. What cannot be sent goes to ``pending``; ``counts`` and ``types`` are
-    those of what was read so far, ``most`` is the limit of a line in bytes."""
+    """The resources of a file as they are sent. What cannot be sent goes to ``pending``. ``most`` bounds a line."""
 
     def __init__(self, path: Path, most: int, pending: Pending) -> None:
         self.counts: Counter[str] = Counter()

@@ -1,7 +1,6 @@
 """The resources that a direct load could not send: ``send/summary.csv``, and ``send/failed/refused.ndjson``.
 
-Both may hold data of patients: mode 0600, in the job directory, never in logs. The summary names file, line, entry,
-resource, status and issue codes; a line of the other file has the resource and the server's answer as well.
+Both may hold data of patients: mode 0600, never in logs. The second file has resource and answer as well.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ def remove_failures(state: Path) -> None:
 
 def list_failures(state: Path, failed: Iterable[Failure], read: int, waiting: int) -> TerminalError:
     """List what was refused of the ``read`` resources; return it as one error: how many, the reasons, and the first
-    places. ``waiting`` were not tried alone. Its ``details`` count by reason: ``{"failed": {reason: count}}``; a reason
-    is a status with issue codes, or the reference of what made a resource impossible to send: no data.
-
-    Raises ``StorageError``.
-    """
+    places. ``waiting`` were not tried alone. Its ``details`` count by reason; no reason holds data."""
     reasons: Counter[str] = Counter()
     places: list[str] = []
     with PartFile(state / SUMMARY) as summary, PartFile(state / REFUSED) as kept:

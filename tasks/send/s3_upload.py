@@ -20,7 +20,6 @@ from tasks.send import STATE
 from tasks.send.checks import SentFile
 from tasks.send.s3_store import StoreClient, translated
 from tasks.shared.errors import ServiceError
-from tasks.shared.files.data_directory import is_ndjson_name
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.meter import Meter
@@ -29,15 +28,16 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
-AT_ONCE: Final = TransferConfig(
-    multipart_threshold=(64 << 20) + 1, multipart_chunksize=32 << 20, max_request_concurrency=4
-)
-"""Files above the threshold go in parts; four requests at once (document 3 §7)."""
+_LARGE: Final = (64 << 20) + 1
+AT_ONCE: Final = TransferConfig(multipart_threshold=_LARGE, multipart_chunksize=32 << 20, max_request_concurrency=4)
 
 MANIFEST: Final = "upload_manifest.json"
 """A JSON list of ``Uploaded`` in the order of the keys: the last object, with a copy in the job's ``send/``."""
 
-_TYPES: Final = {".zst": "application/zstd", ".csv": "text/csv; charset=utf-8", ".json": "application/json"}
+_TYPES: Final = {
+    ".ndjson": "application/fhir+ndjson", ".zst": "application/zstd", ".csv": "text/csv; charset=utf-8",
+    ".json": "application/json",
+}  # fmt: skip
 
 
 class Uploaded(msgspec.Struct, frozen=True, order=True):
@@ -63,8 +63,9 @@ def run(context: StepContext, files: list[SentFile]) -> StepReport:
     with (
         FailedAnswers(state).begin().saving_answers(),
         StoreClient(context.config, stop=context.stop, meter=context.meter) as client,
-        Uploads(client, s3.bucket or "") as uploads,
+        TransferManager(client.boto, AT_ONCE) as manager,
     ):
+        uploads = Uploads(client, manager, s3.bucket or "")
 
         def one(file: SentFile, _: Stop) -> None:
             progress = _SentBytes(context.meter)
@@ -95,18 +96,12 @@ def run(context: StepContext, files: list[SentFile]) -> StepReport:
 class Uploads:
     """Uploads files into the bucket; thread-safe."""
 
-    def __init__(self, client: StoreClient, bucket: str) -> None:
+    def __init__(self, client: StoreClient, manager: TransferManager, bucket: str) -> None:
         self.done: list[Uploaded] = []
         self.already_there = 0
         self._client = client
         self._bucket = bucket
-        self._manager = TransferManager(client.boto, AT_ONCE)
-
-    def __enter__(self) -> Uploads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._manager.shutdown(cancel=True)
+        self._manager = manager
 
     def upload(self, file: SentFile, key: str, progress: Sequence[BaseSubscriber] = ()) -> bool:
         """Bring a file into the bucket as ``key``, unless it is there, and return whether it was.
@@ -165,12 +160,8 @@ class _SentBytes(BaseSubscriber):  # type: ignore[misc]
 
 
 def content_type(name: str) -> str:
-    """Return the ``Content-Type`` for a file name. Compressed NDJSON is a zstd file without ``Content-Encoding``: with
-    one, a client would unpack on the way and find other bytes than ``sha256`` speaks of."""
-    lower = name.lower()
-    if is_ndjson_name(lower) and not lower.endswith(".zst"):
-        return "application/fhir+ndjson"
-    return _TYPES.get(Path(lower).suffix, "application/octet-stream")
+    """Return the ``Content-Type`` of a file. With a ``Content-Encoding``, a client would unpack a zstd file."""
+    return _TYPES.get(Path(name.lower()).suffix, "application/octet-stream")
 
 
 def _timestamp(moment: datetime) -> str:

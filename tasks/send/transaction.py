@@ -57,12 +57,11 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to a transaction that a server did not take because of its content."""
+    """The answer to a transaction that a server did not take because of its content; status and issue codes."""
 
     answer: Answer
     error: SluiceError
     reason: str
-    """Status and issue codes."""
 
 
 @dataclass(slots=True)
@@ -75,10 +74,7 @@ class Sent:
 
 
 class Transactions:
-    """Sends transactions to the FHIR server at ``url``, which ends with ``/fhir``; thread-safe.
-
-    ``works`` says that the server has taken a transaction, in this run or an earlier one.
-    """
+    """Sends transactions to the FHIR server at ``url``; thread-safe. ``works``: it has taken one at any time."""
 
     def __init__(self, client: ServiceClient, url: str, batch_size: int, *, works: bool = False) -> None:
         self.works = works
@@ -92,10 +88,9 @@ class Transactions:
         self._failed = 0
 
     def pack(self, items: Iterable[Item], replaced: list[Item]) -> Iterator[list[Item]]:
-        """Yield the resources of one transaction after the other, in order.
+        """Yield the resources of one transaction after the other. A group is divided only if it does not fit into one.
 
-        A group is divided only if it does not fit into one. Of several resources with the same ``Type/id`` in a
-        transaction the last of the input wins; the others are added to ``replaced``.
+        Of the same ``Type/id`` in a transaction the last one wins; the others are added to ``replaced``.
         """
         opened: dict[str, Item] = {}
         size = len(_HEAD)
@@ -159,7 +154,7 @@ class Transactions:
                 if error.answered == 413 and len(items) > 1:
                     self._max_body = min(self._max_body, len(body) // 2)
                 return refusal
-            span = _span(items[0], items[-1])
+            span = items[0].named + (f" and {len(items) - 1} more" if len(items) > 1 else "")
             error.context = f"{span}, {error.context}" if error.context else span
             raise
         self.works, self._failed = True, 0
@@ -206,17 +201,6 @@ def _halves(items: list[Item]) -> tuple[list[Item], list[Item]]:
     return items[:middle], items[middle:]
 
 
-def _span(first: Item, last: Item) -> str:
-    """Return the range of lines from ``first`` to ``last``, for an error message."""
-    if first.file != last.file:
-        return f"{first.file}:{first.line} to {last.file}:{last.line}"
-    lines = f"{first.line}-{last.line}" if first.line != last.line else str(first.line)
-    return f"{first.file}:{lines}"
-
-
-# Results
-
-
 class _Response(msgspec.Struct, gc=False):
     status: str = ""
     location: str | None = None
@@ -233,14 +217,10 @@ class _TransactionResponse(msgspec.Struct, gc=False):
 
 _response = msgspec.json.Decoder(_TransactionResponse)
 _STORED: Final = re.compile("2[0-9][0-9](?: .*)?", re.DOTALL)
-"""Three digits and a blank or the end."""
 
 
 def check_results(answer: Answer, keys: Sequence[str]) -> None:
-    """Check the answer to an accepted transaction; ``keys`` are the ``Type/id`` that were put.
-
-    Raises ``ServiceError`` (``send-answer``) when it is not the result of this transaction.
-    """
+    """Raise ``ServiceError`` (``send-answer``) if the answer is not the result of putting these ``Type/id``."""
     try:
         response = _response.decode(answer.body)
     except UNREADABLE:

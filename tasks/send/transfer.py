@@ -1,9 +1,8 @@
 """``transfer_load``: the input as one zip in a FHIR store, announced by a DocumentReference (document 3 §7).
 
-The receiving process searches the DocumentReference by the project identifier, takes the first hit and its first
-attachment. So the search comes first, the zip goes into a Binary, and the DocumentReference is put last, onto the id
-that is found: the commit. All ids are fixed, so that after a crash at any moment the same command ends at the same
-state of the store.
+The receiving process takes the first hit of a search by the project identifier. So the search comes first, the zip
+goes into a Binary, and the DocumentReference is put last, onto the id that is found. All ids are fixed: a repeated send
+replaces.
 """
 
 from __future__ import annotations
@@ -140,11 +139,8 @@ class _Store:
         self._project = project
 
     def find(self) -> list[Document]:
-        """Return the documents that the receiving process would find, in its order.
-
-        Raises ``ServiceError`` (``transfer-answer``) for anything else than a searchset of this project's documents:
-        written onto, another one would take another project's data away.
-        """
+        """Return the documents that the receiving process would find, in its order. Raises ``ServiceError``
+        (``transfer-answer``) for anything else: written onto, another one would take another project's data away."""
         value = self._project
         for sign in "\\,|$":  # FHIR R4, search: these separate values
             value = value.replace(sign, "\\" + sign)

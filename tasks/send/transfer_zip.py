@@ -1,8 +1,7 @@
 """The zip of a transfer: every file of the input directory, as it reads without compression (document 3 §7).
 
 The same contents give the same bytes: fixed order, times and modes, deflate at zlib's default level, ``manifest.json``
-last, ZIP64 for every member. The zip is written into the job directory and not sent while it is made: its length and
-hash must be known before the first byte leaves, and a repeated request must not deflate again.
+last, ZIP64 for every member. Its length and hash must be known before the first byte leaves.
 """
 
 from __future__ import annotations

@@ -456,7 +456,7 @@ def test_nothing_of_a_transaction_counts_whose_answer_is_wrong(job: SendJob, nam
         server.script = script
         with pytest.raises(ServiceError) as caught:
             job.load(server.url, batch_size=3, max_concurrent_requests=1)
-        assert (caught.value.reference, caught.value.context) == ("send-answer", "a.ndjson:10-12")
+        assert (caught.value.reference, caught.value.context) == ("send-answer", "a.ndjson:10 Observation and 2 more")
         assert "canary" not in caught.value.render()
         server.script = None
         result = job.load(server.url)
