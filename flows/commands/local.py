@@ -62,56 +62,51 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
     return run_sandbox(options)
 
 
-_where = click.option(
-    "--jobs-dir",
-    default=None,
-    metavar="DIR",
-    shell_complete=complete.folders,
-    help="Jobs directory of the server [default: APP_JOBS_DIR or ./jobs].",
-)
+config_argument = click.argument("config", required=False, shell_complete=complete.files)
 
 
 @click.group("server")
 def server() -> None:
-    """Start, stop or show the local Prefect server with its UI."""
+    """Start, stop or show the local Prefect server with its UI.
+
+    It is that of the jobs directory which CONFIG names; without CONFIG, of APP_JOBS_DIR or ./jobs.
+    """
 
 
 @server.command()
-@click.argument("config", required=False, shell_complete=complete.files)
-@_where
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port on 127.0.0.1; 0: a free one [default: the last, 4200]."
-)
-def start(config: str | None, jobs_dir: str | None, port: int | None) -> int:
-    """Start the server and print its address and password. The jobs directory is that of CONFIG."""
+@config_argument
+def start(config: str | None) -> None:
+    """Start the server and print its address and password."""
     from flows.prefect.server import start
 
-    address, starts = start(_jobs_dir(config, jobs_dir), port)
+    address, starts = start(_jobs_dir(config))
     if not starts:
         print_line("the server runs already")
     _print_address(address)
-    return 0
 
 
 @server.command()
-@click.argument("config", required=False, shell_complete=complete.files)
-@_where
+@config_argument
 @click.option("--yes", is_flag=True, help="Stop it although jobs run on it.")
-def stop(config: str | None, jobs_dir: str | None, yes: bool) -> int:
+def stop(config: str | None, yes: bool) -> None:
     """Stop the server. While a job runs on it, --yes is needed."""
+    from flows.job.lock import is_held
     from flows.prefect.server import home_of, stop
+    from tasks.shared.errors import TerminalError
 
-    home = home_of(_jobs_dir(config, jobs_dir))
-    if not yes:
-        _refuse_while_in_use(home)
-    print_line("the server is stopped" if stop(home) else "no server runs")
-    return 0
+    jobs_dir = _jobs_dir(config)
+    running = [path.parent.name for path in jobs_dir.glob("*/.lock") if is_held(path.parent)]
+    if running and not yes:
+        raise TerminalError(
+            "server-in-use", f"jobs run on the server: {', '.join(running)}", context=str(jobs_dir),
+            hint="wait for them, or stop the server with --yes: continue goes on with them later",
+        )  # fmt: skip
+    print_line("the server is stopped" if stop(home_of(jobs_dir)) else "no server runs")
 
 
 @server.command()
-@click.argument("config", required=False, shell_complete=complete.files)
-@_where
-def status(config: str | None, jobs_dir: str | None) -> int:
+@config_argument
+def status(config: str | None) -> int:
     """Show whether the server answers, with its address and password; exit code 1 if it does not run.
 
     If you have set up another Prefect API, that one is checked.
@@ -119,56 +114,25 @@ def status(config: str | None, jobs_dir: str | None) -> int:
     from flows.prefect.address import configured_api, reach
     from flows.prefect.server import find, home_of
 
-    address = configured_api()
-    if address is not None:
+    jobs_dir = _jobs_dir(config)
+    if (address := configured_api()) is not None:
         reach(address)
-        print_line(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
-        return 0
-    home = home_of(_jobs_dir(config, jobs_dir))
-    address = find(home)
-    if address is None:
-        print_line(f"no server runs for {home.parent}")
+    elif (address := find(home_of(jobs_dir))) is None:
+        print_line(f"no server runs for {jobs_dir}")
         return 1
     _print_address(address)
     return 0
 
 
-def _jobs_dir(config: str | None, jobs_dir: str | None) -> Path:
-    """Return the jobs directory of a configuration, or ``jobs_dir``, or the default one."""
+def _jobs_dir(config: str | None) -> Path:
+    """Return the jobs directory of a configuration, or the default one."""
     from flows.jobs_dir import load
 
-    if config is not None:
-        return load(config).config.jobs_dir.absolute()
-    return Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute()
+    found = load(config).config.jobs_dir if config is not None else Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
+    return found.absolute()
 
 
 def _print_address(address: ApiAddress) -> None:
-    home = address.home or Path()
-    print_line(
-        f"Prefect UI: {address.ui}\nAPI: {address.url} (jobs directory {home.parent})\n"
-        f"password, for PREFECT_API_AUTH_STRING too: {address.password}"
-    )
-
-
-def _refuse_while_in_use(home: Path) -> None:
-    """Check that no job runs on the server.
-
-    Raises:
-        TerminalError: ``server-in-use``, with the jobs.
-    """
-    from flows.engine.api import PrefectApi
-    from flows.job.lock import is_held
-    from flows.prefect.server import find
-    from tasks.shared.errors import TerminalError
-
-    address = find(home)
-    if address is None:
-        return
-    with PrefectApi(address, told=True) as api:
-        busy = [str(run["id"]) for run in api.runs(states=("RUNNING", "CANCELLING"))]
-    held = [run for run in busy if is_held(home.parent / run)]
-    if held:
-        raise TerminalError(
-            "server-in-use", f"jobs run on the server: {', '.join(held)}", context=address.ui,
-            hint="wait for them, or stop the server with --yes: continue goes on with them later",
-        )  # fmt: skip
+    print_line(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
+    if address.password is not None:
+        print_line(f"password, for PREFECT_API_AUTH_STRING too: {address.password}")

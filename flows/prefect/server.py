@@ -26,7 +26,7 @@ import msgspec
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience
 from flows.prefect.address import QUIET, ApiAddress, configured_api, reach
-from flows.shell import command
+from flows.shell import about
 from tasks.shared.errors import InputError, NetworkError, StorageError, TerminalError
 
 START_SECONDS = 120.0
@@ -98,7 +98,7 @@ def find(home: Path) -> ApiAddress | None:
         raise TerminalError(
             "server-version", f"the local Prefect server has version {server.version}, not {version('prefect')}",
             context=address.ui,
-            hint=f"stop it, so that another is started: {command('server', 'stop', '--jobs-dir', str(home.parent))}",
+            hint=f"stop it, so that another is started: {about('server stop')}",
         )  # fmt: skip
     return address if answers else None
 
@@ -256,7 +256,7 @@ def _port(wanted: int | None, last: Known | None) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise InputError("port-in-use", f"port {wanted} on 127.0.0.1 is in use", hint="name another: --port, or --port 0")
+    raise InputError("port-in-use", f"port {wanted} on 127.0.0.1 is in use", hint="stop what uses it")
 
 
 def _start_time(pid: int) -> str | None:

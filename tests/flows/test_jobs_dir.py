@@ -23,9 +23,9 @@ COMMANDS = [
     ("job", "prune", "config.yaml", "--older", "1d"),
     ("job", "unfinished", "config.yaml"),
     ("config", "check", "config.yaml"),
-    ("server", "start", "config.yaml", "--port", "0"),
-    ("server", "status", "--jobs-dir", "jobs"),
-    ("server", "stop", "--jobs-dir", "jobs"),
+    ("server", "start"),
+    ("server", "status"),
+    ("server", "stop", "config.yaml"),
 ]
 
 
