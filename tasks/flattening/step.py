@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from config import ConfigError
+from config.enrichments import enrichment_rules
 from tasks.flattening.lookup import LookupFile, read_lookup
 from tasks.flattening.run import DEFINITIONS, STATE, run
 from tasks.flattening.service import refused_views, service
 from tasks.flattening.tables import OUTPUT
 from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import SluiceError
-from tasks.shared.fhir.crtdl import load_crtdl
+from tasks.shared.fhir.crtdl import crtdl_in, read_content
+from tasks.shared.fhir.crtdl_preprocessing import effective_file, enrich
 from tasks.shared.files.named_file import file_findings
 from tasks.shared.step import CheckContext, Step
 
@@ -39,8 +42,8 @@ def trials(context: CheckContext) -> Iterator[SluiceError]:
 
 
 def _read(context: CheckContext) -> tuple[LookupFile, tuple[Sequence[GroupView], Sequence[str]] | None]:
-    """Return the lookup file, and the views of the query's groups with their warnings; ``None`` if one of the files is
-    unusable, which is a separate finding."""
+    """Return the lookup file, and the views of the enriched query's groups with their warnings; ``None`` if one of the
+    files is unusable, which is a separate finding."""
     path, query = context.config.services.flattening.lookup_path, context.given.crtdl
     if path is None:
         return LookupFile(), None
@@ -48,9 +51,12 @@ def _read(context: CheckContext) -> tuple[LookupFile, tuple[Sequence[GroupView],
     lookup = lookup if lookup.findings else read_lookup(path)
     if query is None or lookup.findings:
         return lookup, None
+    own = effective_file(context.job_dir) if context.job_dir is not None else None
     try:
-        return lookup, views(load_crtdl(query), lookup.tables)
-    except SluiceError:
+        rules = () if own else enrichment_rules(context.config.services.crtdl_preprocessing)
+        enriched = enrich(read_content(own or query), rules, query).content
+        return lookup, views(crtdl_in(enriched, query), lookup.tables)
+    except (SluiceError, ConfigError):
         return lookup, None
 
 

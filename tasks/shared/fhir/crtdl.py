@@ -80,7 +80,12 @@ def doubts(document: Any) -> Iterator[str]:
 
 def load_crtdl(path: Path) -> Crtdl:
     """Return the groups of a CRTDL. Raises ``InputError``: its first finding."""
-    groups, findings = _read(parse_document(read_content(path), path), path)
+    return crtdl_in(read_content(path), path)
+
+
+def crtdl_in(content: bytes, path: Path) -> Crtdl:
+    """Return the groups of the CRTDL in ``content``; ``path`` stands in errors. Raises as ``load_crtdl``."""
+    groups, findings = _read(parse_document(content, path), path)
     for finding in findings:
         raise finding
     return Crtdl(groups)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from config import TlsConfig
+from config import PipelineConfig, TlsConfig
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.step import STEP
@@ -82,6 +82,19 @@ def test_a_500_may_be_a_service_that_starts(tmp_path: Path, service: ScriptedSer
 
 def tried(place: FlatteningPlace, url: str) -> list[SluiceError]:
     return list(STEP.trials(CheckContext(place.configuration(url), GivenInputs(crtdl=place.query))))
+
+
+def test_a_view_is_tried_with_the_columns_that_the_enrichments_bring(tmp_path: Path, service: ScriptedServer) -> None:
+    place = FlatteningPlace(tmp_path, groups=(PATIENTS,))
+    tables = json.loads(place.lookup.read_text())
+    tables[0]["elements"]["Patient.birthDate"] = {"viewDefinition": columns(born="birthDate")}
+    place.lookup.write_text(json.dumps(tables))
+    rule = {"group_reference": data.PROFILE + PATIENTS.key, "attributes_to_add": [{"attribute_ref": "Patient.birthDate"}]}
+    given = place.configuration(service.url).model_dump(mode="json", exclude_unset=True)
+    given["services"]["crtdl_preprocessing"] = {"enabled": True, "enrichments": [rule]}
+    context = CheckContext(PipelineConfig.model_validate(given), GivenInputs(crtdl=place.query))
+    assert list(STEP.trials(context)) == []
+    assert b"birthDate" in service.seen[0].body
 
 
 def test_each_real_view_is_tried_with_a_made_up_resource_of_its_type(
