@@ -89,7 +89,10 @@ def test_a_view_is_tried_with_the_columns_that_the_enrichments_bring(tmp_path: P
     tables = json.loads(place.lookup.read_text())
     tables[0]["elements"]["Patient.birthDate"] = {"viewDefinition": columns(born="birthDate")}
     place.lookup.write_text(json.dumps(tables))
-    rule = {"group_reference": data.PROFILE + PATIENTS.key, "attributes_to_add": [{"attribute_ref": "Patient.birthDate"}]}
+    rule = {
+        "group_reference": data.PROFILE + PATIENTS.key,
+        "attributes_to_add": [{"attribute_ref": "Patient.birthDate"}],
+    }
     given = place.configuration(service.url).model_dump(mode="json", exclude_unset=True)
     given["services"]["crtdl_preprocessing"] = {"enabled": True, "enrichments": [rule]}
     context = CheckContext(PipelineConfig.model_validate(given), GivenInputs(crtdl=place.query))
