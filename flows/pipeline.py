@@ -17,10 +17,7 @@ from pydantic import WithJsonSchema
 
 from config import ConfigError
 from flows.engine import runs
-from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
 from flows.engine.flow_runs import set_parameters
-from flows.engine.outage import BRIDGE
-from flows.engine.run_log import nothing_after, shown_in_ui
 from flows.gate import release
 from flows.gate.wait import CurrentWait
 from flows.job.inputs import JobInputs, config_error
@@ -40,6 +37,7 @@ from flows.job.outcome import (
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.prefect.address import running_api
+from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
 from flows.reports import terminal
 from tasks import declared
 from tasks.shared.errors import SluiceError
@@ -91,9 +89,7 @@ def pipeline(
     )  # fmt: skip
     job_id, deployed = runs.current_run()
     os.umask(0o077)  # a worker's own may be wider
-    # A worker's run has begun: it waits from its first call on. A command has reported before if nothing answers.
-    patience = BRIDGE if deployed else PATIENCE
-    with shown_in_ui(job_id), PrefectApi(running_api(), patience=patience) as api:
+    with PrefectApi(running_api(), patience=JOB_SECONDS) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 set_parameters(api, job_id, inputs.parameters())  # pipeline continue takes them from the run
@@ -102,10 +98,7 @@ def pipeline(
             with ExitStack() as stack:
                 job = stack.enter_context(RunningJob.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
                 watch_process(job, stack)
-                try:
-                    return guarded(job, partial(run, job))
-                finally:
-                    nothing_after(job_id)  # ``announce_end`` has said how it ends
+                return guarded(job, partial(run, job))
         except JobBusyError as busy:
             logger.warning("%s: this one leaves it alone", busy.message)
             runs.leave_alone()
@@ -114,7 +107,6 @@ def pipeline(
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
             logger.error("the job is failed: %s", error.render())
             record_if_possible(lambda: RecordWriter(api, job_id).set(error=Problem.of(error)))
-            nothing_after(job_id)
             return Failed(message=error.render())
 
 

@@ -121,11 +121,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         code = exit_code_of(signals.seen)
     signals.fix_exit_code(code)
-    if code == AWAY:
-        from flows.engine.outage import given_up
-
-        if given_up():  # Prefect's threads would try for minutes to send the rest of their lines
-            os._exit(code)
+    if code == AWAY:  # Prefect would try for minutes to send its last lines to an API that is away
+        os._exit(code)
     sys.exit(code)
 
 

@@ -62,6 +62,7 @@ LOGGING = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "sluice",
 }
 os.environ.update(LOGGING)
 # Nobody here is vouched for by a public authority: with one of them a client costs 2 ms, with all of them 20 to 50.

@@ -113,7 +113,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     starts.
     """
     from flows.engine import uncollected
-    from flows.engine.api import PrefectApi
+    from flows.prefect.api import PrefectApi
 
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:
@@ -133,7 +133,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         from flows.engine import runs
 
         stack.enter_context(runs.one_client())
-        api = stack.enter_context(PrefectApi(address, told=True))
+        api = stack.enter_context(PrefectApi(address))
         yield Session(loaded, address, api)
 
 
@@ -155,14 +155,12 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> No
     from flows.engine import runs
     from flows.pipeline import pipeline
 
-    if session.address.home is None:
-        session.api.bridge()
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING")
     try:
         shown = Terminal(progress=progress, summary_to_stderr=aside, said=_said)
         with terminal.presented_by(shown), shown.beginning():
-            runs.execute(pipeline, job_id, session.address)
+            runs.execute(pipeline, job_id)
     except BaseException:
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
         if signals.seen is None:

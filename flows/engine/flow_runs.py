@@ -13,15 +13,15 @@ the two.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flows.engine.api import FLOW_NAME, TAG, Json, Label, PrefectApi
-from tasks.shared.errors import InputError, NetworkError
+from flows.prefect.api import FLOW_NAME, TAG, Json, Label, PrefectApi
+from tasks.shared.errors import InputError
 from tasks.shared.log import logger
 from tasks.shared.report import LONGEST_TEXT
 
@@ -30,9 +30,6 @@ JOB = "**The page of the job**"
 
 REPORT = "**The release report**"
 """Beginning of the title of the release report's short form."""
-
-AGAIN = 3
-"""Times that an artifact is created again after no answer."""
 
 
 class Page:
@@ -46,19 +43,9 @@ class Page:
         self._lock = threading.Lock()
 
     def publish(self, title: str, text: str | None = None) -> None:
-        """Replace the title, one line of Markdown, and the text of the page unless that is ``None``.
-
-        If the API is bridged and the answer to a creation was lost, the page is looked up before it is created again.
-        """
+        """Replace the title, one line of Markdown, and the text of the page unless that is ``None``."""
         with self._lock:
-            for attempt in range(1, AGAIN + 1):
-                try:
-                    self._replace(title, text)
-                except NetworkError:
-                    if self._api.outage is None or self._api.outage.over or attempt == AGAIN:
-                        raise
-                else:
-                    break
+            self._replace(title, text)
 
     def _replace(self, title: str, text: str | None) -> None:
         known, self._id = self._id, None  # searched again if the answer to this is lost
@@ -177,18 +164,6 @@ def append_log(api: PrefectApi, run_id: str, level: int, message: str) -> None:
     moment = datetime.now(UTC).isoformat()
     line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
     api.request("POST", "/logs/", [line])
-
-
-def settle_task_runs(api: PrefectApi, run_id: str, complete: Collection[str]) -> None:
-    """Set the task runs of these names to Completed. Their states are events, and an outage loses some."""
-    body = {
-        "flow_runs": {"id": {"any_": [run_id]}},
-        "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}},
-    }
-    for row in api.request("POST", "/task_runs/filter", body) or []:
-        if row["name"] in complete:
-            state = {"type": "COMPLETED", "name": "Completed", "message": "its event was lost in an outage"}
-            api.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
 
 
 class FormAnswer(BaseModel):

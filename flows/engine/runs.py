@@ -1,4 +1,4 @@
-"""Use Prefect's engine: create a run, run it (again), park it, resume it. Its private parts are in ``patches.py``.
+"""Use Prefect's engine: create a run, run it (again), park it, resume it.
 
 Facts measured on 3.8.8: ``run_flow(flow, flow_run=…)`` executes a run that was created before,
 and again after Crashed, Failed or ``kill -9``. A custom wait saves its form first, then sets Paused (no deployment) or
@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,14 +33,9 @@ from prefect.settings import (
 from prefect.states import Paused, Pending, Suspended
 from pydantic import create_model
 
-from flows.engine import patches
-from flows.engine.api import TAG
-from flows.engine.bridging import bridging
 from flows.engine.flow_runs import FormAnswer
-from flows.prefect.address import ApiAddress
+from flows.prefect.api import TAG
 from tasks.shared.errors import NetworkError, TerminalError
-
-patches.apply("run")
 
 FieldWords = Mapping[str, tuple[str, str]]
 """The title and the description of each field of a form."""
@@ -85,8 +80,8 @@ def translated() -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
-    """Run the flow run ``job_id`` now, in this thread. Its end is in the record at ``address``.
+def execute(flow: Flow[..., Any], job_id: str) -> None:
+    """Run the flow run ``job_id`` now, in this thread. Its end is in the record.
 
     Raises:
         NetworkError: the Prefect API went away.
@@ -94,7 +89,6 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
     with (
         # A sync flow would join a heartbeat thread for more than a second at its end.
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-        bridging(address.url) if address.home is None else nullcontext(),
         translated(),
         get_client(sync_client=True) as client,
     ):

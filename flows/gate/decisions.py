@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page, append_log, form_answer
 from flows.gate import rules
 from flows.job.directory import JobDirectory
@@ -15,6 +14,7 @@ from flows.job.session import Session
 from flows.job.state import JobState
 from flows.job.writer import RecordWriter
 from flows.output import one_line
+from flows.prefect.api import PrefectApi
 from tasks.shared.errors import GateError, InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Waiting, visible_text

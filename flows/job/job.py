@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from config import LoadedConfig, PipelineConfig
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import REPORT, Page
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.lock import PATIENCE, JobBusyError, JobLock
 from flows.job.record import JobRecord, refuse_changed_steps
 from flows.job.writer import RecordedHandle, RecordWriter
-from flows.prefect.server import own_server
+from flows.prefect.api import PrefectApi
 from flows.reports.job_log import job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at
@@ -87,8 +86,6 @@ class RunningJob:
         config = loaded.config
         directory = JobDirectory.of(config.jobs_dir, job_id)
         directory.create()
-        if own_server(config.jobs_dir, api.address.url) is None:
-            api.bridge()
         with ExitStack() as stack:
             # A worker's run may come while the process that was suspended still ends.
             stack.enter_context(JobLock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))

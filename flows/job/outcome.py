@@ -15,21 +15,17 @@ from prefect.exceptions import Pause
 from prefect.states import Cancelled, Crashed, Failed
 
 from flows.engine import runs
-from flows.engine.bridging import bridge_from_now_on
-from flows.engine.flow_runs import rename_run, settle_task_runs
-from flows.engine.outage import BRIDGE
+from flows.engine.flow_runs import rename_run
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob
 from flows.job.preflight import as_one_error, preflight
 from flows.job.steps import announce_end, hold_back, leave_step, record_failure
-from flows.job.watch import AWAY, CANCEL, SUSPEND, end_now, stop_asked
-from flows.prefect.server import own_server
+from flows.job.watch import CANCEL, SUSPEND, end_now, stop_asked
 from flows.reports import pages
 from flows.signals import signals
-from tasks.shared.errors import GateError, InputError, NetworkError, SluiceError, Stopped, internal_error
+from tasks.shared.errors import GateError, InputError, SluiceError, Stopped, internal_error
 from tasks.shared.log import logger
 from tasks.shared.report import Problem
-from tasks.shared.units import human_seconds
 
 Outcome = State[Any]
 
@@ -73,7 +69,6 @@ def guarded(job: RunningJob, run: Callable[[], Outcome]) -> Outcome:
         return _failed_beside_steps(job, error)
     except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
         return _failed_beside_steps(job, internal_error(defect))
-    complete_task_runs(job)
     return ended
 
 
@@ -89,15 +84,6 @@ def record_if_possible(write: Callable[[], object]) -> None:
         write()
     except SluiceError as unwritten:
         logger.error("the end of the job is not recorded: %s", unwritten.message)
-
-
-def complete_task_runs(job: RunningJob) -> None:
-    """After an outage, set the task runs of completed steps to Completed."""
-    if job.api.outage is None or not job.api.outage.happened:
-        return
-    open_names = {step.name for step in job.steps.values() if step.state != "completed"}
-    with pages.best_effort("the state of the task runs"):
-        settle_task_runs(job.api, job.id, {step.name for step in job.steps.values()} - open_names)
 
 
 def show(job: RunningJob, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
@@ -141,8 +127,6 @@ def stopped(job: RunningJob, position: int, reason: Stopped) -> Outcome:
         prefect.exceptions.TerminationSignal: a runner asked this process to end.
         prefect.exceptions.Pause: the run was suspended, and stays so.
     """
-    if str(reason) == AWAY:
-        return failed(job, position, away())
     was_cancelled = str(reason) == CANCEL or stop_asked(job.api, job.id) == CANCEL
     leave_step(job, position, "stopped", stopped_by=None if was_cancelled else str(reason))
     end: Literal["cancelled", "stopped"] = "cancelled" if was_cancelled else "stopped"
@@ -158,21 +142,11 @@ def stopped(job: RunningJob, position: int, reason: Stopped) -> Outcome:
     return Crashed(name="Stopped", message=f"stopped by {reason}")
 
 
-def away() -> NetworkError:
-    """Return the error of a job whose record could not be written for longer than it waits."""
-    return NetworkError(
-        "prefect-away", f"the Prefect API was away for more than {human_seconds(BRIDGE)}",
-        hint="check the Prefect server, then continue the job: completed work is kept",
-    )  # fmt: skip
-
-
 def watch_process(job: RunningJob, stack: ExitStack) -> None:
     """Handle signals and the loss of the server until the job ends."""
     api = job.api
     ending = partial(end_now, api.address, job.id)
     stack.enter_context(signals.stopping(job.stop, partial(ending, farewell=partial(end_without_waiting, job))))
-    if job.deployed and own_server(job.config.jobs_dir, api.address.url) is None:
-        bridge_from_now_on(api.address.url)
 
 
 def end_without_waiting(job: RunningJob, reason: str) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from flows.engine.api import Json
 from flows.job.lock import is_held
 from flows.job.state import JobState, job_state
+from flows.prefect.api import Json
 from flows.shell import command
 from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting

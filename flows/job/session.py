@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from config import LoadedConfig
-from flows.engine.api import Json, PrefectApi
 from flows.job import which
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, asked_for
 from flows.prefect.address import ApiAddress, configured_api
+from flows.prefect.api import Json, PrefectApi
 from flows.prefect.server import chosen_api
 from flows.shell import about
 from tasks.shared.errors import InputError
@@ -137,7 +137,7 @@ def opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
     if job is not None:
         meant(loaded, job)
     address = chosen_api(loaded.config.jobs_dir)
-    with PrefectApi(address, told=True) as api:
+    with PrefectApi(address) as api:
         yield Session(loaded, address, api)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from flows.engine.api import Json
+from flows.prefect.api import Json
 
 TAKEN_UP = timedelta(minutes=2)
 """Longest time between a worker taking a run and the run taking its job's lock; then its process is gone."""

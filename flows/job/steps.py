@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from config import PipelineConfig
-from flows.engine.api import Label
 from flows.job.job import RunningJob
 from flows.job.record import JobEnd, cancelled, now
 from flows.job.watch import Watcher
+from flows.prefect.api import Label
 from tasks import declared
 from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.log import logger

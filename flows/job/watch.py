@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import Page, set_labels
 from flows.job.record import ProgressRecord
 from flows.job.writer import RecordWriter
 from flows.prefect.address import ApiAddress
+from flows.prefect.api import PrefectApi
 from flows.reports.pages import running_title
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError
@@ -31,9 +31,6 @@ LAST_WORDS = 2.0
 
 LOOK_EVERY = 3.0
 """Seconds between two checks for a cancel in the UI."""
-
-AWAY = "prefect-away"
-"""Reason for a stop after the Prefect API was away longer than a running job bridges."""
 
 HURRY = 10.0
 """Seconds that a call of the watcher may last; after a failure, the next call writes current data."""
@@ -95,10 +92,7 @@ class Watcher:
                     next_look = now + LOOK_EVERY
                     self._look_for_stop()
             except SluiceError as error:
-                outage = self._writer.api.outage
-                if outage is not None and outage.over:
-                    self._stop.request(AWAY)
-                if not warned and outage is None:  # else the outage is logged once for all calls
+                if not warned:
                     warned = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
         return recorded

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from pydantic import BaseModel
 
-from flows.engine.api import Json, Label, PrefectApi
 from flows.engine.flow_runs import set_labels
 from flows.job.record import AT_THE_END, JobRecord
+from flows.prefect.api import Json, Label, PrefectApi
 from tasks.shared.errors import TerminalError
 from tasks.shared.report import Approval, StepReport
 from tasks.shared.step import Handle, HandleStore, about_the_configuration

@@ -178,6 +178,8 @@ def use(address: ApiAddress) -> None:
         PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL="CRITICAL",
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
         PREFECT_LOGGING_INTERNAL_LEVEL="CRITICAL",
+        PREFECT_LOGGING_EXTRA_LOGGERS="sluice",
+        PREFECT_CLIENT_MAX_RETRIES="9",  # a run goes on while the API is away for 17 minutes
     )
     if address.home is not None and address.password is not None:
         os.environ.pop("PREFECT_API_KEY", None)

@@ -103,13 +103,6 @@ def find(home: Path) -> ApiAddress | None:
     return address if answers else None
 
 
-def own_server(jobs_dir: Path, url: str) -> Path | None:
-    """Return the ``.prefect`` directory if ``url`` is the jobs directory's own server. Sends no request."""
-    home = jobs_dir.absolute() / ".prefect"
-    server = known(home)
-    return home if server is not None and server.url == url.rstrip("/") else None
-
-
 def begin(jobs_dir: Path, port: int | None = None) -> tuple[ApiAddress, bool]:
     """Start the server unless its process lives. Return its address, and whether it was started; it may not answer yet.
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from flows.engine.api import Json
 from flows.gate.reviewed_files import where_to_look
 from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
 from flows.job.state import JobState
 from flows.output import one_line
+from flows.prefect.api import Json
 from flows.shell import about
 from tasks import declared
 from tasks.shared.report import ON_DEMAND, StepReport

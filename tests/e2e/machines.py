@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.engine.api import PrefectApi
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, wait_until
 from tests.e2e.test_prefect_yaml import PrefectCommand
 

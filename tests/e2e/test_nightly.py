@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.engine.api import PrefectApi
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, own_name, wait_until
 from tests.e2e.machines import WorkerProcess, deployment
 from tests.peers.project import Fhir, many_transactions

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
 from tests.e2e.machines import WorkerProcess, deployment
 from tests.peers.project import Fhir

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import run_deployment
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import WorkerProcess, deployment
 from tests.e2e.test_nightly import working

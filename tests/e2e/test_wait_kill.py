@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from flows.engine.api import PrefectApi
 from flows.job.record import JobRecord
+from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, kill
 from tests.peers.bridge import Bridge
 from tests.peers.project import Fhir

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from config import LoadedConfig
-from flows.engine.api import PrefectApi
 from flows.engine.flow_runs import JOB
 from flows.job.session import Session
 from flows.prefect.address import ApiAddress
+from flows.prefect.api import PrefectApi
 from tasks.shared.report import Shown
 from tests.conftest import ask_prefect
 
@@ -98,6 +98,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
 def prefect_in_memory() -> Iterator[FakePrefect]:
     known = FakePrefect()
     with PrefectApi(ApiAddress(url="http://127.0.0.1")) as known.api:
-        known.api.close()
+        known.api._client.close()
         known.api._client = httpx.Client(transport=httpx.MockTransport(known), base_url="http://127.0.0.1")
         yield known

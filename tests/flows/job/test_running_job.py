@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 
-from flows.engine.api import Label, PrefectApi
 from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -17,6 +16,7 @@ from flows.job.job import RunningJob
 from flows.job.outcome import Ended, show, stopped
 from flows.job.steps import Sources, finish_step, hold_back, record_failure
 from flows.job.writer import RecordWriter
+from flows.prefect.api import Label, PrefectApi
 from flows.reports.terminal import Presenter
 from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError

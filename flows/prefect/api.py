@@ -1,0 +1,179 @@
+"""Call Prefect's REST API, without importing Prefect: flow runs, their labels and states.
+
+They are durable when a call returns. ``import prefect`` alone takes longer than ``pipeline status`` may.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final, Self
+
+import httpx
+import tenacity
+
+from flows.output import patience as reported
+from flows.prefect.address import ApiAddress
+from tasks.shared.errors import NetworkError, TerminalError
+from tasks.shared.http.request_log import log_request
+
+Json = dict[str, Any]
+Label = str | int | float | bool
+
+FLOW_NAME: Final = "pipeline"
+TAG: Final = "sluice"
+
+COMMAND_SECONDS: Final = 20.0
+"""Seconds for which a command repeats a call while the API is away or busy."""
+
+JOB_SECONDS: Final = 1040.0
+"""The same for a running job: as long as Prefect's own client waits with 9 retries (``address.use``)."""
+
+_PAGE = 200
+"""Maximum rows of one answer from Prefect."""
+
+_REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
+"""Ends of paths whose POST may be repeated: reading, and setting the same value again."""
+
+
+class NotTakenError(NetworkError):
+    """The API has certainly not carried out the call."""
+
+
+class PrefectApi:
+    """A small, thread-safe client of one Prefect API, which repeats a call for ``patience`` seconds."""
+
+    def __init__(self, address: ApiAddress, *, timeout: float = 60.0, patience: float = COMMAND_SECONDS) -> None:
+        self.address = address
+        self.away = False
+        """True after the API was away for too long; from then on, a call is made once."""
+        self._patience = patience
+        self._hurry = threading.local()
+        self._client = address.client(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    @contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        """Make the calls of this thread once, with a time limit for each phase; a failed call can be made later."""
+        self._hurry.seconds = seconds
+        try:
+            yield
+        finally:
+            self._hurry.seconds = None
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Make a call, repeated while the API is away or busy. Return the parsed answer, or ``None`` for 404.
+
+        A call that creates something is repeated only if the server has certainly not carried it out: it could not be
+        reached, or answered 503 (on SQLite: the database is locked).
+
+        Raises:
+            NetworkError: the API did not answer, or answered 5xx.
+            TerminalError: it refused the call.
+        """
+        hurry = getattr(self._hurry, "seconds", None)
+        if hurry is not None or self.away or not self._patience:
+            return self._call(method, path, body, hurry)
+        creates = method == "POST" and not path.endswith(_REPEATABLE)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(NotTakenError if creates else NetworkError),
+            stop=tenacity.stop_after_delay(self._patience),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=5.0),
+            reraise=True,
+        )
+        soon = 0.5 if self._patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
+        with reported(f"waiting for the Prefect server at {self.address.shown}", after=soon):
+            try:
+                return retrying(self._call, method, path, body)
+            except NetworkError as error:
+                self.away = error.status is None
+                raise
+
+    def _call(self, method: str, path: str, body: Any, seconds: float | None = None) -> Any:
+        limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
+        begun = time.monotonic()
+        url = f"{self.address.url}{path}"
+        try:
+            answer = self._client.request(method, path, json=body, timeout=limit)
+            found = answer.json() if answer.is_success and answer.content else {}
+        except httpx.HTTPError as error:
+            log_request(method, url, type(error).__name__, begun)
+            kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
+            raise self._away(kind, f"the Prefect API does not answer ({type(error).__name__})") from None
+        except ValueError:  # of a proxy that tells an outage, or wants a login
+            raise self._away(NetworkError, "the answer does not come from the Prefect API") from None
+        log_request(method, url, str(answer.status_code), begun, received=len(answer.content))
+        if answer.is_success:
+            return found
+        return None if answer.status_code == 404 else self._refuse(method, path, answer.status_code)
+
+    def _away(self, kind: type[NetworkError], message: str) -> NetworkError:
+        hint = "check that the server runs, and any proxy in between"
+        return kind("prefect-unreachable", message, context=self.address.shown, hint=hint)
+
+    def _refuse(self, method: str, path: str, status: int) -> None:
+        kind: type[NetworkError | TerminalError] = NetworkError if status >= 500 else TerminalError
+        raise (NotTakenError if status == 503 else kind)(
+            "prefect-refused", f"the Prefect API answered {status} to {method} {path}", status=status,
+            context=self.address.shown,
+            hint="check PREFECT_API_KEY or PREFECT_API_AUTH_STRING" if status in {401, 403} else None,
+        )  # fmt: skip
+
+    def created(self, path: str, body: Json) -> str:
+        """Create an object and return its id. Raises the errors of ``request``, and ``TerminalError`` for a 404."""
+        made = self.request("POST", path, body)
+        if made is None:
+            self._refuse("POST", path, 404)
+        return str(made["id"])
+
+    def read_run(self, run_id: str) -> Json | None:
+        """Return the flow run, or ``None`` if it does not exist."""
+        run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
+        return run
+
+    def runs(
+        self, *, states: Sequence[str] = (), after: datetime | None = None, before: datetime | None = None
+    ) -> list[Json]:
+        """Return the runs of jobs, newest first.
+
+        ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
+        """
+        wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
+        times = {"after_": after and after.isoformat(), "before_": before and before.isoformat()}
+        if after or before:
+            wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
+        body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
+        return self.read_all("/flow_runs/filter", body)
+
+    def read_all(self, path: str, body: Json) -> list[Json]:
+        """Return all objects that match a filter, ``_PAGE`` with each request."""
+        found: list[Json] = []
+        while True:
+            rows = self.request("POST", path, body | {"limit": _PAGE, "offset": len(found)}) or []
+            found.extend(rows)
+            if len(rows) < _PAGE:
+                return found
+
+    def set_state(
+        self, run_id: str, kind: str, *, name: str | None = None, message: str = "", details: Json | None = None
+    ) -> None:
+        """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""
+        state: Json = {"type": kind, "name": name or kind.capitalize(), "message": message}
+        state |= {"state_details": details} if details else {}
+        self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
+
+    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> bool:
+        """Merge ``labels`` into the run's; ``False`` without such a run. An empty text clears one."""
+        return self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
+
+    def change(self, run_id: str, **fields: Any) -> None:
+        """Replace fields of the run: ``name``, ``parameters``."""
+        self.request("PATCH", f"/flow_runs/{run_id}", fields)

@@ -1,0 +1,85 @@
+"""The client of Prefect's API: what is repeated, and for how long (4-product.md §6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from flows.engine.flow_runs import run_deployment
+from flows.prefect.address import ApiAddress
+from flows.prefect.api import PrefectApi
+from tasks.shared.errors import NetworkError, SluiceError, TerminalError
+from tests.peers.server import Reply, loopback
+
+BUSY, AWAY, GOOD = Reply(503, b"{}"), Reply(500, b"{}"), Reply(200, b'{"id": "1"}')
+PAGE = Reply(200, b"<html>back soon</html>")
+
+Call = Callable[[PrefectApi], object]
+
+
+def label(api: PrefectApi) -> object:
+    return api.set_labels("r", {"job.x": "y"})
+
+
+def create(api: PrefectApi) -> object:
+    return api.created("/artifacts/", {})
+
+
+def calls(replies: list[Reply], call: Call, *, patience: float = 20.0) -> tuple[object, int]:
+    """Return what a call came to, and the number of requests that it made."""
+    with loopback(replies) as server, PrefectApi(ApiAddress(server.url), patience=patience) as api:
+        try:
+            return call(api), len(server.seen)
+        except SluiceError as error:
+            return error, len(server.seen)
+
+
+@pytest.mark.parametrize("call", [label, create], ids=["labels", "creating"])
+def test_a_busy_server_is_asked_again_after_some_milliseconds(call: Call) -> None:
+    began = time.monotonic()
+    done, requests = calls([BUSY, BUSY, GOOD], call)
+    assert done in (True, "1")
+    assert requests == 3
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("failure", [AWAY, PAGE], ids=["500", "a page of a proxy"])
+def test_what_may_have_been_created_is_not_created_twice(failure: Reply) -> None:
+    assert calls([failure, GOOD], label) == (True, 2)
+    error, requests = calls([failure, GOOD], create)
+    assert isinstance(error, NetworkError)
+    assert requests == 1
+
+
+def test_a_refusal_is_final_and_404_means_that_there_is_nothing() -> None:
+    error, requests = calls([Reply(409, b"{}"), GOOD], label)
+    assert isinstance(error, TerminalError)
+    assert error.status == 409
+    assert requests == 1
+    assert calls([Reply(404, b"{}")], lambda api: api.read_run("r")) == (None, 1)
+    error, _ = calls([Reply(404, b"{}")], lambda api: run_deployment(api, "d", {}))
+    assert isinstance(error, TerminalError)
+    assert "/deployments/d/create_flow_run" in error.message
+
+
+def test_after_an_api_was_away_for_too_long_nothing_waits_for_it_again() -> None:
+    with PrefectApi(ApiAddress("http://127.0.0.1:9"), patience=1.5) as api:
+        for longest in (3.5, 0.5):
+            began = time.monotonic()
+            with pytest.raises(NetworkError, match="does not answer") as failed:
+                api.read_run("r")
+            assert failed.value.exit_code == 3
+            assert time.monotonic() - began < longest
+        assert api.away
+
+
+def test_a_hurried_call_is_made_once() -> None:
+    def hurried(api: PrefectApi) -> object:
+        with api.hurried(1.0):
+            return label(api)
+
+    error, requests = calls([BUSY, GOOD], hurried)
+    assert isinstance(error, NetworkError)
+    assert requests == 1
