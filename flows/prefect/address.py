@@ -179,8 +179,8 @@ def use(address: ApiAddress) -> None:
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
         PREFECT_LOGGING_INTERNAL_LEVEL="CRITICAL",
         PREFECT_LOGGING_EXTRA_LOGGERS="sluice",
-        PREFECT_CLIENT_MAX_RETRIES="9",  # a run goes on while the API is away for 17 minutes
     )
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "9")  # a run waits for 17 minutes while the API is away
     if address.home is not None and address.password is not None:
         os.environ.pop("PREFECT_API_KEY", None)
         os.environ.update(PREFECT_HOME=str(address.home), PREFECT_API_AUTH_STRING=address.password)
