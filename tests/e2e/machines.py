@@ -114,6 +114,8 @@ def deployment(api: str, pool: str, working_dir: Path) -> str:
         flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
         body = {
             "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
-            "entrypoint": "flows.pipeline.pipeline", "job_variables": {"working_dir": str(working_dir), "env": {"PREFECT_LOGGING_EXTRA_LOGGERS": "sluice"}},
+            "entrypoint": "flows.pipeline.pipeline", "job_variables": {
+                "working_dir": str(working_dir), "env": {"PREFECT_LOGGING_EXTRA_LOGGERS": "sluice"},
+            },
         }  # fmt: skip
         return str(prefect.request("POST", "/deployments/", body)["id"])
