@@ -7,6 +7,7 @@ flow run, run again, goes on with the first that is not.
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,7 @@ from config import ConfigError
 from flows.engine import runs
 from flows.engine.flow_runs import set_parameters
 from flows.gate import release
-from flows.gate.wait import CurrentWait
+from flows.gate.wait import Waits
 from flows.job.inputs import JobInputs, config_error
 from flows.job.job import RunningJob
 from flows.job.lock import JobBusyError
@@ -43,8 +44,8 @@ from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import run_step as run_as_task
-from tasks.shared.report import Problem, StepReport
-from tasks.shared.step import Parked, Source, Step
+from tasks.shared.report import Corrections, Problem, StepReport
+from tasks.shared.step import Source, Step
 
 # In the form of the Prefect UI a union with None is a switch that hides the field: these show the field at once. The
 # form sends the defaults, and its check of them knows no None.
@@ -117,19 +118,23 @@ def run(job: RunningJob) -> Outcome:
         name_and_check(job)
     show(job, "running")
     sources = Sources(job.step_names, job.config)
+    waits = Waits(job, sources)
     sent: Source | None = None
     for position, name in enumerate(job.step_names, start=1):
         step = declared(name)
-        wait = CurrentWait(job, position, sources) if step.is_wait else None
-        if wait is not None:
-            wait.check()
-        elif step.delivers:
+        source = sources.read_by(step)
+        if step.is_wait:
+            waits.decide(position)
+        else:
+            waits.check(position, source)
+        if step.delivers:
             release.check_before_sending(job, position, sources)
-        sent = sources.read_by(step) if step.delivers else sent
-        report = run_step(job, position, step, sources.read_by(step), wait)
-        if report.output:
-            tables = step.tables or (step.is_wait and sources.newest is not None and sources.newest.tables)
-            sources.wrote(job.written(position, tables=tables))
+            sent = source
+        report = run_step(job, position, step, source, sources.corrections(position))
+        if step.is_wait:
+            waits.passed(position, report)
+        elif report.output:
+            sources.wrote(job.written(position, tables=step.tables))
     with ends_at(job, len(job.step_names)):
         release.at_the_end(job, sent or sources.newest)
     job.writer.set(progress=None)
@@ -138,24 +143,19 @@ def run(job: RunningJob) -> Outcome:
     return Completed(message="all steps are complete")
 
 
-def run_step(job: RunningJob, position: int, step: Step, source: Source | None, wait: CurrentWait | None) -> StepReport:
+def run_step(job: RunningJob, position: int, step: Step, source: Source | None, corrections: Corrections) -> StepReport:
     """Run one step; a complete one has its report in the record.
 
     Raises:
         Ended: the run ends here.
-        prefect.exceptions.Pause: the job waits for a person.
     """
     with ends_at(job, position):
         job.stop.check()
-        context = job.context(position, step, source)
-        if wait is not None:
-            context = wait.approved(context)
+        context = replace(job.context(position, step, source), corrections=corrections)
         result: StepReport | Exception = job.steps[position]
         if job.steps[position].state != "completed":
             with recorded_as_running(job, context):
                 result = run_as_task(step, context)
-        if isinstance(result, Parked) and wait is not None:
-            wait.park(result, context.input_dir)
         if isinstance(result, Exception):
             raise result
     finish_step(job, context, result, expected=source.lines if source else None)

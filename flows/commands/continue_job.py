@@ -10,24 +10,16 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from flows.commands.decide import (
-    NO_DECISION_ARGS,
-    DecisionArgs,
-    decision_of,
-    make_again,
-    print_unusable_corrections,
-    release,
-    still_waiting,
-)
+from flows.commands import decide
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.engine.flow_runs import set_parameters
-from flows.gate.decisions import refuse_ended, reject, settle, to_be_parked
-from flows.gate.reviewed_files import why_again
+from flows.gate.answers import answer_left, leave_answer
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
 from flows.job.record import JobRecord, refuse_changed_steps
 from flows.job.session import Session, meant
+from flows.job.state import JobState
 from flows.job.which import exact, step_to_repeat
 from flows.job.writer import RecordedHandle, RecordWriter
 from flows.jobs_dir import load
@@ -35,7 +27,7 @@ from flows.output import on_terminal, print_findings, print_json, print_line
 from flows.reports.status import status_of
 from flows.shell import about
 from tasks.extractor.submission import answer
-from tasks.shared.errors import GateError, InputError
+from tasks.shared.errors import GateError, InputError, TerminalError
 
 
 @dataclass(frozen=True)
@@ -51,66 +43,68 @@ class ContinueRequest:
     """What became of a submission whose answer was lost: the id of a job of the server, or ``new``."""
 
 
-def go_on(asked: ContinueRequest, decision: str | None = None, given: DecisionArgs = NO_DECISION_ARGS) -> int:
-    """Continue a job: decide a wait, then run the remaining steps.
+def go_on(asked: ContinueRequest, decision: str | None = None, by: str | None = None, comment: str = "") -> int:
+    """Continue a job: leave the answer at its wait, then run the remaining steps.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and otherwise a waiting
-    job keeps waiting. ``given`` is recorded with the decision. An ``approve`` that decides nothing, because the files
-    or the report changed, ends with the exit code of a gate.
+    job keeps waiting. A decision that the flow does not accept ends with the exit code of a gate.
     """
-    undone = 0
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             print_line(f"job {record.id}", err=asked.as_json)  # before anything is decided
-        place = JobDirectory.of(session.jobs_dir, record.id).path
-        again = why_again(place, record, inputs.load().config) if decision is None else None
-        if record.done and decision != "reject" and again is None:
+        if record.done and decision is None:
             return report(session, record.id, as_json=asked.as_json)
-        refuse_ended(record, decision or ("decide" if given.comment else None))
-        undecided = record.undecided
-        if decision == "reject":
-            reject(session, record, decision_of(False, given))
-            report(session, record.id, as_json=asked.as_json)
-            return 0
-        to_ask = undecided if decision is None else None
-        if again is not None:
-            make_again(session, record, place, again, err=asked.as_json)
-        else:
-            if to_ask and not on_terminal():
-                still_waiting(record.id, to_ask, err=asked.as_json)
-                print_unusable_corrections(place, to_ask)
-                if not to_be_parked(record, to_ask):
-                    return report(session, record.id, as_json=asked.as_json)
-                undecided = to_ask = None
+        refuse_ended(record, decision)
+        answer = decide.answer(decision == "approve", by, comment) if decision is not None else None
+        waiting = record.undecided
+        if waiting is not None and answer is None and answer_left(session.api, record, waiting.position) is None:
+            if on_terminal():
+                answer = decide.ask(record, waiting, by, comment, err=asked.as_json)
+            else:
+                decide.show(record, waiting, err=asked.as_json)
+            if answer is None and record.parked:
+                print_line(f"nothing is decided: job {record.id} waits", err=asked.as_json)
+                return report(session, record.id, as_json=asked.as_json)
+        if answer is None or answer.approved:
             code = check_open_steps(record, inputs, reset=record.reset)
             if code:
                 return code
-            if undecided is not None:
-                asks = to_ask is not None
-                released = release(session, record, inputs, undecided, given, ask_first=asks, err=asked.as_json)
-                if released == "open":
-                    return report(session, record.id, as_json=asked.as_json)
-                undone = GateError.exit_code if released == "again" and decision else 0
-        return run_on(session, record, inputs, asked) or undone
+        if waiting is not None and answer is not None:
+            leave_answer(RecordWriter(session.api, record.id), waiting.position, answer)
+        code = run_on(session, record, inputs, asked)
+        return GateError.exit_code if answer is not None and is_refused(session.job(record.id)) else code
+
+
+def is_refused(record: JobRecord) -> bool:
+    """Return whether the flow did not accept the decision of this command."""
+    return record.undecided is not None and record.undecided.reason is not None
+
+
+def refuse_ended(record: JobRecord, decision: str | None) -> None:
+    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for a ``decision`` (a verb) without a wait."""
+    if record.state is JobState.CANCELLED:
+        raise TerminalError(
+            "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
+        )
+    if decision and record.undecided is None:
+        raise InputError(
+            "not-waiting", f"the job is {record.state.value}, there is nothing to {decision}", context=record.id,
+            hint="continue it without a decision and comment",
+        )  # fmt: skip
 
 
 def report_again(asked: ContinueRequest) -> None:
-    """Make the release report of a job again if ``why_again`` gives a reason. Its lines go to stderr.
+    """Run a waiting or complete job once more to make its release report. Its lines go to stderr.
 
     Raises:
         InputError: the workers of a deployment run the job.
     """
-    with adopted(asked) as (session, record, inputs):
-        place = JobDirectory.of(session.jobs_dir, record.id).path
-        why = why_again(place, record, inputs.load().config, on_demand=True)
-        if why is None:
-            return
+    with adopted(asked) as (session, record, _):
         if record.has_deployment:
             raise InputError(
-                "job-deployed", f"{why}; the workers of the job's deployment make it", context=record.id,
+                "job-deployed", "the workers of the job's deployment make its report", context=record.id,
                 hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
             )  # fmt: skip
-        make_again(session, record, place, why, err=True)
         execute(session, record.id, progress=False, aside=True)
 
 
@@ -150,8 +144,6 @@ def run_on(session: Session, record: JobRecord, inputs: JobInputs, asked: Contin
 def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
     """Lock an existing job; yield its record and its inputs, with the configuration file as it is now.
 
-    An answer given in the UI is recorded as the decision.
-
     Raises:
         JobBusyError: another process runs it.
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
@@ -184,7 +176,7 @@ def adopted(asked: ContinueRequest) -> Iterator[tuple[Session, JobRecord, JobInp
             if asked.extraction is not None:
                 store = RecordedHandle(RecordWriter(session.api, record.id))
                 answer(store, directory.path, str(loaded.config.services.extractor.base_url), asked.extraction)
-            yield session, settle(session, record.id), inputs
+            yield session, session.job(record.id), inputs
 
 
 def check_open_steps(record: JobRecord, inputs: JobInputs, *, reset: int | None) -> int:

@@ -35,7 +35,7 @@ def list_(
     config: str, as_json: bool, states: tuple[str, ...], since: timedelta | None, overrides: tuple[str, ...]
 ) -> int:
     """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
-    from flows.gate.decisions import as_decided
+    from flows.gate.answers import with_answer
     from flows.job.session import has_any_job, opened
     from flows.jobs_dir import load
     from flows.reports.status import row_of, table
@@ -45,7 +45,7 @@ def list_(
     records = []
     if has_any_job(loaded):
         with opened(loaded) as session:
-            found = (as_decided(session, record) for record in session.jobs(after))
+            found = (with_answer(session.api, record) for record in session.jobs(after))
             records = [record for record in found if not states or record.state.value in states]
     if as_json:
         print_json([row_of(record) for record in records])

@@ -100,16 +100,14 @@ def continue_(
 
     A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
     next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
-    either, the job keeps waiting. If the report failed or is older than the files, it is made again and the job waits
-    again. If the report has stops or failed, an approval needs a comment.
+    either, the job keeps waiting. If files or destination changed, the job waits again. If the release report has stops
+    or could not be made, an approval needs a comment.
     """
     from flows.commands import continue_job
-    from flows.commands.decide import DecisionArgs
-    from tasks.shared.report import visible_text
 
     if approve and reject:
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
-    if by is not None and not visible_text(by):
+    if by is not None and not by.strip():
         raise click.UsageError("--by needs a name")
     if comment and not (approve or reject or on_terminal()):
         raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
@@ -124,7 +122,7 @@ def continue_(
             raise click.UsageError("--from discards results: add --yes")
         return continue_job.go_on_from(asked, step, ask=not yes)
     decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision, DecisionArgs(by, comment))
+    return continue_job.go_on(asked, decision, by, comment)
 
 
 @group.command()
@@ -135,7 +133,7 @@ def continue_(
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""
-    from flows.gate.decisions import as_decided
+    from flows.gate.answers import with_answer
     from flows.job.session import opened
     from flows.job.state import JobState
     from flows.jobs_dir import load
@@ -144,7 +142,7 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
     with opened(load(config, overrides), job) as session:
         job_id = session.find(job)
         while True:
-            record = as_decided(session, session.job(job_id))
+            record = with_answer(session.api, session.job(job_id))
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:

@@ -6,14 +6,10 @@ A report that failed, or that does not cover the current files, is made again fi
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Iterable
+from pathlib import Path
 
-from pydantic import ValidationError
-
-from config import ConfigError
-from flows.gate.reviewed_files import is_still_there, why_again
-from flows.gate.rules import OTHER_THAN_SEEN
 from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord
 from flows.job.session import opened
 from flows.jobs_dir import load
@@ -22,6 +18,9 @@ from flows.reports.short_form import lines
 from tasks.release_report.page import files
 from tasks.release_report.report.document import ReleaseReport
 from tasks.shared.errors import DataError, InputError
+from tasks.shared.files.inventory import take_inventory
+from tasks.shared.report import StepReport
+from tasks.shared.stop import Stop
 
 STOPS = 5
 """The exit code with ``--check`` when something speaks against a release."""
@@ -38,7 +37,7 @@ def report(config: str, job: str, overrides: tuple[str, ...], *, as_json: bool, 
     with opened(loaded, job) as session:
         record = session.job(session.find(job))
         directory = JobDirectory.of(session.jobs_dir, record.id)
-    if _is_due(directory, record):
+    if _is_due(record):
         from flows.commands import continue_job
 
         continue_job.report_again(continue_job.ContinueRequest(config, record.id, overrides))
@@ -54,25 +53,29 @@ def report(config: str, job: str, overrides: tuple[str, ...], *, as_json: bool, 
         print_line("no browser found: open the file above yourself", err=True)
     if check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
         raise DataError(
-            "report-differs", OTHER_THAN_SEEN, context=str(directory.path),
+            "report-differs", "the release report was made from other files", context=str(directory.path),
             hint="restore the files: the report covers only the original ones",
         )  # fmt: skip
     return STOPS if check and found.tiles.stops else 0
 
 
-def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
-    """Return whether the report of a waiting or complete job failed or does not cover the current files."""
-    try:
-        config = JobInputs.of(record.parameters).load().config
-    except (ValidationError, ConfigError):
-        return False  # of another version, or the file is gone: the report that is there is shown
-    return why_again(directory.path, record, config, on_demand=True) is not None
+def _is_due(record: JobRecord) -> bool:
+    """Return whether the report of a waiting or complete job is missing."""
+    waiting = record.undecided
+    shown = record.shown.get(waiting.position) if waiting is not None else record.shown_at_the_end
+    return (waiting is not None or record.done) and (shown is None or shown.page is None)
+
+
+def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> bool:
+    """Return whether the files with this digest are in a data directory of the job. Raises ``StorageError``."""
+    places = dict.fromkeys(name for step in steps for name in (step.directory, step.output) if name)
+    return any(take_inventory(job_dir, [job_dir / name], stop=Stop()).digest == digest for name in reversed(places))
 
 
 def _found(directory: JobDirectory, record: JobRecord) -> ReleaseReport:
     step, shown = record.newest_report
-    if shown is None or shown.on_demand or shown.missing is not None:
-        missing = shown.missing if shown is not None else None
+    if shown is None or shown.page is None:
+        missing = shown.failed if shown is not None else None
         raise InputError(
             "no-report", "this job has no release report" if missing is None else "the release report is missing",
             context=missing if missing is not None else str(directory.path / files.DIRECTORY),

@@ -185,8 +185,8 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
             print_line(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
             return exit_code_of(record.stopped_by)
         case JobState.CANCELLED:
-            print_line(f"job {job_id} is cancelled", err=True)
-            return 1
+            print_line(f"job {job_id} is cancelled{f': {error.message}' if error else ''}", err=True)
+            return 0 if error is not None and error.reference == "rejected" else 1
     if error is None:
         raise TerminalError(
             "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,

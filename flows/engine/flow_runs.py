@@ -167,17 +167,20 @@ def append_log(api: PrefectApi, run_id: str, level: int, message: str) -> None:
 
 
 class FormAnswer(BaseModel):
-    """A person's decision. No field has a default decision or reviewer.
-
-    Values are the same in every language; the form supplies the labels of the fields.
-    """
+    """A person's decision. No field has a default decision or reviewer."""
 
     model_config = ConfigDict(extra="forbid")
 
     # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
-    decision: Literal["release", "reject"]
-    by: str = Field(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S")
-    comment: str = Field("", max_length=LONGEST_TEXT)
+    decision: Literal["release", "reject"] = Field(title="Decision", description="Open the list with its arrow.")
+    by: str = Field(
+        title="Your name", description="Recorded with the decision.", min_length=1, max_length=LONGEST_TEXT,
+        pattern=r"\S",
+    )  # fmt: skip
+    comment: str = Field(
+        "", title="Comment", description="Required if the release report has stops or could not be made.",
+        max_length=LONGEST_TEXT,
+    )  # fmt: skip
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:

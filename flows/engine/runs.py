@@ -1,8 +1,8 @@
 """Use Prefect's engine: create a run, run it (again), park it, resume it.
 
 Facts measured on 3.8.8: ``run_flow(flow, flow_run=…)`` executes a run that was created before,
-and again after Crashed, Failed or ``kill -9``. A custom wait saves its form first, then sets Paused (no deployment) or
-Suspended, then raises ``Pause`` in the flow body. Pause keys are reset when a failed run is retried, so ours are new
+and again after Crashed, Failed or ``kill -9``. A custom wait sets Paused (no deployment) or Suspended, then saves its
+form, then raises ``Pause`` in the flow body. Pause keys are reset when a failed run is retried, so ours are new
 each time and the decision is kept in a label.
 """
 
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
@@ -31,14 +30,10 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Paused, Pending, Suspended
-from pydantic import create_model
 
 from flows.engine.flow_runs import FormAnswer
 from flows.prefect.api import TAG
 from tasks.shared.errors import NetworkError, TerminalError
-
-FieldWords = Mapping[str, tuple[str, str]]
-"""The title and the description of each field of a form."""
 
 
 class WaitForm(RunInput, FormAnswer):
@@ -145,54 +140,30 @@ def leave_alone() -> None:
     raise Abort("another process runs this job")
 
 
-def saved_form(
-    job_id: str, position: int, description: str, fields: FieldWords, *, deployed: bool
-) -> tuple[str, State[Any]]:
-    """Save the form of a run that is about to be parked. Return the key of its answers and the state that parks the
-    run.
-
-    The form shows ``description`` and the texts of ``fields``. If the answer to the call was lost, its repetition is
-    refused: another form is then saved under another key.
-    """
-    form = worded(fields).with_initial_data(description=description)
-    while True:
-        pause_key = f"{position}-{uuid4().hex[:8]}"
-        state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
-        keys = keyset_from_paused_state(state)
-        state.state_details.run_input_keyset = {str(key): value for key, value in keys.items()}
-        try:
-            with translated():
-                form.save(keys, flow_run_id=UUID(job_id))
-        except NetworkError as error:
-            if error.status != 409:
-                raise
-        else:
-            return keys["response"], state
+def pause(position: int, *, deployed: bool) -> tuple[State[Any], str]:
+    """Return the state that parks a run at a wait, and the key of the answers to its form. Each has a new key."""
+    pause_key = f"{position}-{uuid4().hex[:8]}"
+    state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
+    keys = keyset_from_paused_state(state)
+    state.state_details.run_input_keyset = {str(key): value for key, value in keys.items()}
+    return state, str(keys["response"])
 
 
-def worded(fields: FieldWords) -> type[WaitForm]:
-    """Return the form with a title and a description for each field; the values are the same in every language."""
-    shown: dict[str, Any] = {}
-    for name, (title, description) in fields.items():
-        field = copy(WaitForm.model_fields[name])
-        field.title, field.description = title, description
-        shown[name] = (field.annotation, field)
-    return create_model(WaitForm.__name__, __base__=WaitForm, **shown)
-
-
-def park(job_id: str, state: State[Any]) -> NoReturn:
-    """Park the run, whose form was saved, and leave the flow.
+def park(job_id: str, state: State[Any], description: str) -> NoReturn:
+    """Park the run, then save its form, and leave the flow. Prefect 3.9 removes a form that was saved before.
 
     Raises:
         prefect.exceptions.Pause: always, on success; the flow must let it through.
     """
     with translated(), get_client(sync_client=True) as client:
         result = client.set_flow_run_state(UUID(job_id), state)
-    if result.state is None or not result.state.is_paused():
-        raise TerminalError(
-            "park-refused", "the Prefect server did not park the run",
-            hint="look at the run's state in the Prefect UI, then continue it",
-        )  # fmt: skip
+        if result.state is None or not result.state.is_paused():
+            raise TerminalError(
+                "park-refused", "the Prefect server did not park the run",
+                hint="look at the run's state in the Prefect UI, then continue it",
+            )  # fmt: skip
+        form = WaitForm.with_initial_data(description=description)
+        form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
     raise Pause(state=result.state)
 
 

@@ -6,20 +6,23 @@ an approval needs a comment.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flows.gate import rules
-from flows.gate.release_facts import delivery_of, facts_of
+from config import PipelineConfig
+from flows.gate.release_facts import delivery_of, facts_of, rules_of
+from flows.gate.reviewed import Covered, destination
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
 from flows.job.steps import Sources
+from flows.job.waiting import Shown
 from flows.job.watch import Watcher
 from flows.reports import short_form
-from flows.reports.pages import best_effort
+from flows.reports.markdown import best_effort
 from tasks import declared
 from tasks.release_report.measure.delivery import SPOOL, measure_delivery
 from tasks.release_report.page import files
@@ -30,11 +33,8 @@ from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
-from tasks.shared.report import Problem, Shown
+from tasks.shared.report import Problem
 from tasks.shared.step import Source
-
-if TYPE_CHECKING:
-    from flows.gate.wait import CurrentWait
 
 NAME = "release report"
 """Of the task in the Prefect UI."""
@@ -42,39 +42,45 @@ NAME = "release report"
 
 @dataclass(frozen=True)
 class ReportedFiles:
-    """Files ``found`` below the directory ``place``, and the digest ``seen`` of all files that a report covers.
-
-    ``inside``: a step of the hospital processes them before they are sent.
-    """
+    """Files ``found`` below the directory ``place``."""
 
     place: Path
     found: Inventory
-    seen: str
-    inside: bool = False
 
 
-def before_waiting(wait: CurrentWait) -> None:
-    """Make the report that a reviewer at a wait decides on, unless one covers the current files.
+def before_waiting(job: RunningJob, position: int, covered: Covered, files: Inventory) -> Shown:
+    """Return what a reviewer is shown at a wait: files, destination, and the report, made unless one covers them.
 
     Raises:
         Stopped: the job is asked to stop.
     """
-    job, position, reviewed = wait.job, wait.position, wait.reviewed
+    if not job.config.report.enabled:
+        return Shown(files=files.digest, destination=destination(job.config))
     shown = job.record().shown.get(position)
-    if not job.config.report.enabled or reviewed is None:
-        if shown is not None:
-            job.writer.set(**{f"shown__{position}": None})
-        return
-    leaving = wait.sources.data_sent_after(position)
-    place = reviewed.read(wait.there)
-    what = ReportedFiles(place, wait.there.below(place.name), wait.there.digest, inside=leaving is None)
-    if shown is not None:
-        corrected = place == reviewed.directory
-        why = rules.to_be_made(job.directory.path, shown, what.seen, job.config, corrected=corrected)
-        if why is None:
-            return
-        wait.again = wait.again or (why,)
-    publish(job, position, _shown(job, position, what))
+    if shown is not None and is_current(job, shown, files.digest):
+        return shown
+    shown = _shown(job, position, ReportedFiles(covered.place(), files))
+    publish(job, position, shown)
+    return shown
+
+
+def is_current(job: RunningJob, shown: Shown, files: str) -> bool:
+    """Return whether a report is there and covers ``files`` (their digest), the destination and the settings."""
+    asked = (files, destination(job.config), settings_digest(job.config))
+    is_there = shown.page is not None and (job.directory.path / shown.page).is_file()
+    return is_there and (shown.files, shown.destination, shown.settings) == asked
+
+
+def settings_digest(config: PipelineConfig) -> str:
+    """Return the SHA-256 of what a report depends on besides files and destination."""
+    rules, kept = rules_of(config)
+    known = [config.report.model_dump(mode="json"), str(rules), sorted(kept)]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def decided(job: RunningJob, position: int) -> None:
+    """Add the decision at a wait to its report."""
+    short_form.add_decisions(job.short, job.directory.path, job.record(), position, job.config.report)
 
 
 def publish(job: RunningJob, position: int | None, shown: Shown) -> None:
@@ -110,25 +116,25 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
         return None
     what = _reported_files(job, source)
     shown = job.record().shown.get(position)
-    why = rules.to_be_made(job.directory.path, shown, what.seen, job.config)
-    if shown is None or why is not None:
+    if shown is None or not is_current(job, shown, what.found.digest):
         shown = _shown(job, position, what)
         publish(job, position, shown)
     if not shown.needs_comment:
         return None
-    for line in shown.lines:
+    lines = short_form.lines_at(job.directory.path, position)
+    for line in lines:
         logger.warning("release report: %s", line)
     if job.config.report.on_stop == "tell":
         return None
-    if shown.missing is not None:
+    if shown.failed is not None:
         return GateError(
-            "report-missing", f"there is no release report, and report.on_stop is fail: {shown.missing}",
+            "report-missing", f"there is no release report, and report.on_stop is fail: {shown.failed}",
             hint="fix the problem, then continue the job: the report is made again",
         )  # fmt: skip
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
         "report-stops", f"the release report has stops ({shown.stops}), and report.on_stop is fail: nothing was sent",
-        context="\n  ".join([*shown.stop_lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
+        context="\n  ".join([*lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
         hint=f"correct the rules or the data and run the step that wrote them again{again}, or add a wait step "
         "before it, where a person decides",
     )  # fmt: skip
@@ -146,14 +152,12 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         return
     before = job.record().shown_at_the_end
     if before is None and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
-        none_made = Shown(on_demand=True)
-        job.writer.set(**{f"shown__{AT_THE_END}": none_made})
-        job.presenter.reported(none_made, job.directory.path)
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown()})
         return
     try:
         what = _reported_files(job, source)
     except SluiceError as error:
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_error_line(error))})
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown(failed=_error_line(error))})
         return
     publish(job, None, _as_before(job, what) or _shown(job, None, what))
 
@@ -161,7 +165,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
 def _reported_files(job: RunningJob, source: Source) -> ReportedFiles:
     """Return the files in a directory of the job, with the recorded hashes of unchanged ones."""
     found = _inventory(job, source)
-    return ReportedFiles(source.path, found, found.digest)
+    return ReportedFiles(source.path, found)
 
 
 def _inventory(job: RunningJob, source: Source) -> Inventory:
@@ -192,21 +196,17 @@ def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
         why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
         logger.error("the release report is missing: %s", why.render())
         outcome = Shown(
-            missing=_error_line(why),
-            inside=what.inside,
-            seen=what.seen,
-            settings=rules.settings_digest(job.config, inside=what.inside),
-        )
+            failed=_error_line(why), files=what.found.digest, destination=destination(job.config),
+            settings=settings_digest(job.config),
+        )  # fmt: skip
     if step is None or not declared(job.step_names[step - 1]).is_wait:
-        job.presenter.reported(outcome, job.directory.path)
+        job.presenter.reported(job.directory.path, outcome, step)
     return outcome
 
 
 def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
     meter.set_status("reading the data")
     facts = facts_of(job, step, what.place, what.found)
-    if what.inside:
-        facts = replace(facts, destination=None)
     try:
         measures = measure_delivery(delivery_of(job, what.found, read=lambda count: meter.add(bytes=count)))
     finally:
@@ -218,32 +218,32 @@ def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) 
             "report-files-changed", "files changed while the release report was made",
             context=f"{what.place.name}/", hint="continue the job: the report is made again",
         )  # fmt: skip
-    return _written(job, report, seen=what.seen, inside=what.inside)
+    return _written(job, report)
 
 
-def _written(job: RunningJob, report: ReleaseReport, *, seen: str, inside: bool = False) -> Shown:
+def _written(job: RunningJob, report: ReleaseReport) -> Shown:
     page = files.write(job.directory.path, report)
     logger.info("release report: %s", page)
     return Shown(
-        seen=seen,
-        settings=rules.settings_digest(job.config, inside=inside),
+        files=report.files,
+        destination=destination(job.config),
+        settings=settings_digest(job.config),
         page=page.relative_to(job.directory.path).as_posix(),
-        lines=tuple(short_form.lines(report)),
-        inside=inside,
         stops=report.tiles.stops,
+        looks=report.tiles.looks,
     )
 
 
 def _as_before(job: RunningJob, what: ReportedFiles) -> Shown | None:
     """Return the newest report as that of the job's end, with the decisions, if it covers these files and settings."""
     step, shown = max(job.record().shown.items(), default=(None, None))
-    if shown is None or shown.page is None or shown.settings != rules.settings_digest(job.config):
+    if shown is None or not is_current(job, shown, what.found.digest):
         return None
     with best_effort("the release report of the job's end"):
         report = files.read(job.directory.path, step)
         if report is not None and report.files == what.found.digest:
-            shown = _written(job, at_end(report, facts_of(job, None, what.place, what.found)), seen=what.seen)
-            job.presenter.reported(shown, job.directory.path)
+            shown = _written(job, at_end(report, facts_of(job, None, what.place, what.found)))
+            job.presenter.reported(job.directory.path, shown, None)
             return shown
     return None
 

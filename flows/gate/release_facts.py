@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from flows.gate.rules import rules_of
+from config import PipelineConfig
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
 from flows.job.steps import Sources
@@ -46,7 +46,7 @@ def facts_of(job: RunningJob, step: int | None, place: Path, there: Inventory) -
         steps=steps,
         corrected=tuple(_corrected(job)),
         changed=_changed_since(job, place, there),
-        decisions=tuple(Decided.of(one) for _, one in job.record().decisions),
+        decisions=tuple(Decided.of(one) for _, one in sorted(job.record().decisions.items())),
         asked_patients=_asked_patients(job.inputs),
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
@@ -108,3 +108,10 @@ def _asked_patients(inputs: JobInputs) -> int | None:
             return sum(1 for line in lines if line.strip())
     except OSError:
         return None
+
+
+def rules_of(config: PipelineConfig) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the file of pseudonymization rules and the kept identifiers, if a step uses them."""
+    takes = any("anonymization_config" in declared(name).takes for name in config.pipeline.enabled_steps)
+    service = config.services.pseudonymizer
+    return (service.anonymization_config, tuple(service.kept_identifiers)) if takes else (None, ())

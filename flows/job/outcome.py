@@ -5,7 +5,7 @@ Also the checks of a run of a deployment, which no command has made before: they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from flows.job.job import RunningJob
 from flows.job.preflight import as_one_error, preflight
 from flows.job.steps import announce_end, hold_back, leave_step, record_failure
 from flows.job.watch import CANCEL, SUSPEND, end_now, stop_asked
-from flows.reports import pages
+from flows.reports import page as pages
 from flows.signals import signals
 from tasks.shared.errors import GateError, InputError, SluiceError, Stopped, internal_error
 from tasks.shared.log import logger
@@ -86,21 +86,16 @@ def record_if_possible(write: Callable[[], object]) -> None:
         logger.error("the end of the job is not recorded: %s", unwritten.message)
 
 
-def show(job: RunningJob, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
-    """Publish the job's page with the ``state`` it is about to have, and the counts of a failed step's error."""
-    report = job.config.report
-    with pages.best_effort("the page of the job"):
-        pages.job_page(
-            job.page, job.record(), state=state, continued_with=job.continued_with, counted=counted or {},
-            language=report.language,
-        )  # fmt: skip
+def show(job: RunningJob, state: pages.PageState) -> None:
+    """Publish the job's page with the ``state`` it is about to have."""
+    pages.publish(job.page, job.record(), state, job.continued_with)
 
 
 def failed(job: RunningJob, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed."""
     name = job.step_names[position - 1]
     record = record_failure(job, position, error)
-    show(job, "failed", error.details)
+    show(job, "failed")
     return Failed(message=f"{name}: {record.render()}")
 
 

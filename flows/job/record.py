@@ -16,10 +16,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flows.job.lock import is_held
 from flows.job.state import JobState, job_state
+from flows.job.waiting import Answer, Decision, Shown, Waiting
 from flows.prefect.api import Json
 from flows.shell import command
 from tasks.shared.errors import InputError
-from tasks.shared.report import Approval, Problem, Shown, StepReport, StoredModel, Waiting
+from tasks.shared.report import Problem, StepReport, StoredModel
 
 JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
 """How a run of a job ends, unless it is killed."""
@@ -56,13 +57,12 @@ class JobRecord(StoredModel):
     crtdl: str | None = None
     step_names: tuple[str, ...] = ()
     steps: tuple[StepReport, ...] = ()
-    approvals: dict[int, Approval] = Field(default_factory=dict)
+    answers: dict[int, Answer] = Field(default_factory=dict)
+    decisions: dict[int, Decision] = Field(default_factory=dict)
     shown: dict[int, Shown] = Field(default_factory=dict)
     """The release report at a wait, or at a step with which data leave without one."""
     shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
-    seen: dict[int, str] = Field(default_factory=dict)
-    """Digest of the files present when a wait was parked."""
     waiting: Waiting | None = None
     error: Problem | None = None
     progress: ProgressRecord | None = None
@@ -93,15 +93,13 @@ class JobRecord(StoredModel):
             _parse(StepReport, label(f"step.{position}")) or StepReport(position=position, name=name)
             for position, name in enumerate(names, start=1)
         )
-        approvals = each(Approval, "approval")
+        decisions = each(Decision, "decision")
         shown = each(Shown, "shown")
         directory = label("directory")
         waiting = _parse(Waiting, label("waiting"))
-        if waiting is not None:
-            waiting = waiting.model_copy(update={"report": shown.get(waiting.position)})
         state = job_state(run, held=directory is not None and is_held(Path(directory)))
         at = waiting.position if waiting is not None else 0
-        waits = at in places and at not in approvals and steps[at - 1].state == "waiting"
+        waits = at in places and at not in decisions and steps[at - 1].state == "waiting"
         if state is JobState.INTERRUPTED and waits:
             # Not parked, or no longer: killed before parking, or resumed with or without an answer without a worker to
             # run it. ``continue`` runs it.
@@ -117,11 +115,11 @@ class JobRecord(StoredModel):
             crtdl=label("crtdl"),
             step_names=names,
             steps=steps,
-            approvals=approvals,
+            answers=each(Answer, "answer"),
+            decisions=decisions,
             shown=shown,
             shown_at_the_end=_parse(Shown, label(f"shown.{AT_THE_END}")),
             forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
-            seen={p: str(digest) for p in places if (digest := label(f"seen.{p}"))},
             waiting=waiting,
             error=_parse(Problem, label("error")) or _never_began(run),
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
@@ -146,13 +144,7 @@ class JobRecord(StoredModel):
     def undecided(self) -> Waiting | None:
         """The wait that needs a decision now, if any."""
         waiting = self.waiting if self.state is JobState.WAITING else None
-        return waiting if waiting and waiting.position not in self.approvals else None
-
-    @property
-    def released_in_vain(self) -> bool:
-        """True if a job started from the command line was released, and no command continued it."""
-        waits = self.waiting is not None and self.waiting.position in self.approvals
-        return waits and self.state is JobState.INTERRUPTED and not self.has_deployment
+        return waiting if waiting and waiting.position not in self.decisions else None
 
     @property
     def current_step(self) -> str | None:
@@ -179,11 +171,6 @@ class JobRecord(StoredModel):
         return self.error is not None and self.error.reference == "run-not-begun"
 
     @property
-    def decisions(self) -> list[tuple[int, Approval]]:
-        """Every decision with its position."""
-        return sorted(self.approvals.items())
-
-    @property
     def newest_report(self) -> tuple[int | None, Shown | None]:
         """The latest release report and its step; ``None`` as step for the report at the end."""
         if self.shown_at_the_end is not None:
@@ -192,7 +179,8 @@ class JobRecord(StoredModel):
         return step, None if step is None else self.shown[step]
 
     @property
-    def _newest_page(self) -> Shown | None:
+    def newest_page(self) -> Shown | None:
+        """The newest release report that could be made."""
         known = [one for _, one in sorted(self.shown.items())]
         known += [self.shown_at_the_end] if self.shown_at_the_end else []
         return next((one for one in reversed(known) if one.page), None)
@@ -200,7 +188,7 @@ class JobRecord(StoredModel):
     @property
     def page(self) -> Path | None:
         """The page of the newest release report."""
-        newest = self._newest_page
+        newest = self.newest_page
         return Path(self.directory) / newest.page if newest and newest.page and self.directory else None
 
     @property

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from config import PipelineConfig
 from flows.job.job import RunningJob
 from flows.job.record import JobEnd, cancelled, now
+from flows.job.waiting import Waiting
 from flows.job.watch import Watcher
 from flows.prefect.api import Label
 from tasks import declared
 from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.log import logger
-from tasks.shared.report import Corrections, Problem, StepReport, Waiting
+from tasks.shared.report import Corrections, Problem, StepReport
 from tasks.shared.step import Reads, Source, Step, StepContext
 
 StepEnd = Literal["waiting", "failed", "stopped"]

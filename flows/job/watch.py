@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flows.engine.flow_runs import Page, set_labels
+from flows.engine.flow_runs import JOB, Page, set_labels
 from flows.job.record import ProgressRecord
 from flows.job.writer import RecordWriter
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
-from flows.reports.pages import running_title
+from flows.reports.markdown import literal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
@@ -112,7 +112,8 @@ class Watcher:
         )
         # All input read is not the end: the last answers of a service are still to come.
         percent = min(round(100 * (snapshot.fraction or 0.0)), 100 if over else 99)
-        self._page.publish(running_title(position, step, None if snapshot.fraction is None else percent, text))
+        done = "" if snapshot.fraction is None else f", {percent} %"
+        self._page.publish(f"{JOB}: running step {position}, {literal(step)}{done}: {literal(text)}")
 
     def _look_for_stop(self) -> None:
         why = stop_asked(self._writer.api, self._writer.job_id)

@@ -14,7 +14,7 @@ from flows.engine.flow_runs import set_labels
 from flows.job.record import AT_THE_END, JobRecord
 from flows.prefect.api import Json, Label, PrefectApi
 from tasks.shared.errors import TerminalError
-from tasks.shared.report import Approval, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 
@@ -56,17 +56,13 @@ class RecordWriter:
         """Record a step's state and counts, together with other labels."""
         self.set(**{f"step__{step.position}": step}, **also)
 
-    def approve(self, position: int, approval: Approval) -> None:
-        """Record a decision. It is valid for this position while the files are those it was made on."""
-        self.set(**{f"approval__{position}": approval})
-
     def reset_from(self, record: JobRecord, position: int) -> None:
         """Record that the step at ``position`` and all later ones are to be done anew.
 
         In one write, before anything on the disk is removed: that happens when the flow begins.
         """
         later = range(position, len(record.steps) + 1)
-        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "shown")]
+        gone = [f"{kind}__{n}" for n in later for kind in ("answer", "decision", "form", "shown")]
         gone += [f"shown__{AT_THE_END}", "waiting", "error", "stopped_by"]
         if position == 1:
             gone += ["extraction__status_url", "extraction__job_id"]

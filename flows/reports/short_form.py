@@ -7,19 +7,21 @@ of paths, files and hosts are shown as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from config import ReportConfig
 from flows.engine.flow_runs import REPORT, Page
 from flows.job.record import JobRecord
+from flows.job.waiting import Shown
 from flows.output import one_line
-from flows.reports.pages import best_effort, code, literal
+from flows.reports.markdown import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict
 from tasks.release_report.page.words import Words, joined, visible
 from tasks.release_report.report.document import Level, ReleaseReport, ReportFinding
-from tasks.shared.report import Shown
+from tasks.shared.errors import DataError
 
 LARGEST: Final = 4_000
 """Bytes of the markdown."""
@@ -36,8 +38,8 @@ def publish(page: Page, directory: Path, shown: Shown, position: int | None, lan
     A missing report is published in ``language``.
     """
     with best_effort("the short form of the release report"):
-        if shown.missing is not None:
-            missing = Words(language, k=0)("form_missing", why=literal(shown.missing))
+        if shown.failed is not None:
+            missing = Words(language, k=0)("form_missing", why=literal(shown.failed))
             page.publish(f"{REPORT}: missing", f"{missing}\n")
             return
         report = files.read(directory, position)
@@ -56,8 +58,7 @@ def add_decisions(page: Page, directory: Path, record: JobRecord, position: int,
     if shown is None:
         return
     with best_effort("the decision in the release report"):
-        at_this = [one for at, one in record.decisions if at == position]
-        files.decided(directory, position, at_this)
+        files.decided(directory, position, [record.decisions[position]])
         publish(page, directory, shown, position, settings.language)
 
 
@@ -87,6 +88,14 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     found = [f"  {words(one.level).upper()}: {_finding_line(words, one, one_line, visible)}" for one in shown[:most]]
     left = len(shown) - most
     return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
+
+
+def lines_at(directory: Path, position: int | None) -> list[str]:
+    """Return the short form of the report for the step at ``position`` of the job in ``directory``, if there is one."""
+    with suppress(DataError):
+        report = files.read(directory, position)
+        return lines(report) if report is not None else []
+    return []
 
 
 def short(report: ReleaseReport, *, where: str) -> str:

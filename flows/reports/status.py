@@ -1,150 +1,174 @@
-"""``pipeline status`` and ``job list``: the job record for a person or a script. Never imports Prefect."""
+"""``pipeline status`` and ``job list``: the record of a job for a person or a script. Never imports Prefect."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from flows.gate.reviewed_files import where_to_look
-from flows.job.record import JobRecord, ProgressRecord, how_to_go_on
+from flows.job.record import JobRecord, how_to_go_on
 from flows.job.state import JobState
+from flows.job.waiting import Waiting
 from flows.output import one_line
 from flows.prefect.api import Json
-from flows.shell import about
-from tasks import declared
-from tasks.shared.report import ON_DEMAND, StepReport
+from tasks.shared.report import Corrections, Problem
 from tasks.shared.units import human_seconds
 
-STEP_KEYS = {
-    "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out",
-    "seconds", "findings",
-}  # fmt: skip
-"""What ``pipeline status --json`` shows of a step (``4-product.md`` §2)."""
+STEP_KEYS = (
+    "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
+    "requests", "retries", "details",
+)  # fmt: skip
+DECISION_KEYS = ("approved", "by", "when", "comment", "where")
+ERROR_KEYS = {"reference", "message", "context", "hint", "transient"}
 
-APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
-"""What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
-
-
-def text(record: JobRecord, config: str | None = None) -> str:
-    """Return a job's status for a person who gave ``config``."""
-    lines = [f"job {record.id}: {record.state.value}"]
-    for step in record.steps:
-        detail = step.summary() if step.state == "completed" else ""
-        lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
-    if record.progress and record.progress.message:
-        lines.append(f"  {record.progress.message}")
-    if waiting := record.undecided:
-        lines += [f"waits at step {waiting.position} for approval", *where_to_look(waiting)]
-    for position, approval in record.decisions:
-        lines.append(f"  step {position} was {approval.describe_decision(one_line)}")
-    if record.error and record.state in {JobState.FAILED, JobState.CANCELLED}:
-        error = record.error
-        lines.append(f"error[{error.reference}]: {error.message}")
-        lines += [f"  {error.context}"] if error.context else []
-        lines += [f"hint: {error.hint}"] if error.hint else []
-    if record.extraction.job_id:
-        lines.append(f"extraction {record.extraction.job_id}")
-    if record.directory:
-        lines.append(f"directory {record.directory}")
-    if record.page is not None:
-        lines.append(f"release report {record.page}")
-    elif record.shown_at_the_end is not None and record.shown_at_the_end.on_demand:
-        lines.append(f"release report: {ON_DEMAND}; to make one: {about('job report', record.id)}")
-    if record.released_in_vain:
-        lines.append("workers do not resume jobs started from the command line: continue it there")
-    if record.state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}:
-        lines += how_to_go_on(record, config)
-    return "\n".join(lines)
+_WAITS = frozenset({JobState.WAITING, JobState.DECIDED})
+_ENDED_BADLY = frozenset({JobState.FAILED, JobState.CANCELLED})
+_GOES_ON = frozenset({JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}) | _WAITS
 
 
 def status_of(record: JobRecord) -> Json:
-    """Return the output of ``pipeline status --json``. Keys are never left out (``4-product.md`` §2)."""
-    waiting = record.waiting if record.state is JobState.WAITING else None
-    error = record.error if record.state in {JobState.FAILED, JobState.CANCELLED} else None
-    progress = record.progress or ProgressRecord()
-    return {
-        "id": record.id,
-        "state": record.state.value,
-        "step": None if record.state is JobState.COMPLETED else record.current_step,
-        "created": record.created,
-        "updated": record.updated,
-        "config": record.config,
-        "crtdl": record.crtdl,
-        "extraction": record.extraction.model_dump(),
-        "steps": [step.model_dump(include=STEP_KEYS) for step in record.steps],
-        "progress": progress.model_dump(),
-        "waiting": waiting.model_dump(include={"step", "directory"}) if waiting else None,
-        "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
-        "warnings": [
-            {"step": step.name, "position": step.position, "count": count, "message": message}
-            for step in record.steps
-            for message, count in Counter(step.warnings).items()
-        ],
-        "findings": _findings(record, record.steps),
-        "approvals": [
-            {"position": position}
-            | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
-            for position, approval in record.decisions
-        ],
-        "report": str(record.page) if record.page is not None else None,
-    }
-
-
-def _findings(record: JobRecord, steps: Sequence[StepReport]) -> Json:
-    """Return what the last step with a gate found in the data, and whether the job passed the gate."""
-    gated = [step for step in steps if step.state == "completed" and declared(step.name).gate is not None]
-    if not gated:
-        return {"errors": None, "warnings": None, "gate": None}
-    last = gated[-1]
-    behind = record.state in {JobState.COMPLETED, JobState.WAITING} or any(
-        step.started is not None for step in steps[last.position :]
-    )
-    shut = record.state is JobState.FAILED and record.error is not None and record.error.step == last.name
-    gate = "closed" if shut else "open" if behind or not last.findings else None
-    severities = last.details.get("severities")
-    warnings = severities.get("warning", 0) if isinstance(severities, dict) else None
-    return {"errors": last.findings, "warnings": warnings, "gate": gate}
-
-
-def row_of(record: JobRecord) -> Json:
-    """Return the output of ``job list --json`` for this job."""
-    failed = record.state in {JobState.FAILED, JobState.CANCELLED}
+    """Return the output of ``status --json``, also the content of ``job.json`` (``4-product.md`` §2)."""
+    waiting, error, extraction = waiting_of(record), error_of(record), record.extraction
+    shown = record.newest_page
     return {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
-        "step": None if record.state is JobState.COMPLETED else record.current_step,
+        "step": _step(record),
+        "created": record.created,
+        "updated": record.updated,
+        "config": record.config,
+        "directory": record.directory,
+        "crtdl": record.crtdl,
+        "extraction": extraction.model_dump() if extraction.status_url else None,
+        "steps": [step.model_dump(mode="json", include=set(STEP_KEYS)) for step in record.steps],
+        "progress": record.progress.model_dump() if record.progress else None,
+        "waiting": waiting.model_dump(include={"step", "directory", "reason"}) if waiting else None,
+        "error": error.model_dump(include=ERROR_KEYS) if error else None,
+        "warnings": [
+            {"step": step.name, "position": step.position, "message": message}
+            for step in record.steps
+            for message in step.warnings
+        ],
+        "findings": _findings(record),
+        "decisions": [
+            {"position": position} | {key: getattr(decision, key) or None for key in DECISION_KEYS}
+            | {"approved": decision.approved}
+            for position, decision in sorted(record.decisions.items())
+        ],
+        "report": {"page": str(record.page), "stops": shown.stops, "looks": shown.looks} if shown else None,
+    }  # fmt: skip
+
+
+def _step(record: JobRecord) -> str | None:
+    return None if record.state is JobState.COMPLETED else record.current_step
+
+
+def waiting_of(record: JobRecord) -> Waiting | None:
+    """Return where the job waits now."""
+    return record.waiting if record.state in _WAITS else None
+
+
+def _findings(record: JobRecord) -> Json | None:
+    """Return what the last validation found in the data, and whether the job passed it."""
+    done = [step for step in record.steps if step.state == "completed" and step.findings is not None]
+    if not done:
+        return None
+    last, error = done[-1], error_of(record)
+    warnings = (last.details.get("severities") or {}).get("warning", 0)
+    gate = "closed" if error is not None and error.step == last.name else "open"
+    return {"errors": last.findings, "warnings": warnings, "gate": gate}
+
+
+def error_of(record: JobRecord) -> Problem | None:
+    """Return the error with which the job ended."""
+    return record.error if record.state in _ENDED_BADLY else None
+
+
+def row_of(record: JobRecord) -> Json:
+    """Return a job's entry in ``job list --json``."""
+    waiting, error = waiting_of(record), error_of(record)
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "step": _step(record),
         "files": record.files,
         "created": record.created,
-        "error": record.error.reference if record.error and failed else None,
-        "waiting": record.waiting.step if record.waiting and record.state is JobState.WAITING else None,
+        "error": error.reference if error else None,
+        "waiting": waiting.step if waiting else None,
     }
-
-
-def _reason(record: JobRecord) -> str:
-    """Return in a few words why a job failed or waits, to follow its name."""
-    row = row_of(record)
-    if record.error and row["error"]:
-        said = one_line(record.error.message)[:80]
-        return f": {said}" if said.startswith(record.error.reference) else f": {record.error.reference}, {said}"
-    return ": waits for a decision" if row["waiting"] else ""
-
-
-def _age(created: str | None) -> str:
-    """Return the time since then, in words."""
-    if not created:
-        return ""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
-    return human_seconds(seconds) if seconds >= 0 else f"in {human_seconds(-seconds)}"
 
 
 def table(records: Sequence[JobRecord]) -> str:
     """Return the output of ``job list``: a line for each job, below a heading."""
     lines = [f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS"]
     for record in records:
-        row = row_of(record)
-        files = "" if row["files"] is None else str(row["files"])
-        where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
+        files = "" if record.files is None else str(record.files)
+        where = f"{record.id:36}  {record.state.value:11}  {_step(record) or '':14}  {files:>6}"
         lines.append(f"{where}  {_age(record.created):12}  {one_line(record.name)}{_reason(record)}")
     return "\n".join(lines)
+
+
+def _reason(record: JobRecord) -> str:
+    """Return in a few words why a job failed or waits, to follow its name."""
+    if error := error_of(record):
+        return f": {error.reference}, {one_line(error.message)[:80]}"
+    if waiting := waiting_of(record):
+        return f": {one_line(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"
+    return ""
+
+
+def _age(created: str | None) -> str:
+    if not created:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    return human_seconds(seconds) if seconds >= 0 else f"in {human_seconds(-seconds)}"
+
+
+def text(record: JobRecord, config: str | None = None) -> str:
+    """Return a job's status for a person who gave ``config``."""
+    lines = [f"job {record.id}: {record.state.value}"]
+    for step in record.steps:
+        detail = f": {step.summary()}" if step.state == "completed" else ""
+        lines.append(f"  {step.position} {step.name}: {step.state}{detail}")
+    if record.progress and record.progress.message:
+        lines.append(f"  {record.progress.message}")
+    if waiting := waiting_of(record):
+        lines += wait_lines(record, waiting)
+    for position, decision in sorted(record.decisions.items()):
+        lines.append(f"  step {position} was {decision.describe(one_line)}")
+    if error := error_of(record):
+        lines.append(error.render())
+    if record.extraction.job_id:
+        lines.append(f"extraction {record.extraction.job_id}")
+    if record.directory:
+        lines.append(f"directory {record.directory}")
+    if record.page is not None and not waiting:
+        lines.append(f"release report {record.page}")
+    if record.state in _GOES_ON:
+        lines += how_to_go_on(record, config)
+    return "\n".join(lines)
+
+
+def wait_lines(record: JobRecord, waiting: Waiting) -> list[str]:
+    """Return what a job waits for: why again, the files to look at, the directory for corrections, the report."""
+    lines = [f"step {waiting.position} waits for a decision"]
+    lines += [f"  it waits again: {one_line(waiting.reason)}"] if waiting.reason else []
+    lines += [f"  look at {waiting.looked_at}", f"  {_corrections(waiting)}"]
+    lines += [f"  {waiting.reads} is read next"] if waiting.reads != waiting.looked_at else []
+    shown = record.shown.get(waiting.position)
+    if shown is not None and shown.failed is not None:
+        lines.append(f"  the release report could not be made: {one_line(shown.failed)}")
+    elif shown is not None and shown.page is not None:
+        lines.append(f"  release report: stops {shown.stops}, points to check {shown.looks}")
+        lines.append(f"    {waiting.job_dir / shown.page}")
+    if shown is not None and shown.needs_comment:
+        lines.append("  to approve it, say why in a comment (--comment TEXT)")
+    return lines
+
+
+def _corrections(waiting: Waiting) -> str:
+    if waiting.corrections is Corrections.NOT_SENT:
+        return f"tables in {waiting.directory} would not be sent: correct the NDJSON at a wait before flattening"
+    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
+    return f"corrected {kind} go into {waiting.directory}"

@@ -10,11 +10,14 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from flows.gate.reviewed_files import where_to_look
+from flows.job.record import JobRecord
+from flows.job.waiting import Shown, Waiting
 from flows.job.watch import describe
 from flows.output import draw, patience, print_line, print_without_waiting, wipe
+from flows.reports import short_form
+from flows.reports.status import wait_lines
 from tasks.shared.meter import Snapshot
-from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
+from tasks.shared.report import StepReport
 
 LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
@@ -36,10 +39,10 @@ class Presenter:
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Show that a step is complete; ``again`` if it was complete before this run."""
 
-    def reported(self, shown: Shown, job_dir: Path) -> None:
-        """Show a release report, made or missing, for which no decision is asked (``waits`` shows those)."""
+    def reported(self, job_dir: Path, shown: Shown, position: int | None) -> None:
+        """Show a release report, made or failed, for which no decision is asked (``waits`` shows those)."""
 
-    def waits(self, waiting: Waiting) -> None:
+    def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Show that the job is parked."""
 
     def process_ends(self, words: str) -> None:
@@ -82,7 +85,6 @@ class Terminal(Presenter):
         self._lines = progress and not self._bar
         self._begins = ExitStack()
         self._next_line = self._next_news = 0.0
-        self._stops: tuple[str, ...] = ()
         self._warned = 0
         self._said = frozenset(said)
         self._told: set[str] = set()
@@ -131,26 +133,18 @@ class Terminal(Presenter):
                 if warning not in self._said and warning not in self._told:
                     print_line(f"warning: {step.name}: {warning}", err=True)
 
-    def reported(self, shown: Shown, job_dir: Path) -> None:
-        """Print the result of the release report, the stops once, and its path."""
-        if shown.on_demand:
-            print_line(f"release report: {ON_DEMAND}", err=self._to_stderr)
-            return
-        if shown.missing is not None:
-            print_line(f"release report: missing: {shown.missing}", err=True)
-            return
-        stops = shown.stop_lines if shown.stop_lines != self._stops else ()
-        self._stops = shown.stop_lines
-        said = [f"release report: {' '.join(shown.lines[:1])}", *(f"  {line}" for line in stops)]
-        text = "\n".join([*said, f"  {job_dir / (shown.page or '')}"])
-        print_line(text, err=self._to_stderr)
+    def reported(self, job_dir: Path, shown: Shown, position: int | None) -> None:
+        """Print the release report in short, and its path."""
+        if shown.failed is not None:
+            print_line(f"release report: could not be made: {shown.failed}", err=True)
+        elif shown.page is not None:
+            lines = short_form.lines_at(job_dir, position)
+            print_line("\n  ".join([f"release report: {job_dir / shown.page}", *lines]), err=self._to_stderr)
 
-    def waits(self, waiting: Waiting) -> None:
-        """Print that and where the job waits."""
-        print_line(
-            "\n".join([f"{waiting.position} {waiting.step}: waiting for approval", *where_to_look(waiting)]),
-            err=self._to_stderr,
-        )
+    def waits(self, record: JobRecord, waiting: Waiting) -> None:
+        """Print that and where the job waits, and the release report in short."""
+        lines = short_form.lines_at(waiting.job_dir, waiting.position)
+        print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=self._to_stderr)
 
     def process_ends(self, words: str) -> None:
         """Print how to continue the job."""

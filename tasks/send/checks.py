@@ -138,7 +138,7 @@ def compare(context: StepContext) -> list[SentFile]:
 
     Raises ``DataError``: ``send-input-differs``, with the files that are not as the step left them; ``send-no-input``.
     """
-    directory, recorded, meter = context.input_dir, context.input.recorded, context.meter
+    directory, recorded, meter = context.input_dir, context.input.approved or context.input.recorded, context.meter
     meter.begin("checking what is to be sent")
     meter.expect(bytes=stored_bytes(finished_files(directory)))
     now = take_inventory(context.job_dir, [directory], stop=context.stop, read=lambda size: meter.add(bytes=size))

@@ -18,12 +18,12 @@ from prefect.states import Completed, Crashed, Failed
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.file_work import read_records, records_of
-from tasks.shared.files.inventory import kept_at, still_approved, take_inventory
+from tasks.shared.files.inventory import kept_at, take_inventory
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
-from tasks.shared.step import Parked, Step, StepContext, reconcile
+from tasks.shared.step import Step, StepContext, reconcile
 
 log = logging.getLogger("sluice.step")
 
@@ -58,9 +58,6 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
     def body() -> State[Any]:
         try:
             outcome.append(work())
-        except Parked as parked:
-            outcome.append(parked)
-            return Completed(message="waits for a decision")
         except Stopped as stopped:
             outcome.append(stopped)
             return Crashed(name="Stopped", message=f"stopped by {stopped}")
@@ -110,7 +107,5 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
     if (done.bytes_out or 0) > _WORTH_A_WORD:
         context.meter.set_status("hashing the output")
     inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=recorded_hash)
-    if context.approved is not None:
-        still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest

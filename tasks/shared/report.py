@@ -7,13 +7,11 @@ columns of the terminal's line, the tables and the page.
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.json_schema import SkipJsonSchema
 
 from tasks.shared.errors import SluiceError
 from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
@@ -22,8 +20,6 @@ LONGEST_LABEL = 8_000
 """Characters of a report in the record."""
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
-
-ON_DEMAND = "the job has no send or wait step, so no release report was made"
 
 FINDINGS_TABLE = "summary.csv"
 """The list of findings that a validation leaves in its directory, and that the release report counts."""
@@ -176,90 +172,8 @@ class Corrections(StrEnum):
     NOT_SENT = "not sent"
 
 
-class Approval(StoredModel):
-    """A person's decision at a ``wait``. ``files`` is the digest of the files that it is for."""
-
-    approved: bool
-    files: str = ""
-    by: str = ""
-    when: str = ""
-    comment: str = ""
-    where: Literal["cli", "ui"] = "cli"
-
-    def describe_decision(self, shown: Callable[[str], str]) -> str:
-        """Return the decision in words; text of a person is escaped by ``shown``."""
-        verb = "approved" if self.approved else "rejected"
-        place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
-        comment = f": {shown(self.comment)}" if self.comment else ""
-        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
-
-
 LONGEST_TEXT: Final = 2_000
 """Characters of a name or a comment."""
-
-_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and symbols that look like a space."""
-
-
-def visible_text(text: str) -> str:
-    """Return the text without spaces around it; empty if it consists of spaces, format and zero-width characters."""
-    seen = any(unicodedata.category(sign)[0] in "LNPS" and sign not in _BLANK for sign in text)
-    return text.strip() if seen else ""
-
-
-class Shown(StoredModel):
-    """The release report as a person has it where she decides, or where data leave without a person.
-
-    ``seen`` is the digest of the files that it covers, ``settings`` that of where the data go and how the report is
-    configured. ``page`` is its path below the job's directory. ``lines`` say it in short, for a terminal and the form.
-    ``stops`` is the number of findings that should not leave. ``missing`` says why there is no report. ``inside`` says
-    that a step of the hospital reads the data next, so an approval here sends nothing. ``on_demand`` says that no
-    report was made, because the job has no send or wait step.
-    """
-
-    seen: str = ""
-    settings: str = ""
-    page: str | None = None
-    lines: tuple[str, ...] = ()
-    stops: int = 0
-    missing: str | None = None
-    inside: bool = False
-    on_demand: bool = False
-
-    @property
-    def needs_comment(self) -> bool:
-        """Return whether an approval needs a comment: it has stops or is missing, and the data leave."""
-        return not self.inside and (self.missing is not None or self.stops > 0)
-
-    @property
-    def stop_lines(self) -> tuple[str, ...]:
-        """Return the sentences about stops, which come first after the two summary lines."""
-        return tuple(line.strip() for line in self.lines[2 : 2 + self.stops])
-
-
-class Waiting(StoredModel):
-    """A job that waits: its place and the reason.
-
-    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there.
-    ``leaves`` is what will be sent, unless corrections take its place; ``None`` when a step makes other data of it
-    before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can be taken, ``again`` why
-    an approval that was given does not count any more, and ``refused`` why an answer was not taken, a line each.
-    ``report`` is what the release report says, which has a label of its own.
-    """
-
-    position: int
-    step: str
-    directory: str
-    looked_at: str
-    since: str
-    reads: str | None = None
-    files: tuple[str, ...] = ()
-    leaves: str | None = None
-    reader: str = "the next step"
-    corrections: Corrections = Corrections.NDJSON
-    again: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
 
 
 class Problem(StoredModel):

@@ -18,7 +18,7 @@ from typing import Any
 from config import PipelineConfig
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.file_work import records_of
-from tasks.shared.files.inventory import Inventory, Recorded
+from tasks.shared.files.inventory import Recorded
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Corrections, StepReport
@@ -49,14 +49,6 @@ class HandleStore:
         self._handle = handle
 
 
-class Parked(Exception):  # noqa: N818 - not an error
-    """No decision yet at a ``wait``: the run must be parked, and ``directory`` made for corrected files."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory.name)
-        self.directory = directory
-
-
 @dataclass(frozen=True)
 class GivenInputs:
     """Inputs of a job besides its configuration: files, and the directory or URL to import."""
@@ -71,14 +63,15 @@ class GivenInputs:
 class Source:
     """Data a step reads (``4-product.md`` §4), and what the step that wrote it says of it.
 
-    ``lines`` are how many it says it wrote, ``recorded`` is the inventory that it left. ``tables`` says that the data
-    are no NDJSON.
+    ``lines`` are how many it says it wrote, ``recorded`` is the inventory that it left, ``approved`` the one that a
+    person approved at a wait. ``tables`` says that the data are no NDJSON.
     """
 
     path: Path
     lines: int | None = None
     tables: bool = False
     recorded: Recorded | None = None
+    approved: Recorded | None = None
 
 
 def about_the_configuration(verb: str, *rest: str) -> str:
@@ -96,11 +89,10 @@ class StepContext:
     """Everything one step instance may use.
 
     ``given`` is what the job was given, with its effective CRTDL, which was made of ``given_crtdl``; without an
-    ``input`` the configuration says what is imported. Import steps have no ``source``. ``approved`` and ``corrections``
-    are for ``wait`` only: the files that a person has released, ``None`` while nobody has, and which corrected files
-    can be taken. ``command`` gives a command about the job's configuration as a person can run it anywhere on the
-    machine: of its verb, and what follows the configuration; ``again`` the one that runs the step at a position of this
-    job once more.
+    ``input`` the configuration says what is imported. Import steps have no ``source``. ``corrections`` is for ``wait``
+    only: which corrected files can be taken. ``command`` gives a command about the job's configuration as a person can
+    run it anywhere on the machine: of its verb, and what follows the configuration; ``again`` the one that runs the
+    step at a position of this job once more.
     """
 
     config: PipelineConfig
@@ -111,7 +103,6 @@ class StepContext:
     given: GivenInputs = GivenInputs()
     given_crtdl: Path | None = None
     source: Source | None = None
-    approved: Inventory | None = None
     corrections: Corrections = Corrections.NDJSON
     handle: HandleStore = field(default_factory=HandleStore)
     meter: Meter = field(default_factory=Meter)

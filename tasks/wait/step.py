@@ -12,39 +12,30 @@ from pathlib import Path
 from tasks.shared.corrections import corrected_files, make_directory, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.files.data_directory import left_alone_warning, listed, stored_bytes
-from tasks.shared.files.inventory import Inventory, still_approved
 from tasks.shared.files.line_check import LineCheck
 from tasks.shared.files.ndjson import MIB, pieces
 from tasks.shared.report import Corrections, StepReport
-from tasks.shared.step import Parked, Step, StepContext
+from tasks.shared.step import Step, StepContext
 from tasks.shared.stop import Stop
 
 
 def run(context: StepContext) -> StepReport:
-    """Park; once approved, check what was put into the directory and say what the next step reads.
-
-    An error loses nothing: the run that goes on comes back here. With other files than the approval was for it is
-    without a decision then, and parks again.
+    """Check what was put into the directory, once it is approved (``flows/gate``), and say what the next step reads.
 
     Raises:
-        Parked: nobody has decided yet.
         DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
             (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
             (``empty-file``) or one that is no NDJSON of FHIR resources (the errors of ``LineCheck``;
-            ``zst-truncated``, ``zst-corrupt``). Approved corrections are gone (``approval-outdated``).
+            ``zst-truncated``, ``zst-corrupt``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
     directory = wait_directory(context.input_dir)
-    if context.approved is None:
-        raise Parked(directory)
     make_directory(directory)
     corrected, no_data = corrected_files(directory, context.corrections)
     tables = context.corrections is Corrections.TABLES
     notes = left_alone_warning(directory, no_data)
     if not corrected:
-        # Nobody approved the data that would be read without them.
-        still_approved(context.approved.below(directory.name), Inventory(()))
         return StepReport(warnings=notes, details={"corrected": False})
     size = stored_bytes(corrected)
     context.meter.expect(files=len(corrected), bytes=size)

@@ -104,7 +104,7 @@ def goes_on(scene: KilledJob, fhir: Fhir, decision: str) -> None:
     scene.go_on(decision, "--by", "Anna Data")
     assert scene.record().state.value == ("completed" if decision == "--approve" else "cancelled")
     assert fhir.total() == (19 if decision == "--approve" else 0)
-    assert scene.record().approvals[2].by == "Anna Data"
+    assert scene.record().decisions[2].by == "Anna Data"
 
 
 @pytest.mark.e2e

@@ -15,9 +15,9 @@ import pytest
 from config import LoadedConfig
 from flows.engine.flow_runs import JOB
 from flows.job.session import Session
+from flows.job.waiting import Shown
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
-from tasks.shared.report import Shown
 from tests.conftest import ask_prefect
 
 

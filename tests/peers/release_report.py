@@ -113,7 +113,7 @@ def hostile(**changes: Any) -> ReleaseReport:
             tables=tuple(Table(name=text, columns=(text, "patients"), rows=((text, text),)) for text in texts),
         ) for n, name in enumerate(SECTIONS, start=2)
     )  # fmt: skip
-    decision = Decided(approved=False, by=texts[0], where="cli", when=texts[0], comment=texts[3])
+    decision = Decided(approved=False, by=texts[0], where="command", when=texts[0], comment=texts[3])
     return rich(
         job=texts[0], project=texts[1], made=texts[0], findings=findings, sections=sections, files=texts[0],
         tiles=tiles(67, findings).model_copy(update={"destination": texts[1]}), decisions=(decision, decision),

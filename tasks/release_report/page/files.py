@@ -17,7 +17,6 @@ from tasks.release_report.page.page import html
 from tasks.release_report.report.document import Decided, ReleaseReport
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.out_file import PartFile, publish
-from tasks.shared.report import Approval
 
 DIRECTORY: Final = "report"
 
@@ -69,7 +68,7 @@ def read(job: Path, step: int | None) -> ReleaseReport | None:
         raise _damaged(path, "the file is not a release report, or another version wrote it") from None
 
 
-def decided(job: Path, step: int | None, decisions: Sequence[Approval]) -> None:
+def decided(job: Path, step: int | None, decisions: Sequence[object]) -> None:
     """Put the decisions into a report and its page.
 
     Nothing happens where there is no report. Raises ``DataError`` and ``StorageError`` as ``read`` and ``write`` do.

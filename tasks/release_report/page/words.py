@@ -18,7 +18,6 @@ import msgspec
 
 from tasks.release_report.report.document import Decided, ReleaseReport, ReportFinding, Value
 from tasks.release_report.report.numbers import Count
-from tasks.shared.report import Approval
 from tasks.shared.units import human_bytes
 
 Group = Literal["page", "sections", "tables", "columns", "facts", "said", "words"]
@@ -188,7 +187,7 @@ class Words:
         words = self._all.findings.get(finding.code)
         return self._pieces(words.do, finding) if words and words.do else []
 
-    def decision(self, one: Decided | Approval, shown: Callable[[str], str]) -> str:
+    def decision(self, one: Decided, shown: Callable[[str], str]) -> str:
         """Return what somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
         by = self("decided_by", by=shown(one.by), when=shown(self.moment(one.when)), where=self(f"where_{one.where}"))
         text = f"{self('released' if one.approved else 'rejected')} {by}"

@@ -12,7 +12,6 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.release_report.report.numbers import Count
-from tasks.shared.report import Approval
 
 Level = Literal["stop", "look", "note"]
 LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
@@ -93,15 +92,15 @@ class Decided(ReportPart):
 
     approved: bool
     by: str
-    where: Literal["cli", "ui"]
+    where: Literal["command", "ui"]
     when: str
     comment: str = ""
     files: str = ""
 
     @classmethod
-    def of(cls, approval: Approval) -> Decided:
+    def of(cls, decision: object) -> Decided:
         """Return a decision of the record."""
-        return cls(**{name: getattr(approval, name) for name in cls.model_fields})
+        return cls(**{name: getattr(decision, name) for name in cls.model_fields})
 
 
 class ReleaseReport(ReportPart):

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.errors import storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.part_file import PartFile, publish
 from tasks.shared.stop import Stop
@@ -193,12 +193,3 @@ def differences(before: Inventory, now: Inventory) -> list[str]:
             new.pop(name or "", None)
     told += [f"added: {name}" for name in new]
     return as_shown(sorted(told))
-
-
-def still_approved(before: Inventory, now: Inventory) -> None:
-    """Raise ``DataError`` (``approval-outdated``) with the differences if the files are not as approved."""
-    if before != now:
-        raise DataError(
-            "approval-outdated", "files changed between the approval and the check of them",
-            context="\n  ".join(differences(before, now)), hint="continue the job; it waits for approval again",
-        )  # fmt: skip

@@ -11,11 +11,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from flows.job.waiting import Shown
 from flows.run import run
 from tasks.release_report.page import files
 from tasks.release_report.report.document import ReleaseReport
 from tasks.shared.files.inventory import take_inventory
-from tasks.shared.report import Shown
 from tasks.shared.stop import Stop
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
@@ -74,7 +74,7 @@ def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
 def test_a_report_that_could_not_be_made_is_said_with_why(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = {"3": shown_of(reports.rich()), "end": Shown(missing="no space left (report/)")}
+    shown = {"3": shown_of(reports.rich()), "end": Shown(failed="no space left (report/)")}
     record_reports(monkeypatch, tmp_path / "jobs" / reports.JOB, shown)
     assert run(["job", "report", config, reports.JOB, "--check"]) == 2
     assert "error[no-report]: the release report is missing\n  no space left (report/)" in capsys.readouterr().err

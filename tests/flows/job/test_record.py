@@ -7,9 +7,10 @@ import pytest
 
 from flows.job.record import JobRecord
 from flows.job.state import JobState
+from flows.job.waiting import Decision, Waiting
 from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
-from tasks.shared.report import Approval, Problem, StepReport, Waiting
+from tasks.shared.report import Problem, StepReport
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
@@ -18,14 +19,14 @@ def run(state_type="RUNNING", state_name=None, labels=None, **more):
 
 
 def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_path):
-    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
     step = StepReport(position=1, name="wait", state="waiting")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait", "job.step.1": step.model_dump_json(),
         "job.waiting": waiting.model_dump_json(),
     }  # fmt: skip
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.WAITING
-    labels["job.approval.1"] = Approval(approved=True).model_dump_json()
+    labels["job.decision.1"] = Decision(approved=True, by="me", when="now").model_dump_json()
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 
 
@@ -37,7 +38,7 @@ def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert JobRecord.of(suspended).state is JobState.RUNNING
     labels["job.waiting"] = Waiting(
-        position=1, step="wait", directory="/d", looked_at="/l", since="now"
+        position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now"
     ).model_dump_json()
     assert JobRecord.of(suspended).state is JobState.WAITING
 
@@ -45,14 +46,14 @@ def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
 @pytest.mark.parametrize("deployment", [None, "d"])
 @pytest.mark.parametrize("kind", ["RUNNING", "CRASHED"])
 def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tmp_path, kind, deployment):
-    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait,send", "job.waiting": waiting.model_dump_json(),
         "job.step.1": StepReport(position=1, name="wait", state="waiting").model_dump_json(),
     }  # fmt: skip
     record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(150)))
     assert (record.state, record.undecided) == (JobState.WAITING, waiting)
-    assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d"}
+    assert status_of(record)["waiting"] == {"step": "wait", "directory": "/d", "reason": None}
     assert row_of(record)["state"] == "waiting"
 
 
@@ -62,13 +63,13 @@ def ago(seconds):
 
 def test_what_is_written_is_what_is_read_back():
     step = StepReport(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
-    waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", since="now")
-    approval = Approval(approved=True, comment="ok", by="me", when="now")
+    waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", reads="/l", since="now")
+    decision = Decision(approved=True, comment="ok", by="me", when="now", files="f", destination={"mode": "m"})
     labels = {
         "job.steps": "local_import,wait,send",
         "job.step.1": step.model_dump_json(),
         "job.waiting": waiting.model_dump_json(),
-        "job.approval.2": approval.model_dump_json(),
+        "job.decision.2": decision.model_dump_json(),
         "job.form.2": "paused-2",
         "job.extraction.status_url": "http://h/fhir/__status/x",
     }
@@ -77,7 +78,7 @@ def test_what_is_written_is_what_is_read_back():
     assert [step.state for step in record.steps] == ["completed", "pending", "pending"]
     assert record.current_step == "wait"
     assert record.waiting == waiting
-    assert record.approvals == {2: approval}
+    assert record.decisions == {2: decision}
     assert record.forms == {2: "paused-2"}
     assert record.files == 3
     assert status_of(record)["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": None}
@@ -88,7 +89,8 @@ def test_an_error_is_kept_with_what_a_person_and_a_script_need():
     labels = {"job.steps": "local_import", "job.error": Problem.of(error, "local_import").model_dump_json()}
     document = status_of(JobRecord.of(run("FAILED", labels=labels)))
     assert document["error"] == {
-        "reference": "service-unreachable", "message": "no answer", "hint": "wait", "transient": True,
+        "reference": "service-unreachable", "message": "no answer", "context": "http://h", "hint": "wait",
+        "transient": True,
     }  # fmt: skip
 
 

@@ -9,18 +9,17 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 
-from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
-from flows.job.outcome import Ended, show, stopped
-from flows.job.steps import Sources, finish_step, hold_back, record_failure
+from flows.job.outcome import show, stopped
+from flows.job.steps import finish_step, hold_back, record_failure
 from flows.job.writer import RecordWriter
 from flows.prefect.api import Label, PrefectApi
 from flows.reports.terminal import Presenter
 from tasks import declared
-from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
-from tasks.shared.report import Approval, StepReport, Waiting
+from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped
+from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers.prefect import prefect_in_memory
 
@@ -78,10 +77,6 @@ def job(tmp_path: Path) -> RunningJob:
     )  # fmt: skip
 
 
-def current_wait(job: RunningJob) -> CurrentWait:
-    return CurrentWait(job, 3, Sources(STEPS, job.config))
-
-
 def context(job: RunningJob, position: int) -> StepContext:
     return job.context(position, declared(job.step_names[position - 1]), None)
 
@@ -94,42 +89,6 @@ def test_a_closed_gate_ends_the_job_with_its_error(job: RunningJob) -> None:
     hold_back(job, 2, GateError("validation-findings", "x"))
     assert job.ended
     assert (written(job)["error"].reference, written(job)["error"].exit_code) == ("validation-findings", 5)
-
-
-def test_a_no_at_the_wait_cancels_the_job(job: RunningJob) -> None:
-    job.writer.approve(3, Approval(approved=False, comment=COMMENT, by="anna", when="now"))
-    with pytest.raises(Ended) as end:
-        current_wait(job).decide()
-    assert end.value.state.is_cancelled()
-    assert (job.steps[3].state, written(job)["error"].reference) == ("stopped", "rejected")
-
-
-def a_wait(job: RunningJob) -> Waiting:
-    directory = job.directory.path
-    return Waiting(
-        position=3, step="wait", directory=str(directory / "import_wait"), looked_at=str(directory / "import"), since=""
-    )
-
-
-def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job: RunningJob) -> None:
-    waiting, labels = a_wait(job), cast("Labels", job.writer)
-    labels.away = True
-    with pytest.raises(NetworkError):
-        current_wait(job).record(waiting, "form-key")
-    assert not Path(waiting.directory).exists()
-    labels.away = False
-    current_wait(job).record(waiting, "form-key")
-    assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
-    assert written(job)["waiting"] == waiting
-
-
-def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob) -> None:
-    waiting = a_wait(job)
-    Path(waiting.directory).write_bytes(b"")
-    with pytest.raises(StorageError) as caught:
-        current_wait(job).record(waiting, "form-key")
-    assert caught.value.context is not None
-    assert "import_wait" in caught.value.context
 
 
 @pytest.mark.parametrize(("reason", "state", "by"), [("cancel", "CANCELLED", None), ("SIGTERM", "CRASHED", "SIGTERM")])

@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from config import PipelineConfig, SendMode
-from flows.gate.reviewed_files import NEXT, ReviewedFiles, correction_words, to_be_read, wait_lines
+from flows.gate.reviewed import Covered
 from flows.job.steps import Sources
-from flows.reports.pages import wait_description
 from tasks import declared
-from tasks.shared.errors import DataError
-from tasks.shared.report import Corrections, Waiting
+from tasks.shared.report import Corrections
 from tasks.shared.step import Source
-from tasks.shared.stop import Stop
 
 DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, SendMode.S3_UPLOAD
 BEHIND = ("local_import", "pseudonymizer", "wait", "flattening", "wait", "send")
@@ -41,21 +38,6 @@ def job(tmp_path: Path) -> Path:
         (tmp_path / name).write_bytes(b"{}\n")
     (tmp_path / "csv_wait").mkdir()
     return tmp_path
-
-
-def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
-    """As it is recorded when a wait behind flattening is parked."""
-    found = sources(job, send_as)
-    leaving = found.data_sent_after(position)
-    assert found.newest is not None
-    leaves = leaving.path if leaving else None
-    delivery = found.delivery(position)
-    reader = delivery.name if delivery else NEXT
-    reviewed = ReviewedFiles(
-        job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader
-    )
-    looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
-    return reviewed.shown(looked_at, reviewed.list_files(None, Stop()))
 
 
 @pytest.mark.parametrize(
@@ -99,60 +81,17 @@ def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job
 
 
 @pytest.mark.parametrize(
-    ("send_as", "folder", "files"),
-    [
-        (DIRECT, "pseudonymized", ("a.ndjson, 3 B", "core.ndjson, 3 B")),
-        (TRANSFER, "csv", ("Patient.csv, 3 B",)),
-        (S3, "csv", ("Patient.csv, 3 B",)),
-    ],
+    ("send_as", "folder", "corrected"), [(DIRECT, "pseudonymized", "pseudonymized"), (S3, "csv", "csv_wait")]
 )
-def test_a_wait_behind_flattening_says_which_files_will_leave(
-    job: Path, send_as: SendMode, folder: str, files: tuple[str, ...]
+def test_a_wait_behind_flattening_covers_what_will_leave(
+    job: Path, send_as: SendMode, folder: str, corrected: str
 ) -> None:
-    waiting = wait(job, send_as)
-    assert waiting.looked_at == str(job / "csv")
-    assert (waiting.reads, waiting.files) == (str(job / folder), files)
-    assert wait_lines(waiting) == [
-        f"  send will read these files in {job / folder}",
-        *(f"    {file}" for file in files),
-    ]
-    assert to_be_read(waiting) == (job / folder, files)
-    page = wait_description(waiting, BEHIND)
-    assert f"**To be sent**: `send` reads these files in `{job / folder}`" in page
-    assert f"`{files[0]}`" in page
-    assert f"**Look at** the files in `{job / 'csv'}`" in page
-
-
-def test_corrected_tables_are_what_will_leave(job: Path) -> None:
-    (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
-    waiting = wait(job, S3)
-    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("Patient.csv, 3 B",))
-    assert to_be_read(waiting)[0] == job / "csv_wait"
-    assert correction_words(waiting) == f"  corrected tables go into {job / 'csv_wait'}"
-
-
-def test_before_a_decision_corrected_tables_that_would_not_be_sent_are_refused(job: Path) -> None:
-    waiting = wait(job, DIRECT)
-    assert "would not be sent" in correction_words(waiting)
-    assert "would not be sent" in wait_description(waiting, BEHIND)
+    covered = Covered.of(job, 5, sources(job, send_as))
+    assert covered.place() == job / folder
     (job / "csv_wait" / "NOTES.txt").touch()
-    ReviewedFiles.of(job, waiting).check()
+    assert covered.place() == job / folder
     (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
-    with pytest.raises(DataError) as caught:
-        ReviewedFiles.of(job, waiting).check()
-    assert caught.value.reference == "corrections-not-sent"
-    assert caught.value.context == f"{job / 'csv_wait'}\n  Patient.csv"
-    assert wait(job, DIRECT).reads == str(job / "pseudonymized")
-
-
-def test_a_decision_is_about_the_jobs_directory_as_this_machine_sees_it(job: Path) -> None:
-    waiting = wait(job, DIRECT)
-    places = ("directory", "looked_at", "leaves")
-    elsewhere = waiting.model_copy(update={name: f"/mnt/x/{Path(getattr(waiting, name)).name}" for name in places})
-    here, there = ReviewedFiles.of(job, waiting), ReviewedFiles.of(job, elsewhere)
-    assert here == there
-    assert there.bytes == 9
-    assert there.list_files(None, Stop()).digest == here.list_files(None, Stop()).digest
+    assert covered.place() == job / corrected
 
 
 @pytest.mark.parametrize(

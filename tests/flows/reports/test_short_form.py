@@ -9,8 +9,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from flows.engine.flow_runs import REPORT, Page
+from flows.job.waiting import Shown
 from flows.reports.short_form import LARGEST, headline, lines, publish, short, tiles
-from tasks.shared.report import Shown
 from tests.peers import release_report as reports
 from tests.peers.prefect import prefect_in_memory
 
@@ -82,7 +82,7 @@ def test_the_decision_stands_in_it() -> None:
 def test_that_there_is_no_report_is_said_in_its_language(tmp_path: Path) -> None:
     with prefect_in_memory() as known:
         page = Page(known.api, reports.JOB, REPORT)
-        publish(page, tmp_path, Shown(missing="no space is left"), 3, "de")
+        publish(page, tmp_path, Shown(failed="no space is left"), 3, "de")
     assert known.page["data"] == "**Der Freigabebericht fehlt**: no space is left\n"
 
 

@@ -12,32 +12,29 @@ from hypothesis import strategies as st
 
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.report import Corrections
-from tasks.shared.step import Parked, Source, StepContext
+from tasks.shared.step import Source, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.step import run
 from tests.peers import job
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
 CANARY = b"Canaryperson"
-RELEASED = Inventory(())
 
 
-def context(tmp_path: Path, approved: Inventory | None = RELEASED, *, stop: Stop | None = None) -> StepContext:
+def context(tmp_path: Path, *, stop: Stop | None = None) -> StepContext:
     source = tmp_path / "job" / "import"
     source.mkdir(parents=True, exist_ok=True)
-    more = {"position": 2, "source": source, "approved": approved, "stop": stop or Stop()}
+    more = {"position": 2, "source": source, "stop": stop or Stop()}
     return job.context(tmp_path / "job", "wait", **more)
 
 
 @pytest.fixture
 def corrected(tmp_path: Path) -> Path:
-    """The wait directory after the wait has parked."""
-    with pytest.raises(Parked) as parked:
-        run(context(tmp_path, None))
-    make_directory(parked.value.directory)
-    return tmp_path / "job" / "import_wait"
+    """The wait directory after the job has parked."""
+    directory = wait_directory(context(tmp_path).input_dir)
+    make_directory(directory)
+    return directory
 
 
 def refused(tmp_path: Path, reference: str, where: str, kind: type[SluiceError] = DataError) -> SluiceError:
@@ -47,18 +44,6 @@ def refused(tmp_path: Path, reference: str, where: str, kind: type[SluiceError] 
     assert where in (caught.value.context or "")
     assert CANARY.decode() not in caught.value.render()
     return caught.value
-
-
-def test_without_a_decision_it_parks_beside_a_private_empty_directory(corrected: Path) -> None:
-    assert corrected == wait_directory(corrected.with_name("import"))
-    assert list(corrected.iterdir()) == []
-    assert corrected.stat().st_mode & 0o777 == 0o700
-
-
-def test_the_directory_does_not_appear_before_the_wait_is_in_the_record(tmp_path: Path) -> None:
-    with pytest.raises(Parked) as parked:
-        run(context(tmp_path, None))
-    assert not parked.value.directory.exists()
 
 
 def test_with_an_empty_directory_the_next_step_reads_what_the_wait_looked_at(tmp_path: Path, corrected: Path) -> None:
@@ -191,20 +176,6 @@ def test_every_line_that_is_not_blank_counts(tmp_path: Path, corrected: Path, li
     data = b"\n".join([*lines, LINE.strip()])
     (corrected / "x.ndjson").write_bytes(zstandard.compress(data) if packed else data)
     assert run(context(tmp_path)).lines_out == wanted + 1
-
-
-def test_corrections_removed_after_approval_do_not_release_the_uncorrected_data(
-    tmp_path: Path, corrected: Path
-) -> None:
-    (corrected / "a.ndjson").write_bytes(LINE)
-    given = context(tmp_path)
-    approved = take_inventory(given.job_dir, [given.input_dir, corrected], stop=Stop())
-    assert run(replace(given, approved=approved)).output == "import_wait"
-    (corrected / "a.ndjson").unlink()
-    with pytest.raises(DataError) as caught:
-        run(replace(given, approved=approved))
-    assert (caught.value.reference, caught.value.context) == ("approval-outdated", "removed: import_wait/a.ndjson")
-    assert run(replace(given, approved=approved.below("import"))).output is None
 
 
 def behind_flattening(tmp_path: Path, corrections: Corrections) -> StepContext:

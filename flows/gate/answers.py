@@ -1,0 +1,32 @@
+"""Answers at a wait: a command or the form leaves one. Importing this does not import Prefect."""
+
+from __future__ import annotations
+
+from flows.engine.flow_runs import form_answer
+from flows.job.record import JobRecord, now
+from flows.job.state import JobState
+from flows.job.waiting import Answer
+from flows.job.writer import RecordWriter
+from flows.prefect.api import PrefectApi
+
+
+def leave_answer(writer: RecordWriter, position: int, answer: Answer) -> None:
+    """Leave a command's answer at the wait at ``position``, for the flow. The caller holds the job's lock."""
+    writer.set(**{f"answer__{position}": answer})
+
+
+def answer_left(api: PrefectApi, record: JobRecord, position: int) -> Answer | None:
+    """Return the answer in the record or the form; of two answers, one that rejects."""
+    in_record, form = record.answers.get(position), form_answer(api, record.id, record.forms.get(position))
+    if form is None or (in_record is not None and not in_record.approved):
+        return in_record
+    in_form = Answer(approved=form.decision == "release", by=form.by, comment=form.comment, when=now(), where="ui")
+    return in_form if in_record is None or not in_form.approved else in_record
+
+
+def with_answer(api: PrefectApi, record: JobRecord) -> JobRecord:
+    """Return the record of a job to be shown: ``decided`` if it waits only for the run that judges an answer."""
+    waiting = record.undecided
+    if waiting is None or record.parked or answer_left(api, record, waiting.position) is None:
+        return record
+    return record.model_copy(update={"state": JobState.DECIDED})

@@ -1,0 +1,67 @@
+"""Judge an answer at a wait (``4-product.md`` §4, "Wait"). Pure: values in, a verdict out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flows.job.waiting import Answer, Decision, Reviewed, Shown
+
+
+class Outcome(StrEnum):
+    """What becomes of a job after an answer."""
+
+    GOES_ON = "goes on"
+    CANCELLED = "cancelled"
+    WAITS = "waits again"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of the job; if it waits again, the one reason."""
+
+    outcome: Outcome
+    reason: str | None = None
+
+
+NOBODY_DECIDED = "the job was continued without a decision"
+
+
+def judge(
+    answer: Answer, shown: Shown, now: Reviewed, changes: Sequence[str] = (), obstacle: str | None = None
+) -> Verdict:
+    """Return what becomes of a job whose reviewer was ``shown`` this, and where it is like that ``now``.
+
+    ``changes`` are the differences of the files, a line each; ``obstacle`` says why nobody can approve them.
+    """
+    if not answer.approved:
+        return Verdict(Outcome.CANCELLED)
+    reason = difference(shown, now, changes) or obstacle or _without_comment(answer, shown)
+    return Verdict(Outcome.GOES_ON) if reason is None else Verdict(Outcome.WAITS, reason)
+
+
+def decided(answer: Answer, now: Reviewed) -> Decision:
+    """Return the decision that an accepted answer is."""
+    return Decision(**answer.model_dump(), files=now.files, destination=now.destination)
+
+
+def difference(before: Reviewed, now: Reviewed, changes: Sequence[str] = ()) -> str | None:
+    """Return how the files or the destination differ from those ``before``; ``None`` if they do not."""
+    if before.files != now.files:
+        return "the files are not those that were shown" + (f": {', '.join(changes)}" if changes else "")
+    if before.destination != now.destination:
+        return f"the destination is not the one that was shown: {_moved(before.destination, now.destination)}"
+    return None
+
+
+def _moved(before: dict[str, str], now: dict[str, str]) -> str:
+    names = [name for name in before | now if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name, 'none')} → {now.get(name, 'none')}" for name in names)
+
+
+def _without_comment(answer: Answer, shown: Shown) -> str | None:
+    if not shown.needs_comment or answer.comment.strip():
+        return None
+    what = "could not be made" if shown.failed is not None else f"has stops ({shown.stops})"
+    return f"the release report {what}, and the approval has no comment"
