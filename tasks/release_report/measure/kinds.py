@@ -25,7 +25,7 @@ The kinds:
 ========================  ===========================================================================================
 
 Names, addresses, numbers of those who are no person (``persons``: Organization, Location …) have no kind;
-but the display of a reference to an organization counts as a name (docs/decisions/0044).
+but the display of a reference to an organization counts as a name.
 """
 
 from __future__ import annotations
