@@ -106,7 +106,7 @@ def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: S
 
         def flatten(work: tuple[Batch, GroupTable], _: object) -> None:
             flattener.flatten(*work)
-            context.meter.hand_in(len(work[0].ids))
+            context.meter.add(resources=len(work[0].ids))
 
         for_each(
             _batches(context, files, router, tables), flatten, threads=_REQUESTS, stop=context.stop, together=together
@@ -117,12 +117,9 @@ def _batches(
     context: StepContext, files: Sequence[Path], router: Router, tables: Sequence[GroupTable]
 ) -> Iterator[tuple[Batch, GroupTable]]:
     """Yield the batches of all groups, each when the next resource would make it too large."""
-    packed = 0
     for deliveries in _routed_lines(context, files, router):
         for table, resource in ((tables[place], resource) for place, resource in deliveries):
             yield from ((batch, table) for batch in table.add(resource))
-        before, packed = packed, sum(table.packed for table in tables)
-        context.meter.hand_out(packed - before)
     for table in tables:
         yield from ((batch, table) for batch in table.end())
 
@@ -134,7 +131,7 @@ def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -
         for _, line in lines(path, most):
             router.learn_core(line)
     for path in files:
-        read, resources = 0, router.resources
+        read = 0
         for number, line in lines(path, most):
             context.stop.check()
             try:
@@ -145,7 +142,7 @@ def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -
             read += len(line) + 1
             context.meter.within(path, read)
         context.meter.within(path, read, whole=True)
-        context.meter.add(files=1, resources=router.resources - resources)
+        context.meter.add(files=1)
 
 
 def _read(context: StepContext, router: Router, identity: str) -> Done:

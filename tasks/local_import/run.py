@@ -42,9 +42,7 @@ def run(context: StepContext) -> StepReport:
     gone = [done.file for done in imported(context.job_dir) if done.file not in inputs]
     todo = work.begin(inputs)
     context.meter.expect(files=len(files), bytes=sum(file.size for file in files.values()))
-    for base in files.keys() - set(todo):
-        context.meter.add(files=1)
-        context.meter.advance(files[base].size, 0, earlier=True)
+    context.meter.skip(files=len(files) - len(todo), stored=sum(files[base].size for base in files.keys() - set(todo)))
     warnings = list(found.warnings)
     if gone:
         warnings.append(f"removed, because they are not in the directory any more: {', '.join(as_shown(gone, most=5))}")
@@ -75,5 +73,5 @@ def _pieces(context: StepContext, file: SourceFile, stop: Stop) -> Iterator[byte
     with storage_errors(file.path), file.path.open("rb", buffering=0) as source:
         while piece := source.read(_PIECE):
             stop.check()
-            context.meter.advance(len(piece), len(piece))
+            context.meter.add(bytes=len(piece))
             yield piece

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Raw
 
-from tasks.shared.errors import DataError
-from tasks.shared.fhir.bundles import Bundle, Members, close_bundle, open_bundle
+from tasks.shared.fhir.bundles import Bundle, Members, close_bundle
 from tasks.shared.fhir.persons import Identifying
 
 
@@ -41,15 +40,6 @@ class Chunk:
     def place(self) -> str:
         """Return ``file:line``, and from which entry of a Bundle that was split."""
         return f"{self.file}:{self.line}" + (f" from entry {self.first}" if self.is_part else "")
-
-
-def opened(text: bytes, place: str) -> Bundle | None:
-    """Return the Bundle of a line; ``None`` for another resource. Raises ``DataError`` that names the place."""
-    try:
-        return open_bundle(text)
-    except DataError as error:
-        error.context = place
-        raise
 
 
 def parts_of(bundle: Bundle, threshold: int) -> Iterator[tuple[int, bytes, bool]]:

@@ -7,7 +7,7 @@ The first lines of a file are looked at, then one in ten: what a rule set does t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +15,10 @@ from msgspec import Raw
 
 _FIRST: Final = 100
 _ONE_IN: Final = 10
-_DAY: Final = re.compile(rb'"(\d{4}-\d{2}-\d{2})(?=["T])(?<!"birthDate":"....-..-..)(?<!"birthDate": "....-..-..)')
+_DAY: Final = re.compile(rb'-(\d\d-\d\d)(?=["T])(?<!"birthDate":"\d{4}-\d\d-\d\d)(?<!"birthDate": "\d{4}-\d\d-\d\d)')
+"""Month and day of a date in JSON text; searched for from the hyphen, which is rare."""
 _TEXT_DAY: Final = re.compile(r"(\d{4}-\d{2}-\d{2})(?:T|\Z)")
 _ASIDE: Final = frozenset({"birthDate", "lastUpdated"})
-_NEVER: Final = frozenset({"Provenance"})
 
 
 def is_sampled(line: int) -> bool:
@@ -26,39 +26,35 @@ def is_sampled(line: int) -> bool:
     return line <= _FIRST or line % _ONE_IN == 0
 
 
-def days_in(text: Raw | bytes) -> list[bytes]:
-    """Return the days in the text of a resource or Bundle, birth dates aside."""
-    return _DAY.findall(memoryview(text))
+def dates_that_stayed(
+    texts: tuple[bytes, bytes], sent: Sequence[Raw | bytes | None], answer: Sequence[Raw | bytes | None]
+) -> set[str]:
+    """Return the paths whose dates stayed in a line where other dates moved; empty where none or all of them moved.
 
-
-def dates_that_stayed(sent: list[Raw | bytes | None], answer: list[Raw | bytes | None]) -> set[str]:
-    """Return the paths whose dates stayed in a line where other dates moved; empty where none or all of them moved."""
-    if len(sent) != len(answer):
+    ``texts`` are what was sent and what came back, with these resources in it, in the same order.
+    """
+    before, after = map(_DAY.findall, texts)
+    if before == after or len(sent) != len(answer):
         return set()
-    pairs = [_Resource(old, new) for old, new in zip(sent, answer, strict=True) if old is not None and new is not None]
-    other = [pair for pair in pairs if pair.days != pair.now]
-    if not any(pair.all_moved or any(was != now for _, was, now in pair.dates()) for pair in other):
-        return set()
-    return {path for pair in pairs if pair.days and not pair.all_moved for path, was, now in pair.dates() if was == now}
+    stayed: set[str] = set()
+    moved = False
+    for old, new in zip(sent, answer, strict=True):
+        if old is not None and new is not None:
+            days, now = _DAY.findall(memoryview(old)), _DAY.findall(memoryview(new))
+            if days and len(days) == len(now) and not set(days) & set(now):
+                moved = True  # all of them: the resource need not be walked
+                continue
+            for path, was, is_now in _dates(msgspec.json.decode(old), msgspec.json.decode(new)):
+                moved = moved or was != is_now
+                if was == is_now:
+                    stayed.add(path)
+    return stayed if moved else set()
 
 
-class _Resource:
-    """A resource before and after, and the days in its text."""
-
-    def __init__(self, before: Raw | bytes, after: Raw | bytes) -> None:
-        self._before, self._after = before, after
-        self.days, self.now = days_in(before), days_in(after)
-
-    @property
-    def all_moved(self) -> bool:
-        """Return whether no day is left as it was: then the resource need not be walked."""
-        return bool(self.days) and len(self.days) == len(self.now) and not set(self.days) & set(self.now)
-
-    def dates(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (path, day before, day after) of each date, those of a Provenance aside."""
-        old, new = msgspec.json.decode(self._before), msgspec.json.decode(self._after)
-        kind = str(old.get("resourceType"))
-        return iter(()) if kind in _NEVER else _pairs(old, new, kind)
+def _dates(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield (path, day before, day after) of each date of a resource, those of a Provenance aside."""
+    kind = str(old.get("resourceType"))
+    return iter(()) if kind == "Provenance" else _pairs(old, new, kind)
 
 
 def _pairs(old: Any, new: Any, path: str) -> Iterator[tuple[str, str, str]]:

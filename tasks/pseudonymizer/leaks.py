@@ -7,13 +7,13 @@ answer walked, to name the path. Values are named nowhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from tasks.shared.fhir.persons import Identifying, Kind, identifying
+from tasks.shared.fhir.persons import PERSONS, Identifying, Kind, identifying
 
 SHORT: Final = 4
 """Fewer characters than these are found everywhere: such a value counts at its own path alone."""
@@ -22,8 +22,6 @@ ATTACHMENT: Final = "attachment data"
 
 _NEVER: Final = frozenset({"Provenance", "Organization", "Location", "Medication", "Device"})
 _DATA: Final = re.compile(rb'"data"\s*:\s*("[A-Za-z0-9+/=\\]{24,}")')
-_PERSON: Final = re.compile(rb'"resourceType"\s*:\s*"(?:Patient|RelatedPerson|Person|Practitioner)"')
-_SKIPPED_KINDS: Final = frozenset({Kind.PLACE})
 
 
 class Leak(NamedTuple):
@@ -34,36 +32,33 @@ class Leak(NamedTuple):
     system: str = ""
 
 
-def values_in(resources: Iterable[bytes | Raw | None]) -> tuple[Identifying, ...]:
-    """Return the identifying values of the persons among these resources, contained ones included."""
+def values_in(text: bytes, types: Sequence[str], resources: Sequence[bytes | Raw | None]) -> tuple[Identifying, ...]:
+    """Return the identifying values of the persons among the resources of a line, contained ones included."""
+    contained = b"contained" in text
     found: list[Identifying] = []
-    for raw in resources:
-        if raw is not None and _PERSON.search(memoryview(raw)):
-            found += (one for one in identifying(msgspec.json.decode(raw)) if one.kind not in _SKIPPED_KINDS)
+    for kind, raw in zip(types, resources, strict=True):
+        if raw is not None and (kind in PERSONS or (contained and b"contained" in bytes(raw))):
+            found += (one for one in identifying(msgspec.json.decode(raw)) if one.kind is not Kind.PLACE)
     return tuple(found)
 
 
 def leaks_of(
-    values: tuple[Identifying, ...], sent: list[Raw | bytes | None], answer: list[Raw | bytes | None], text: bytes
+    values: tuple[Identifying, ...], sent: bytes, answer: Sequence[Raw | bytes | None], text: bytes
 ) -> set[Leak]:
-    """Return what of ``values`` and of the attachments in ``sent`` stands in the resources of an ``answer``, whose
-    whole text is ``text``."""
-    if b"\\u" in text:  # a serializer that escapes what it need not
+    """Return what of ``values`` and of the attachments in what was ``sent`` stands in the resources of an ``answer``,
+    whose whole text is ``text``."""
+    if b"\\" in text and b"\\u" in text:  # a serializer that escapes what it need not
         text = msgspec.json.encode(msgspec.json.decode(text))
     hits = {value.value: value for value in values if len(value.value) >= SHORT and _quoted(value.value) in text}
     short = {(value.path, value.value): value for value in values if len(value.value) < SHORT}
-    data = _attachments(sent, text)
+    data = {msgspec.json.decode(one) for one in _DATA.findall(sent) if one in text} if b'"data' in sent else set()
     if not hits and not data and not any(_quoted(value) in text for _, value in short):
         return set()
     found: set[Leak] = set()
     for raw in answer:
-        if raw is None:
-            continue
-        resource = msgspec.json.decode(raw)
+        resource = msgspec.json.decode(raw) if raw is not None else {}
         kind = resource.get("resourceType")
-        if kind in _NEVER:
-            continue
-        for path, key, value in _strings(resource, str(kind)):
+        for path, key, value in _strings(resource, str(kind)) if kind not in _NEVER else ():
             known = hits.get(value) or short.get((path, value))
             if known is not None:
                 found.add(Leak(path, known.kind, known.system))
@@ -72,17 +67,7 @@ def leaks_of(
     return found
 
 
-def _attachments(sent: list[Raw | bytes | None], text: bytes) -> set[str]:
-    """Return the Base64 content of sent attachments that stands in the answer."""
-    found = set()
-    for raw in sent:
-        for match in _DATA.finditer(memoryview(raw)) if raw is not None else ():
-            if match[1] in text:
-                found.add(msgspec.json.decode(match[1]))
-    return found
-
-
-def _strings(node: Any, path: str) -> Iterator[tuple[str, str, str]]:
+def _strings(node: dict[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
     """Yield (path without indexes, key, text) of every text below a node; a contained resource's path has its type."""
     for key, value in node.items():
         inner = f"{path}.{key}"
@@ -91,9 +76,8 @@ def _strings(node: Any, path: str) -> Iterator[tuple[str, str, str]]:
                 yield inner, key, item
             elif isinstance(item, dict):
                 kind = item.get("resourceType")
-                if kind in _NEVER:
-                    continue
-                yield from _strings(item, f"{inner}.{kind}" if isinstance(kind, str) else inner)
+                if kind not in _NEVER:
+                    yield from _strings(item, f"{inner}.{kind}" if isinstance(kind, str) else inner)
 
 
 def _quoted(value: str) -> bytes:

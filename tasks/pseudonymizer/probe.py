@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from config import PipelineConfig
-from tasks.pseudonymizer.rules import KEY, AnonymizationRules, read_rules
-from tasks.pseudonymizer.service import HEADERS, OPERATION, Deidentify, body_of, endpoint
+from tasks.pseudonymizer.rules import KEY, read_rules
+from tasks.pseudonymizer.service import OPERATION, Deidentify, endpoint
 from tasks.shared.errors import ServiceError, SluiceError
-from tasks.shared.fhir.resource import ID
-from tasks.shared.files.named_file import file_findings
+from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer, issues
-from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import BusyError, RefusedError, answer_of
 from tasks.shared.service import PATIENCE, Found, ProbeWarning, Service, WrongServiceError
 
@@ -34,19 +32,21 @@ _V2_0203: Final = "http://terminology.hl7.org/CodeSystem/v2-0203"
 _DAY: Final = "2020-02-29"
 _NOTE: Final = "sluice probe: seen by Mira Probe"
 
+
+def _identifier(value: str, code: str) -> dict[str, Any]:
+    kind = {"coding": [{"system": _V2_0203, "code": code}]}
+    return {"type": kind, "system": "https://example.org/sluice", "value": value}
+
+
 PATIENT: Final[dict[str, Any]] = {
     "resourceType": "Patient",
     "id": "sluice-probe-patient",
     "text": {"status": "generated", "div": '<div xmlns="http://www.w3.org/1999/xhtml">Probe, Mira, Probeweg 1</div>'},
     "identifier": [
-        {
-            "type": {"coding": [{"system": _V2_0203, "code": code}]},
-            "system": "https://example.org/sluice",
-            "value": value,
-        }
-        for code, value in (("MR", "sluice-probe-4711"), ("VN", "sluice-probe-4712"))
-    ]
-    + [{"system": "https://example.org/sluice/other", "value": "sluice-probe-4713"}],
+        _identifier("sluice-probe-4711", "MR"),
+        _identifier("sluice-probe-4712", "VN"),
+        {"system": "https://example.org/sluice/other", "value": "sluice-probe-4713"},
+    ],
     "name": [{"use": "official", "family": "Probe", "given": ["Mira"]}],
     "telecom": [{"system": "phone", "value": "+49 30 0000000"}],
     "birthDate": "1970-01-31",
@@ -64,32 +64,37 @@ OBSERVATION: Final[dict[str, Any]] = {
     "effectiveDateTime": _DAY,
     "note": [{"text": _NOTE}],
 }
-BUNDLE: Final[dict[str, Any]] = {
-    "resourceType": "Bundle",
-    "id": "sluice-probe",
-    "type": "transaction",
-    "entry": [
-        {
-            "fullUrl": f"{_HOST}/{one['resourceType']}/{one['id']}",
-            "resource": one,
-            "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"},
-        }
-        for one in (PATIENT, OBSERVATION)
-    ],
-}
+
+
+def _bundle(*, absolute: bool) -> dict[str, Any]:
+    """Return the made-up Bundle, with ``fullUrl`` and an absolute reference or without."""
+    entries = []
+    for one in (PATIENT, OBSERVATION):
+        place = f"{one['resourceType']}/{one['id']}"
+        resource = one if absolute else {key: value for key, value in one.items() if key != "focus"}
+        url = {"fullUrl": f"{_HOST}/{place}"} if absolute else {}
+        entries.append(url | {"resource": resource, "request": {"method": "PUT", "url": place}})
+    return {"resourceType": "Bundle", "id": "sluice-probe", "type": "transaction", "entry": entries}
+
+
+BUNDLE: Final = _bundle(absolute=True)
 _TEXT: Final = json.dumps(BUNDLE).encode()
+_RELATIVE: Final = json.dumps(_bundle(absolute=False)).encode()
 
 _CHANGED: Final = "the service gave a made-up resource other ids, references or dates than before"
 _SET_KEYS: Final = "set the keys in the rules: a service without them makes its own at each start, each replica another"
+_ABSOLUTE: Final = "absolute references (http://host/Patient/…) on a host with a hyphen or an underscore"
+_NO_RULES: Final = frozenset({400, 404, 405, 406, 415, 422, 501})
 
 
 @dataclass(frozen=True)
 class MadeUp:
-    """The answer to the made-up Bundle, as far as it must be the same each time: ``digest`` is one of the terms of the
-    step. ``warnings`` say what works but may surprise."""
+    """The answer to the made-up Bundle ``text``, as far as it must be the same each time: ``digest`` is one of the
+    terms of the step. ``warnings`` say what works but may surprise."""
 
     digest: str
     warnings: tuple[str, ...] = ()
+    text: bytes = field(default=_TEXT, repr=False)
 
 
 @dataclass(frozen=True)
@@ -103,49 +108,45 @@ class ProbeAnswer:
     @property
     def subject(self) -> str:
         """Return the reference to the patient; blank without one."""
-        return _reference(self.observation.get("subject"))
+        return str(object_of(self.observation.get("subject")).get("reference") or "")
 
     @property
     def focus(self) -> str:
         """Return the absolute reference to the patient; blank without one."""
-        focus = self.observation.get("focus")
-        return _reference(focus[0]) if isinstance(focus, list) and focus else ""
-
-    @property
-    def stable(self) -> list[Any]:
-        """Return ids, references and dates: what must be equal in two answers."""
-        return [
-            self.patient.get("id"), self.observation.get("id"), self.subject, self.focus,
-            self.patient.get("birthDate"), self.observation.get("effectiveDateTime"),
-        ]  # fmt: skip
+        focus = [*list_of(self.observation.get("focus")), None]
+        return str(object_of(focus[0]).get("reference") or "")
 
     @property
     def digest(self) -> str:
-        """Return a digest of what must be equal."""
-        return hashlib.sha256(json.dumps(self.stable).encode()).hexdigest()[:32]
+        """Return a digest of ids, references and dates: what must be equal in two answers."""
+        dates = self.patient.get("birthDate"), self.observation.get("effectiveDateTime")
+        stable = [self.patient.get("id"), self.observation.get("id"), self.subject, self.focus, *dates]
+        return hashlib.sha256(json.dumps(stable).encode()).hexdigest()[:32]
 
 
-def begin(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None, at_once: int) -> MadeUp:
-    """Send the made-up Bundle alone, then ``at_once`` times (at least twice) at the same time; return what came back.
+def begin(call: Deidentify) -> MadeUp:
+    """Send the made-up Bundle alone, then as often at once as may be, at least twice; return what came back.
 
     Raises ``WrongServiceError`` for the first row of document 3 §4 that fits, and what ``ServiceClient.send`` raises.
     """
-    if rules is not None:
-        _require_rules_to_be_read(client, config)
-    call = Deidentify(client, endpoint(config), rules)
-    first = _ask(client, config, call)
-    warnings = tuple(_judge(first, config))
-    count = max(2, at_once)
+    if call.rules is not None:
+        _require_rules_to_be_read(call)
+    text, warnings = _TEXT, list[str]()
+    try:
+        first = ask(call)
+    except WrongServiceError as error:
+        # Rules that take the type of a reference as its domain have none for an absolute one on such a host.
+        if error.answered not in (422, 500) or not still_works(call):
+            raise
+        text, first = _RELATIVE, ask(call, _RELATIVE)
+        warnings.append(f"the service refuses resources with {_ABSOLUTE}")
+    warnings += _judge(first)
+    count = max(2, call.config.services.pseudonymizer.max_concurrent_requests)
     with ThreadPoolExecutor(count) as pool:
-        others = [*pool.map(lambda _: _ask(client, config, call), range(count))]
-    if any(other.stable != first.stable for other in others):
+        others = [*pool.map(lambda _: ask(call, text).digest, range(count))]
+    if any(other != first.digest for other in others):
         raise _error("pseudonyms-change", _CHANGED, _SET_KEYS)
-    return MadeUp(first.digest, warnings)
-
-
-def ends_as(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None, begun: MadeUp) -> bool:
-    """Send it once more when the step ends; return whether the same came back as when it began."""
-    return _ask(client, config, Deidentify(client, endpoint(config), rules)).digest == begun.digest
+    return MadeUp(first.digest, tuple(warnings), text)
 
 
 def changed(config: PipelineConfig) -> ServiceError:
@@ -156,11 +157,10 @@ def changed(config: PipelineConfig) -> ServiceError:
     )  # fmt: skip
 
 
-def still_works(client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None) -> bool:
-    """Return whether the service still pseudonymizes the made-up Bundle: then a resource that it refuses is at
-    fault."""
+def still_works(call: Deidentify) -> bool:
+    """Return whether the service pseudonymizes the made-up Bundle: then a resource that it refuses is at fault."""
     try:
-        _ask(client, config, Deidentify(client, endpoint(config), rules))
+        ask(call, _RELATIVE)
     except SluiceError:
         return False
     return True
@@ -168,24 +168,22 @@ def still_works(client: ServiceClient, config: PipelineConfig, rules: Anonymizat
 
 @dataclass(frozen=True)
 class PseudonymizerProbe:
-    """The check of ``plan`` and ``start`` (``service.Probe``)."""
+    """The check of ``plan`` and ``start`` (``service.Probe``). The step asks for itself when it begins."""
 
-    proves = True
+    proves = False
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """Yield errors and warnings about the service; nothing for an anonymization file that has errors itself."""
-        settings = config.services.pseudonymizer
-        doubts: list[str] = []
-        if settings.anonymization_config is not None and [*file_findings("", settings.anonymization_config)]:
-            return
+        path = config.services.pseudonymizer.anonymization_config
         try:
-            rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
+            rules = read_rules(path) if path is not None else None
         except SluiceError:
             return
+        doubts: list[str] = []
         try:
             with service.client(config, timeout=PATIENCE, within=PATIENCE, warn=doubts.append, **more) as client:
-                made_up = begin(client, config, rules, settings.max_concurrent_requests)
-                yield from map(ProbeWarning, (*doubts, *made_up.warnings))
+                warnings = begin(Deidentify(client, config, rules)).warnings
+                yield from map(ProbeWarning, (*doubts, *warnings))
         except SluiceError as error:
             yield from map(ProbeWarning, doubts)
             yield error
@@ -197,31 +195,21 @@ def service(config: PipelineConfig) -> Service:
     return Service("pseudonymizer", settings.url, settings.auth, PseudonymizerProbe())
 
 
-def _require_rules_to_be_read(client: ServiceClient, config: PipelineConfig) -> None:
+def _require_rules_to_be_read(call: Deidentify) -> None:
     """Send rules that nobody can read: only a service that reads them refuses."""
-    answer = client.send(
-        "POST",
-        endpoint(config),
-        operation="probe",
-        content=body_of(_UNREADABLE_RULES, json.dumps(PATIENT).encode()),
-        headers=HEADERS,
-        accept={400, 404, 405, 406, 415, 422, 501},
-    )
+    answer = call.with_rules(_UNREADABLE_RULES, json.dumps(PATIENT).encode(), _NO_RULES)
     if answer.status == 200:
-        raise _error(
-            "pseudonymizer-too-old",
-            f"the service ignores the anonymization file: it is older than {OLDEST}",
-            f"update the pseudonymization service to {OLDEST} or later, or leave the key out and give the service the "
-            "rules itself",
-            KEY,
-        )
+        hint = f"update the pseudonymization service to {OLDEST} or later, or leave the key out and give the service"
+        what = f"the service ignores the anonymization file: it is older than {OLDEST}"
+        raise _error("pseudonymizer-too-old", what, f"{hint} the rules itself", KEY)
     if answer.status != 400:
-        raise _wrong_service(config, f"answered {answer.status}")
+        raise _wrong_service(call, f"answered {answer.status}")
 
 
-def _ask(client: ServiceClient, config: PipelineConfig, call: Deidentify) -> ProbeAnswer:
+def ask(call: Deidentify, text: bytes = _TEXT) -> ProbeAnswer:
+    """Send the made-up Bundle once. Raises ``WrongServiceError`` for an answer that is none, and what a call raises."""
     try:
-        answer = call(_TEXT)
+        answer = call(text)
     except (RefusedError, BusyError) as error:
         given = answer_of(error)
         if given is not None and _refuses_rules(given):
@@ -231,12 +219,17 @@ def _ask(client: ServiceClient, config: PipelineConfig, call: Deidentify) -> Pro
                 f"{', '.join(given.issue_codes()) or 'none'})",
                 "does the domain exist in the pseudonym service (Vfps, gPAS)? Is the anonymization file valid? Is this "
                 "the URL of the pseudonymization service? See its log",
-                KEY if config.services.pseudonymizer.anonymization_config else "services.pseudonymizer.url",
+                KEY if call.rules is not None else "services.pseudonymizer.url",
             ).made_from(given) from None
         if given is not None and given.status in (404, 405, 406, 501):
-            raise _wrong_service(config, f"answered {given.status}") from None
+            raise _wrong_service(call, f"answered {given.status}") from None
         raise
-    return _read(answer, config)
+    bundle = object_of(parse_json(answer.body) if answer.says_json else None)
+    resources = [object_of(object_of(entry).get("resource")) for entry in list_of(bundle.get("entry"))]
+    types = [bundle.get("resourceType"), *(resource.get("resourceType") for resource in resources)]
+    if types != ["Bundle", "Patient", "Observation"]:
+        raise _wrong_service(call, "did not give back a Bundle of the two resources in their order")
+    return ProbeAnswer(resources[0], resources[1], bundle.get("type"))
 
 
 def _refuses_rules(answer: Answer) -> bool:
@@ -244,36 +237,21 @@ def _refuses_rules(answer: Answer) -> bool:
     return answer.status in (400, 422) or (answer.status == 500 and fatal)
 
 
-def _read(answer: Answer, config: PipelineConfig) -> ProbeAnswer:
-    try:
-        bundle = json.loads(answer.body) if answer.says_json else None
-    except ValueError:
-        bundle = None
-    entries = bundle.get("entry") if isinstance(bundle, dict) and bundle.get("resourceType") == "Bundle" else None
-    resources = [object_of(object_of(entry).get("resource")) for entry in list_of(entries)]
-    if [resource.get("resourceType") for resource in resources] != ["Patient", "Observation"]:
-        raise _wrong_service(config, "did not give back a Bundle of the two resources in their order")
-    return ProbeAnswer(resources[0], resources[1], object_of(bundle).get("type"))
-
-
-def _judge(answer: ProbeAnswer, config: PipelineConfig) -> Iterator[str]:
+def _judge(answer: ProbeAnswer) -> Iterator[str]:
     """Yield warnings; raise for the first row of the table that fits."""
     patient, observation = answer.patient, answer.observation
     if _unchanged(answer):
         hint = "which rules does the service use? see services.pseudonymizer.anonymization_config"
-        what = (
-            "the service did not pseudonymize a made-up resource: names, identifiers, dates and ids came back unchanged"
-        )
-        raise _error("not-pseudonymized", what, hint)
+        what = "the service did not pseudonymize a made-up resource"
+        raise _error("not-pseudonymized", f"{what}: names, identifiers, dates and ids came back unchanged", hint)
     ids = [patient.get("id"), observation.get("id")]
     if not any(ids) and not answer.subject and not observation.get("code"):
         hint = "these are the fall-back rules of a deployed service: give services.pseudonymizer.anonymization_config"
         raise _error("everything-removed", "the service removed everything from a made-up resource", hint)
     if any(one is not None and ID.fullmatch(str(one)) is None for one in ids):
         hint = "no FHIR server takes them: check the method or truncateToMaxLength of the rule for ids"
-        raise _error(
-            "ids-invalid", "the service makes ids that are no FHIR ids (more than 64, or other, characters)", hint
-        )
+        what = "the service makes ids that are no FHIR ids (more than 64, or other, characters)"
+        raise _error("ids-invalid", what, hint)
     if answer.subject != f"Patient/{patient.get('id')}" and answer.subject:
         hint = "ids and references need the same method, domain and truncation in the rules"
         raise _error("references-broken", "the service makes ids to which references do not lead any more", hint)
@@ -293,29 +271,14 @@ def _unchanged(answer: ProbeAnswer) -> bool:
     return same_patient and all(answer.observation.get(name) == OBSERVATION[name] for name in others)
 
 
-def _wrong_service(config: PipelineConfig, what: str) -> WrongServiceError:
+def _wrong_service(call: Deidentify, what: str) -> WrongServiceError:
     return _error(
         "wrong-service",
         f"this is not a pseudonymization service: tested with a made-up resource, it {what}",
         "check this URL, and those of the other services: two may be swapped; no data was sent",
-        f"services.pseudonymizer.url: POST {endpoint(config)}",
+        f"services.pseudonymizer.url: POST {call.url}",
     )
 
 
 def _error(reference: str, what: str, hint: str, context: str = "services.pseudonymizer") -> WrongServiceError:
     return WrongServiceError(reference, f"pseudonymizer: {what}", context=context, hint=hint, operation="probe")
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """Return a value that is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def list_of(value: Any) -> list[Any]:
-    """Return a value that is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def _reference(value: Any) -> str:
-    found = value.get("reference") if isinstance(value, dict) else None
-    return found if isinstance(found, str) else ""

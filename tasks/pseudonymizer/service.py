@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import Final
 
 from config import PipelineConfig
@@ -21,34 +22,42 @@ def endpoint(config: PipelineConfig) -> str:
     return f"{(config.services.pseudonymizer.url or '').rstrip('/')}/fhir/{OPERATION}"
 
 
-def body_of(rules: bytes | None, resource: bytes) -> bytes:
-    """Return a request body: the resource, in Parameters with the anonymization file if there is one."""
-    if rules is None:
-        return resource
-    return (
-        b'{"resourceType":"Parameters","parameter":[{"name":"config","valueAttachment":'
-        b'{"contentType":"application/yaml","data":"%b"}},{"name":"resource","resource":%b}]}'
-    ) % (base64.b64encode(rules), resource)
-
-
 class Deidentify:
-    """The calls of a step, with ``rules`` or with the service's own. Thread-safe."""
+    """The calls of a step, with ``rules`` or with the service's own; at most ``max_concurrent_requests`` of them are
+    under way. Thread-safe."""
 
-    def __init__(self, client: ServiceClient, url: str, rules: AnonymizationRules | None) -> None:
+    def __init__(self, client: ServiceClient, config: PipelineConfig, rules: AnonymizationRules | None) -> None:
+        self.config = config
+        self.rules = rules
+        self.url = endpoint(config)
         self._client = client
-        self._url = url
-        self._rules = rules.content if rules is not None else None
-        if rules is not None:
-            for secret in (base64.b64encode(rules.content).decode(), *rules.keys):
-                SECRETS.text(secret)
+        self._slots = threading.Semaphore(config.services.pseudonymizer.max_concurrent_requests)
+        self._envelope = _envelope(rules.content) if rules is not None else (b"", b"")
+        for secret in (base64.b64encode(rules.content).decode(), *rules.keys) if rules is not None else ():
+            SECRETS.text(secret)
 
     def __call__(self, resource: bytes) -> Answer:
         """Send one resource. Raises what ``ServiceClient.send`` raises."""
+        head, tail = self._envelope
+        body = b"".join((head, resource, tail))
+        with self._slots:
+            return self._client.send(
+                "POST", self.url, operation=OPERATION, content=body, headers=HEADERS,
+                max_answer_bytes=max(_LEAST_ANSWER, 4 * len(resource)),  # a pretty-printed answer is larger
+            )  # fmt: skip
+
+    def with_rules(self, content: bytes, resource: bytes, accept: frozenset[int]) -> Answer:
+        """Send one resource with other rules, for a test of the service; ``accept`` as in ``ServiceClient.send``."""
+        head, tail = _envelope(content)
         return self._client.send(
-            "POST",
-            self._url,
-            operation=OPERATION,
-            content=body_of(self._rules, resource),
-            headers=HEADERS,
-            max_answer_bytes=max(_LEAST_ANSWER, 4 * len(resource)),  # a pretty-printed answer is larger
+            "POST", self.url, operation="probe", content=head + resource + tail, headers=HEADERS, accept=accept
         )
+
+
+def _envelope(rules: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before and behind a resource in Parameters with an anonymization file."""
+    head = (
+        b'{"resourceType":"Parameters","parameter":[{"name":"config","valueAttachment":'
+        b'{"contentType":"application/yaml","data":"%b"}},{"name":"resource","resource":'
+    )
+    return head % base64.b64encode(rules), b"}]}"

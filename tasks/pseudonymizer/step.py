@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tasks.pseudonymizer.output import OUTPUT, refuse_leaks
 from tasks.pseudonymizer.probe import service
 from tasks.pseudonymizer.rules import KEY, read_rules
-from tasks.pseudonymizer.run import OUTPUT, STATE, refuse_leaks, run
+from tasks.pseudonymizer.run import STATE, run
 from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.files.named_file import file_findings
 from tasks.shared.report import StepReport

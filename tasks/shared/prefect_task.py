@@ -44,7 +44,7 @@ def run_step(step: Step, context: StepContext) -> StepReport | Exception:
         reconcile(context, done)
         inventory = leave_inventory(context, done)
         statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
-        statistics["content"] = done.content if done.content is not None else context.meter.snapshot().content
+        statistics["content"] = done.content if done.content is not None else context.meter.snapshot().bytes
         also = {"inventory": inventory, "warnings": doubts + done.warnings}
         return done.model_copy(update=statistics | also)
 

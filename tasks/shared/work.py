@@ -7,14 +7,18 @@ the rest (document 3 §1).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Final, TypeVar
+from contextlib import closing
+from itertools import chain
+from typing import Final, Protocol, TypeVar
 
+from tasks.shared.files.data_directory import CORE
 from tasks.shared.stop import SharedStop, Stop
 
 T = TypeVar("T")
 R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
 
 BUDGET: Final = 64 << 20
 """Default limit of a window, in bytes of its items."""
@@ -94,6 +98,60 @@ def in_order(
         finally:
             for waiting, _ in window:
                 waiting.cancel()
+
+
+class FileResults(Protocol[R_contra]):
+    """A file whose results arrive, in the order of its parts."""
+
+    def take(self, result: R_contra) -> None:
+        """Take the result of the next part."""
+
+    def finish(self) -> None:
+        """Record the file: all its results have arrived."""
+
+    def close(self) -> None:
+        """Remove what is not finished."""
+
+
+def file_by_file(
+    bases: Sequence[str],
+    parts: Callable[[str], Iterator[T]],
+    work: Callable[[T], R],
+    opened: Callable[[str], FileResults[R]],
+    *,
+    threads: int,
+    stop: Stop,
+    weigh: Callable[[T], int],
+    budget: int,
+) -> None:
+    """Work on the parts of files in one window, also across their borders; the results arrive at their file, in order.
+
+    ``core`` is finished before another file begins (document 2, result files). Otherwise as ``in_order``.
+    """
+    core = [base for base in bases if base.lower() == CORE]
+    for stage in (core, [base for base in bases if base not in core]):
+        items = ((base, part) for base in stage for part in chain(parts(base), (None,)))
+        results = in_order(
+            items,
+            lambda item: (item[0], work(item[1]) if item[1] is not None else None),
+            threads=threads,
+            stop=stop,
+            weigh=lambda item: weigh(item[1]) if item[1] is not None else 0,
+            budget=budget,
+        )
+        file: FileResults[R] | None = None
+        with closing(results):
+            try:
+                for base, result in results:
+                    file = file or opened(base)
+                    if result is not None:
+                        file.take(result)
+                    else:
+                        file.finish()
+                        file = None
+            finally:
+                if file is not None:
+                    file.close()
 
 
 def _result(future: Future[R], stop: Stop) -> R:

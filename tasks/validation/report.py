@@ -10,14 +10,19 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import storage_errors
+from tasks.shared.file_work import Done, FileWork
 from tasks.shared.files.part_file import PartFile, publish
-from tasks.shared.units import as_text
+from tasks.shared.log import logger
+from tasks.shared.meter import Meter
+from tasks.shared.units import as_text, human_count
+from tasks.validation.chunks import FileItems
 from tasks.validation.findings import Tally, ValidationIssue, read_outcome
 from tasks.validation.service import ChunkOutcome
 
@@ -30,30 +35,54 @@ COLUMNS: Final = ("file", "line", "entry", "resource", "severity", "code", "mess
 
 
 class FileReport:
-    """The report of one file in the making. Used by one thread."""
+    """The report of one file in the making, of which ``items`` are read. Used by one thread."""
 
-    def __init__(self, directory: Path, base: str) -> None:
-        self.base = base
-        self.tally = Tally()
-        self.part = PartFile(directory / f"{base}{SUFFIX}")
-        self._rows = PartFile(rows_of(directory, base))
+    def __init__(self, work: FileWork, meter: Meter, directory: Path, items: FileItems, identity: str) -> None:
+        self._work = work
+        self._meter = meter
+        self._items = items
+        self._identity = identity
+        self._tally = Tally()
+        self._begun = time.monotonic()
+        self._part = PartFile(directory / f"{items.base}{SUFFIX}")
+        self._rows = PartFile(rows_of(directory, items.base))
 
-    def add(self, file: str, outcomes: Iterable[ChunkOutcome]) -> None:
+    def take(self, outcomes: list[ChunkOutcome]) -> None:
         """Take in what was answered about the next chunk."""
         for outcome in outcomes:
             issues = read_outcome(outcome.line)
-            self.tally.add(issues, outcome.chunk.place)
-            self.part.write(blanked(outcome.line) + b"\n")
-            self._rows.write(blanked(_rows(file, outcome, issues)))
+            self._tally.add(issues, outcome.chunk.place)
+            self._part.write(blanked(outcome.line) + b"\n")
+            self._rows.write(blanked(_rows(self._items.file, outcome, issues)))
+            self._meter.add(resources=len(outcome.chunk), bytes=outcome.chunk.size, stored=0)
 
-    def finish_rows(self) -> None:
-        """Give the rows their name: they are there before the report is recorded as done."""
+    def finish(self) -> None:
+        """Record the file. Its rows are there before the report is recorded as done."""
         self._rows.sync()
         publish(self._rows.final)
+        tally, items = self._tally, self._items
+        done = Done(
+            file=items.base,
+            identity=self._identity,
+            counts={
+                "lines": items.lines, "resources": items.resources, "skipped": items.skipped, "content": items.read,
+                "issues": tally.issues, "findings": tally.findings, "resources_with_findings": tally.resources,
+            },
+            tallies={
+                "severities": dict(tally.severities), "types": dict(tally.types),
+                "codes": dict(tally.codes.most_common(100)),
+            },
+            seconds=round(time.monotonic() - self._begun, 3),
+            patients=items.patients,
+        )  # fmt: skip
+        self._work.finish(done, self._part)
+        self._meter.add(files=1)
+        if tally.findings:
+            logger.info("validation: %s has %s", items.file, human_count(tally.findings, "finding"))
 
     def close(self) -> None:
         """Remove what is not finished."""
-        self.part.__exit__()
+        self._part.__exit__()
         self._rows.__exit__()
 
 

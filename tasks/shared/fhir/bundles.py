@@ -90,6 +90,31 @@ def open_bundle(text: bytes | Raw) -> Bundle | None:
         raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
 
 
+class _SkimmedEntry(msgspec.Struct, gc=False):
+    resource: Raw = Raw()
+
+
+class _Skimmed(msgspec.Struct, gc=False):
+    type: Raw = Raw()
+    entry: list[_SkimmedEntry] = []
+
+
+_skimmed = msgspec.json.Decoder(_Skimmed)
+
+
+def skim(text: bytes) -> tuple[list[Raw | None], Raw | None]:
+    """Return the resource of each entry of a Bundle, ``None`` for one without, and ``Bundle.type``, if it has one.
+
+    The other members are passed over: this is half the work of ``open_bundle``. Raises ``DataError``
+    (``not-a-bundle``).
+    """
+    try:
+        found = _skimmed.decode(text)
+    except UNREADABLE:
+        raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
+    return [entry.resource or None for entry in found.entry], found.type or None
+
+
 def close_bundle(members: Members, entries: Sequence[bytes | Raw]) -> bytes:
     """Return the text of a Bundle with these members and entries; ``entry`` is its last member."""
     head = msgspec.json.encode({name: value for name, value in members.items() if name != "entry"})

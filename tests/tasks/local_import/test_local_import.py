@@ -195,7 +195,7 @@ def test_a_file_that_changes_while_it_is_imported_is_an_error_and_fine_afterward
     place.put("a.ndjson")
 
     class Writing(Meter):
-        def advance(self, stored: float, content: int, *, earlier: bool = False) -> None:
+        def add(self, **_: Any) -> None:
             with (place.source / "a.ndjson").open("ab") as file:
                 file.write(b'{"resourceType":"Patient","id":"late"}\n' if file.tell() < 100 else b"")
 

@@ -107,6 +107,11 @@ OTHERS: Final = {
         *SHORT, rule("Encounter.identifier.value", "pseudonymize", domain="stay"),
         *redacted("nodesByType('Identifier')"), TO_MONTH,
     ),
+    "a domain for each type": rule_file(
+        *[rule(f"{kind}.id", "pseudonymize", domain=kind) for kind in ("Patient", "Observation", "Encounter")],
+        *redacted("Patient.managingOrganization", "nodesByType('Identifier')"), rule(IDS[1], "pseudonymize"), *PERSON,
+        TO_MONTH,
+    ),
     "an unknown method": rule_file(*SHORT, rule("Patient.gender", "obscure")),
     "a whitelist that lacks a type": rule_file(
         *hashed(IDS[0], "Observation.subject.reference", length=32), rule("Observation.status", "keep"),

@@ -155,6 +155,12 @@ ROWS: Final = {
         warned=(ABSOLUTE,),
         settings={"domains": frozenset({"patient"}), "newest": True},
     ),
+    "a domain for each type, which absolute references do not have": Row(
+        "a domain for each type",
+        warned=("the service refuses resources with absolute references",),
+        of_data=(KEPT,),
+        settings={"domains": frozenset({"Patient", "Observation", "Encounter", "Organization", "#"})},
+    ),
     "a rule that the service does not know": refused("an unknown method", "rules-refused", f"{NO_DOMAIN}400"),
     "a service before 2.34": refused(
         "DUP base 2026-09", "pseudonymizer-too-old", "the service ignores the anonymization file: it is older than",
