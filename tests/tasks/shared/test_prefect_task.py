@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import pytest
 from config import PipelineConfig
 from tasks.shared.errors import DataError
 from tasks.shared.file_work import Done, records_of
-from tasks.shared.files.inventory import kept_at, load, take_inventory
+from tasks.shared.files.inventory import kept_at, load
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport
 from tasks.shared.service import Found, ProbeWarning, Service
 from tasks.shared.step import StepContext
-from tasks.shared.stop import Stop
 from tests.peers import job
 
 DONE = StepReport(output="import")
@@ -56,17 +54,6 @@ def test_the_inventory_of_an_import_has_the_hash_of_the_bytes_written(context: S
     kept = load(kept_at(context.job_dir, 1), str(digest))
     assert kept is not None
     assert kept.entries[0].sha256 == "of what was written"
-
-
-def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(context: StepContext) -> None:
-    approved = take_inventory(context.job_dir, [context.job_dir / "import"], stop=Stop())
-    assert leave_inventory(replace(context, approved=approved), DONE) is not None
-    (context.job_dir / "import" / "a.ndjson").write_bytes(b"[]\n")
-    kept_at(context.job_dir, 1).unlink()
-    with pytest.raises(DataError) as caught:
-        leave_inventory(replace(context, approved=approved), DONE)
-    assert (caught.value.reference, caught.value.context) == ("approval-outdated", "changed: import/a.ndjson")
-    assert not kept_at(context.job_dir, 1).exists()
 
 
 class ProbedService:
