@@ -17,8 +17,6 @@ from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
 from config import ConfigError
-from flows.engine import runs
-from flows.engine.flow_runs import set_parameters
 from flows.gate import release
 from flows.gate.wait import Waits
 from flows.job.inputs import JobInputs, config_error
@@ -37,6 +35,7 @@ from flows.job.outcome import (
 )
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
+from flows.prefect import runs
 from flows.prefect.address import running_api
 from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
 from flows.reports import terminal
@@ -73,7 +72,7 @@ def pipeline(
     anonymization_config: OptionalText = "",
     patients: OptionalText = "",
     overrides: OptionalList = (),
-) -> Outcome:
+) -> None:
     """Move FHIR data through the enabled steps of a configuration.
 
     Args:
@@ -88,27 +87,26 @@ def pipeline(
         config=str(Path(config).absolute()), crtdl=crtdl, input=input, anonymization_config=anonymization_config,
         patients=patients, overrides=tuple(overrides or ()),
     )  # fmt: skip
-    job_id, deployed = runs.current_run()
+    job_id, deployed = runs.current()
     os.umask(0o077)  # a worker's own may be wider
     with PrefectApi(running_api(), patience=JOB_SECONDS) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
-                set_parameters(api, job_id, inputs.parameters())  # pipeline continue takes them from the run
+                api.change(job_id, parameters=inputs.parameters())  # pipeline continue takes them from the run
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:
                 job = stack.enter_context(RunningJob.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
                 watch_process(job, stack)
-                return guarded(job, partial(run, job))
+                runs.end(job_id, guarded(job, partial(run, job)), away=api.away)
         except JobBusyError as busy:
             logger.warning("%s: this one leaves it alone", busy.message)
-            runs.leave_alone()
-            raise
+            runs.leave()
         except (ConfigError, SluiceError) as problem:
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
             logger.error("the job is failed: %s", error.render())
             record_if_possible(lambda: RecordWriter(api, job_id).set(error=Problem.of(error)))
-            return Failed(message=error.render())
+            runs.end(job_id, Failed(message=error.render()), away=api.away)
 
 
 def run(job: RunningJob) -> Outcome:

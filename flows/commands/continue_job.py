@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from flows.commands import decide
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.engine.flow_runs import set_parameters
 from flows.gate.answers import answer_left, leave_answer
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -134,7 +133,7 @@ def go_on_from(asked: ContinueRequest, step: str, *, ask: bool) -> int:
 
 def run_on(session: Session, record: JobRecord, inputs: JobInputs, asked: ContinueRequest) -> int:
     """Run the rest of a job here, or leave it to the workers of its deployment; return the exit code."""
-    set_parameters(session.api, record.id, inputs.parameters())
+    session.api.change(record.id, parameters=inputs.parameters())
     if record.has_deployment:
         return leave_to_worker(session, record, as_json=asked.as_json)
     return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)

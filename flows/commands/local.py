@@ -114,11 +114,11 @@ def status(config: str | None) -> int:
     from flows.prefect.address import configured_api, reach
     from flows.prefect.server import find, home_of
 
-    jobs_dir = _jobs_dir(config)
+    home = home_of(_jobs_dir(config))
     if (address := configured_api()) is not None:
         reach(address)
-    elif (address := find(home_of(jobs_dir))) is None:
-        print_line(f"no server runs for {jobs_dir}")
+    elif (address := find(home)) is None:
+        print_line(f"no server runs for {home.parent}")
         return 1
     _print_address(address)
     return 0

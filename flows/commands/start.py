@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from config import ConfigError, Finding, LoadedConfig
-from flows.engine.flow_runs import choose_deployment, run_deployment, set_labels
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
@@ -19,6 +18,7 @@ from flows.job.watch import record_end
 from flows.output import patience, print_findings, print_json, print_line
 from flows.prefect import address as api_address
 from flows.prefect import server
+from flows.prefect.deployments import choose_deployment, run_deployment
 from flows.reports import terminal
 from flows.reports.status import status_of
 from flows.reports.terminal import Terminal
@@ -80,10 +80,10 @@ def start(inputs: JobInputs, wrong: Sequence[InputError] = (), *, progress: bool
     if detach:
         return hand_over(loaded, inputs, as_json=as_json)
     with opened_with_prefect(loaded) as session:
-        from flows.engine import runs
         from flows.pipeline import pipeline
+        from flows.prefect import runs
 
-        job_id = runs.create_run(
+        job_id = runs.create(
             pipeline,
             name=functools.partial(job_name, loaded),
             parameters=inputs.parameters(),
@@ -92,7 +92,7 @@ def start(inputs: JobInputs, wrong: Sequence[InputError] = (), *, progress: bool
         directory = JobDirectory.of(session.jobs_dir, job_id)
         directory.create()
         with JobLock(directory.path):
-            set_labels(session.api, job_id, {"job.directory": str(directory.path)})
+            session.api.set_labels(job_id, {"job.directory": str(directory.path)})
             print_line(f"job {job_id}", err=as_json)
             return run_here(session, job_id, progress=progress, as_json=as_json)
 
@@ -112,7 +112,6 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """Open a session like ``session.opened``, for commands that run a flow: Prefect is imported while the server
     starts.
     """
-    from flows.engine import uncollected
     from flows.prefect.api import PrefectApi
 
     jobs_dir = loaded.config.jobs_dir.absolute()
@@ -120,7 +119,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         address = api_address.configured_api()
         if address is not None:
             api_address.reach(address)
-        with patience(server.waiting(jobs_dir / ".prefect") if address is None else "starting Prefect"), uncollected():
+        with patience(server.waiting(jobs_dir / ".prefect") if address is None else "starting Prefect"):
             local = address is None
             address = address or server.begin(jobs_dir)[0]
             api_address.use(address)
@@ -128,17 +127,14 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
 
             if local:
                 server.wait(jobs_dir / ".prefect")
-        # Before the server may go: what Prefect's background threads still hold.
         stack.callback(_drained)
-        from flows.engine import runs
 
-        stack.enter_context(runs.one_client())
         api = stack.enter_context(PrefectApi(address))
         yield Session(loaded, address, api)
 
 
 def _drained() -> None:
-    from flows.engine import runs
+    from flows.prefect import runs
 
     with patience("sending the last lines and events to Prefect"):
         runs.drain()
@@ -152,8 +148,8 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
 
 def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> None:
     """Run the job's flow run in this process, with step lines on stdout (on stderr if ``aside``)."""
-    from flows.engine import runs
     from flows.pipeline import pipeline
+    from flows.prefect import runs
 
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flows.engine.flow_runs import form_answer
 from flows.job.record import JobRecord, now
 from flows.job.state import JobState
 from flows.job.waiting import Answer
 from flows.job.writer import RecordWriter
 from flows.prefect.api import PrefectApi
+from flows.prefect.form import form_answer
 
 
 def leave_answer(writer: RecordWriter, position: int, answer: Answer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from flows.engine import runs
 from flows.gate import release
 from flows.gate.answers import answer_left
 from flows.gate.decision import NOBODY_DECIDED, Outcome, decided, difference, judge
@@ -16,6 +15,7 @@ from flows.job.record import now
 from flows.job.steps import Sources, announce_end, leave_step
 from flows.job.waiting import Decision, Reviewed, Shown, Waiting
 from flows.output import one_line
+from flows.prefect import runs
 from flows.reports.page import form_text
 from tasks.shared.corrections import make_directory
 from tasks.shared.files.inventory import Inventory, differences, load

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from config import LoadedConfig, PipelineConfig
-from flows.engine.flow_runs import REPORT, Page
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.lock import PATIENCE, JobBusyError, JobLock
 from flows.job.record import JobRecord, refuse_changed_steps
 from flows.job.writer import RecordedHandle, RecordWriter
 from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import REPORT, Page
 from flows.reports.job_log import job_log
 from flows.reports.terminal import Presenter
 from tasks.shared.files.inventory import Recorded, kept_at

@@ -14,13 +14,12 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.states import Cancelled, Crashed, Failed
 
-from flows.engine import runs
-from flows.engine.flow_runs import rename_run
 from flows.job.inputs import JobInputs, job_name
 from flows.job.job import RunningJob
 from flows.job.preflight import as_one_error, preflight
 from flows.job.steps import announce_end, hold_back, leave_step, record_failure
 from flows.job.watch import CANCEL, SUSPEND, end_now, stop_asked
+from flows.prefect import runs
 from flows.reports import page as pages
 from flows.signals import signals
 from tasks.shared.errors import GateError, InputError, SluiceError, Stopped, internal_error
@@ -116,22 +115,17 @@ def cancelled(job: RunningJob, error: Problem) -> Ended:
 def stopped(job: RunningJob, position: int, reason: Stopped) -> Outcome:
     """Record the stop. A cancel in the UI ends the job; a signal or a suspend leaves it to be continued.
 
-    A worker passes a cancel on as a signal.
-
-    Raises:
-        prefect.exceptions.TerminationSignal: a runner asked this process to end.
-        prefect.exceptions.Pause: the run was suspended, and stays so.
+    A worker passes a cancel on as a signal. A suspended run becomes stopped: Prefect would set it to Failed after a
+    while.
     """
-    was_cancelled = str(reason) == CANCEL or stop_asked(job.api, job.id) == CANCEL
+    asked = stop_asked(job.api, job.id)
+    was_cancelled = CANCEL in (str(reason), asked)
     leave_step(job, position, "stopped", stopped_by=None if was_cancelled else str(reason))
     end: Literal["cancelled", "stopped"] = "cancelled" if was_cancelled else "stopped"
     announce_end(job, end, reason=CANCEL if was_cancelled else str(reason))
     show(job, end)
-    # The state of the step's task run is sent before Prefect ends this process, when its runner asked.
-    runs.drain()
-    if str(reason) == SUSPEND and not was_cancelled:
-        runs.stay_suspended(job.id, deployed=job.deployed)
-    runs.raise_termination_if_asked()
+    if str(reason) == SUSPEND and asked is None:
+        runs.leave()  # resumed meanwhile: the next process waits for the lock of this one
     if was_cancelled:
         return Cancelled(message="cancelled in the Prefect UI")
     return Crashed(name="Stopped", message=f"stopped by {reason}")
@@ -173,7 +167,7 @@ def name_and_check(job: RunningJob) -> None:
     Raises:
         Ended: the checks found something.
     """
-    rename_run(job.api, job.id, job_name(job.loaded, job.id, job.record().created))
+    job.api.change(job.id, name=job_name(job.loaded, job.id, job.record().created))
     job.writer.read()
     findings = preflight(job.loaded, job.inputs, tell=logger.warning)
     if findings:

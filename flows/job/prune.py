@@ -8,12 +8,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
-from flows.engine.flow_runs import delete_runs
 from flows.job.directory import JobDirectory
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord
 from flows.job.session import Session
 from flows.job.state import JobState
+from flows.prefect.artifacts import delete_runs
 
 IN_WORK = frozenset({JobState.PENDING, JobState.RUNNING, JobState.WAITING, JobState.DECIDED})
 """States of jobs that are never removed."""

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.engine.flow_runs import set_labels
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, continue_hint
 from flows.job.session import Session
@@ -50,7 +49,7 @@ class CutOff:
                 now = api.read_run(self.record.id)
                 if now is None or state_id(now) != state_id(self.run):
                     return False
-                set_labels(api, self.record.id, {CONTINUED: self.times + 1})
+                api.set_labels(self.record.id, {CONTINUED: self.times + 1})
                 first = self.run.get("start_time") or self.run.get("expected_start_time")
                 state = {
                     "type": "SCHEDULED", "name": "AwaitingRetry", "message": "goes on after it was cut off",

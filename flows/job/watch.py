@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flows.engine.flow_runs import JOB, Page, set_labels
 from flows.job.record import ProgressRecord
 from flows.job.writer import RecordWriter
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import JOB, Page
 from flows.reports.markdown import literal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError
@@ -174,12 +174,10 @@ def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
     if asked == CANCEL:
         api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
         return CANCEL
-    if asked == SUSPEND:
-        set_labels(api, job_id, {"job.stopped_by": SUSPEND})
-        return SUSPEND
-    set_labels(api, job_id, {"job.stopped_by": signal_name})
-    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}")
-    return signal_name
+    reason = asked or signal_name
+    api.set_labels(job_id, {"job.stopped_by": reason})
+    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {reason}")
+    return reason
 
 
 def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[str], Any]) -> None:

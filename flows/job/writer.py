@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from pydantic import BaseModel
 
-from flows.engine.flow_runs import set_labels
 from flows.job.record import AT_THE_END, JobRecord
 from flows.prefect.api import Json, Label, PrefectApi
 from tasks.shared.errors import TerminalError
@@ -47,7 +46,7 @@ class RecordWriter:
         """Set labels ``job.<name>``; ``__`` in a name means a dot; ``None`` clears. ``False``: the run is gone."""
         written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
         with self._lock:
-            there = set_labels(self.api, self.job_id, written)
+            there = self.api.set_labels(self.job_id, written)
             if self._run is not None:
                 self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
         return there

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.engine.flow_runs import JOB, Page
 from flows.job.record import JobEnd, JobRecord
 from flows.job.waiting import Waiting
+from flows.prefect.artifacts import JOB, Page
 from flows.reports import short_form
 from flows.reports.markdown import best_effort, code, literal, table
 from tasks.shared.files.data_directory import as_shown, finished_files

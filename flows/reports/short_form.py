@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from config import ReportConfig
-from flows.engine.flow_runs import REPORT, Page
 from flows.job.record import JobRecord
 from flows.job.waiting import Shown
 from flows.output import one_line
+from flows.prefect.artifacts import REPORT, Page
 from flows.reports.markdown import best_effort, code, literal
 from tasks.release_report.page import files
 from tasks.release_report.page.page import outcome, verdict

@@ -13,8 +13,7 @@ import pytest
 from prefect import flow, task
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.engine import runs
-from flows.prefect import server
+from flows.prefect import runs, server
 from flows.prefect.api import PrefectApi
 from tests.conftest import ROOT, Commands, address_of, kill, started, wait_until
 from tests.peers.bridge import Bridge
@@ -114,7 +113,7 @@ def test_a_hundred_label_writes_beside_finishing_tasks_do_not_fail(prefect_api: 
     failed: list[Exception] = []
     here = {PREFECT_API_URL: prefect_api, PREFECT_API_AUTH_STRING: os.environ["PREFECT_API_AUTH_STRING"]}
     with temporary_settings(here):
-        run = runs.create_run(busy, name=str, parameters={}, labels={})
+        run = runs.create(busy, name=str, parameters={}, labels={})
 
     def write() -> None:
         with PrefectApi(address_of(prefect_api)) as api:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows.engine.flow_runs import run_deployment
 from flows.prefect.api import PrefectApi
+from flows.prefect.deployments import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
 from tests.e2e.machines import WorkerProcess, deployment
+from tests.peers.project import Fhir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -55,3 +56,18 @@ def test_the_logs_of_a_run_have_the_lines_of_the_job_log(
     ours = [one["message"] for one in lines if one["name"].startswith("sluice")]
     assert "step 1 local_import begins" in ours
     assert not [one for one in lines if "Traceback" in one["message"]]
+
+
+def test_a_failed_job_ends_with_its_error_as_message_and_without_a_traceback(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("wait, ", ""))
+    fhir.faults({"action": "status", "method": "POST", "status": 403, "times": None})
+    failed = sluice("pipeline", "start", "config.yaml")
+    assert failed.code == 1
+    run = ask_prefect("GET", f"{prefect_api}/flow_runs/{failed.job}")
+    assert run["state_type"] == "FAILED"
+    assert run["state"]["message"].startswith("send: error[")
+    wait_until(lambda: any("Finished in state" in one["message"] for one in log_of(prefect_api, failed.job)), 60)
+    assert not [one for one in log_of(prefect_api, failed.job) if "Traceback" in one["message"]]

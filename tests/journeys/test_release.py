@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flows.engine.flow_runs import artifacts_of
 from flows.gate import release
 from flows.job.record import JobRecord
 from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import artifacts_of
 from tasks.release_report.page import files
 from tasks.shared.files.inventory import load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until

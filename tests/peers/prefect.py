@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from config import LoadedConfig
-from flows.engine.flow_runs import JOB
 from flows.job.session import Session
 from flows.job.waiting import Shown
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import JOB
 from tests.conftest import ask_prefect
 
 

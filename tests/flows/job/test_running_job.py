@@ -34,6 +34,9 @@ class Api:
     def read_run(self, _job_id: str) -> dict[str, Any]:
         return {"state_type": "RUNNING"}
 
+    def set_labels(self, _job_id: str, _labels: dict[str, Any]) -> bool:
+        return True
+
     def read_all(self, _path: str, _body: dict[str, Any]) -> list[Any]:
         return []
 

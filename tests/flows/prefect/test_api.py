@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from flows.engine.flow_runs import run_deployment
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
+from flows.prefect.deployments import run_deployment
 from tasks.shared.errors import NetworkError, SluiceError, TerminalError
 from tests.peers.server import Reply, loopback
 

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.engine.flow_runs import REPORT, Page
 from flows.job.waiting import Shown
+from flows.prefect.artifacts import REPORT, Page
 from flows.reports.short_form import LARGEST, headline, lines, publish, short, tiles
 from tests.peers import release_report as reports
 from tests.peers.prefect import prefect_in_memory

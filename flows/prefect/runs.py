@@ -1,17 +1,14 @@
-"""Use Prefect's engine: create a run, run it (again), park it, resume it.
+"""Run the flow: create a flow run, execute it (again), park it at a wait, end it.
 
-Facts measured on 3.8.8: ``run_flow(flow, flow_run=…)`` executes a run that was created before,
-and again after Crashed, Failed or ``kill -9``. A custom wait sets Paused (no deployment) or Suspended, then saves its
-form, then raises ``Pause`` in the flow body. Pause keys are reset when a failed run is retried, so ours are new
-each time and the decision is kept in a label.
+``run_flow`` executes a run that exists already. It is Prefect's engine below its documented surface, used here alone.
+A run that ran before is set to Pending first, because the engine would refuse some of its states.
 """
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
@@ -20,19 +17,15 @@ import httpx
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, SyncClientContext
-from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
+from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
-from prefect.input import RunInput
-from prefect.input.run_input import keyset_from_paused_state
-from prefect.settings import (
-    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
-    temporary_settings,
-)
-from prefect.states import Paused, Pending, Suspended
+from prefect.input import RunInput, keyset_from_paused_state
+from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Paused, Pending, Running, Suspended
 
-from flows.engine.flow_runs import FormAnswer
 from flows.prefect.api import TAG
+from flows.prefect.form import FormAnswer
 from tasks.shared.errors import NetworkError, TerminalError
 
 
@@ -43,11 +36,10 @@ class WaitForm(RunInput, FormAnswer):
     """
 
 
-def create_run(
+def create(
     flow: Flow[..., Any], *, name: Callable[[str], str], parameters: dict[str, Any], labels: dict[str, Any]
 ) -> str:
-    """Create a run in state Pending and return its id: the job id. Nothing runs yet. ``name`` returns the name for an
-    id.
+    """Create a run in state Pending and return its id: the job id. ``name`` returns the run's name for an id.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
@@ -88,6 +80,9 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
         get_client(sync_client=True) as client,
     ):
         run = client.read_flow_run(UUID(job_id))
+        if run.run_count or run.state is None or not run.state.is_pending():
+            client.set_flow_run_state(run.id, Pending(message="continued"), force=True)
+            run = client.read_flow_run(run.id)
         try:
             run_flow(flow, flow_run=run, return_type="state")
         except Pause:
@@ -99,51 +94,16 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
             ) from None  # fmt: skip
 
 
-@contextmanager
-def one_client() -> Iterator[None]:
-    """Share one Prefect client in this thread: each new one reads all certificates.
-
-    Raises:
-        NetworkError: the Prefect API does not answer, or fails.
-    """
-    with ExitStack() as stack:
-        with translated():
-            stack.enter_context(SyncClientContext.get_or_create())
-        yield
-
-
-def drain() -> None:
-    """Send the events (task runs) and logs that Prefect's background threads still hold."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogHandler
-
-    try:
-        EventsWorker.drain_all(timeout=5)
-    finally:
-        APILogHandler().flush()
-
-
-def current_run() -> tuple[str, bool]:
+def current() -> tuple[str, bool]:
     """Return the id of the flow run this code runs in, and whether it belongs to a deployment."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
+    if flow_run.id is None:
         raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
-    return str(context.flow_run.id), context.flow_run.deployment_id is not None
-
-
-def leave_alone() -> None:
-    """Leave the flow without touching the run's state: another process has it.
-
-    Raises:
-        prefect.exceptions.Abort: always.
-    """
-    raise Abort("another process runs this job")
+    return str(flow_run.id), deployment.id is not None
 
 
 def pause(position: int, *, deployed: bool) -> tuple[State[Any], str]:
     """Return the state that parks a run at a wait, and the key of the answers to its form. Each has a new key."""
-    pause_key = f"{position}-{uuid4().hex[:8]}"
-    state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
+    state: State[Any] = (Suspended if deployed else Paused)(pause_key=f"{position}-{uuid4().hex[:8]}")
     keys = keyset_from_paused_state(state)
     state.state_details.run_input_keyset = {str(key): value for key, value in keys.items()}
     return state, str(keys["response"])
@@ -167,34 +127,36 @@ def park(job_id: str, state: State[Any], description: str) -> NoReturn:
     raise Pause(state=result.state)
 
 
-def stay_suspended(job_id: str, *, deployed: bool) -> NoReturn:
-    """Leave the flow of a run suspended in the UI, and keep *Resume* available without a time limit.
+def end(job_id: str, state: State[Any], *, away: bool = False) -> NoReturn:
+    """Set the state that a run ends in, and leave the flow: Prefect then adds no prefix, traceback or other state.
 
-    The UI sets a limit, by default five minutes, after which Prefect would set the run to Failed.
-
-    Raises:
-        prefect.exceptions.Pause: always, unless the run was resumed meanwhile: ``Abort``.
-    """
-    message = "stopped by Suspend: Resume continues it" if deployed else "stopped: use pipeline continue"
-    state: State[Any] = (Suspended if deployed else Paused)(message=message)
-    with translated(), get_client(sync_client=True) as client:
-        now = client.read_flow_run(UUID(job_id)).state
-        if now is None or not now.is_paused():
-            raise Abort("the run was resumed before it had stopped")
-        result = client.set_flow_run_state(UUID(job_id), state, force=True)
-    raise Pause(state=result.state or state)
-
-
-def raise_termination_if_asked() -> None:
-    """Pass a SIGTERM that a Prefect runner sent on purpose (a cancel) back to Prefect.
+    While the API is ``away``, the state stays as it is.
 
     Raises:
-        prefect.exceptions.TerminationSignal: a runner asked; the flow must let it through.
+        prefect.exceptions.Pause: always; the flow must let it through.
     """
-    from prefect._internal.control_listener import get_intent
+    if not away:
+        with suppress(NetworkError), translated(), get_client(sync_client=True) as client:
+            state = client.set_flow_run_state(UUID(job_id), state, force=True).state or state
+    raise Pause(state=state)
 
-    if get_intent() is not None:
-        raise TerminationSignal(signal.SIGTERM)
+
+def leave() -> NoReturn:
+    """Leave the flow without touching the run: another process has it.
+
+    Raises:
+        prefect.exceptions.Pause: always; the flow must let it through.
+    """
+    raise Pause(state=Running())
+
+
+def drain() -> None:
+    """Send the events (task runs) and logs that Prefect's background threads still hold, for ten seconds at most."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    EventsWorker.drain_all(timeout=5)
+    APILogHandler().flush()
 
 
 def in_scratch_directory() -> bool:

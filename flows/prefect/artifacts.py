@@ -1,0 +1,59 @@
+"""The artifacts of a run: the job's page and the short form of its release report, replaced in place.
+
+They have no key, which would be shown as their title. Their description is the title, and its beginning tells them
+apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from flows.prefect.api import Json, PrefectApi
+
+JOB = "**The page of the job**"
+"""Beginning of the title of the job's page."""
+
+REPORT = "**The release report**"
+"""Beginning of the title of the release report's short form."""
+
+BULK = 50
+"""Maximum runs that Prefect deletes with one request."""
+
+
+class Page:
+    """A page of a run, with one ``heading``; a page left by an earlier process is looked up once. Thread-safe."""
+
+    def __init__(self, api: PrefectApi, run_id: str, heading: str = JOB) -> None:
+        self.heading = heading
+        self._api = api
+        self._run_id = run_id
+        self._id: str | None = None
+        self._lock = threading.Lock()
+
+    def publish(self, title: str, text: str | None = None) -> None:
+        """Replace the title, one line of Markdown, and the text of the page unless that is ``None``."""
+        body = {"description": title} | ({"data": text} if text is not None else {})
+        with self._lock:
+            known, self._id = self._id or self._find(), None  # searched again if the answer to this is lost
+            if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
+                new = {"type": "markdown", "data": "", "flow_run_id": self._run_id}
+                known = self._api.created("/artifacts/", new | body)
+            self._id = known
+
+    def _find(self) -> str | None:
+        found = artifacts_of(self._api, self._run_id)
+        ours = [one for one in found if str(one.get("description")).startswith(self.heading)]
+        return str(ours[-1]["id"]) if ours else None
+
+
+def artifacts_of(api: PrefectApi, *run_ids: str) -> list[Json]:
+    """Return the artifacts of these runs."""
+    return api.read_all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
+
+
+def delete_runs(api: PrefectApi, run_ids: Sequence[str]) -> None:
+    """Delete at most ``BULK`` runs and their artifacts. The runs go last: remaining artifacts are found by them."""
+    for artifact in artifacts_of(api, *run_ids):
+        api.request("DELETE", f"/artifacts/{artifact['id']}")
+    api.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})

@@ -1,0 +1,38 @@
+"""The form of a wait, and the answer that a person gave in the Prefect UI. Nothing here imports Prefect."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flows.prefect.api import PrefectApi
+from tasks.shared.report import LONGEST_TEXT
+
+
+class FormAnswer(BaseModel):
+    """A person's decision. No field has a default decision or reviewer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    decision: Literal["release", "reject"] = Field(title="Decision", description="Open the list with its arrow.")
+    by: str = Field(
+        title="Your name", description="Recorded with the decision.", min_length=1, max_length=LONGEST_TEXT,
+        pattern=r"\S",
+    )  # fmt: skip
+    comment: str = Field(
+        "", title="Comment", description="Required if the release report has stops or could not be made.",
+        max_length=LONGEST_TEXT,
+    )  # fmt: skip
+
+
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> FormAnswer | None:
+    """Return the answer in the form saved under ``key``; ``None`` if it is not a person's decision.
+
+    A run may be resumed without one: its state was set by hand.
+    """
+    try:
+        return FormAnswer.model_validate(api.request("GET", f"/flow_runs/{job_id}/input/{key}")) if key else None
+    except ValidationError:
+        return None
