@@ -92,7 +92,7 @@ def test_no_step_imports_another_step() -> None:
 
 def test_flows_import_no_step_but_for_the_commands_about_extractions() -> None:
     found = {(a, _step(b)) for a, b in edges() if a.startswith("flows.") and _step(b) in STEPS}
-    assert found == {(EXTRACTION, "extractor"), ("flows.commands.continue_job", "extractor")}
+    assert found == {(EXTRACTION, "extractor"), ("flows.session", "extractor")}
 
 
 def test_no_class_of_the_flows_has_too_many_methods() -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from flows.commands.options import Age, config_argument, job_argument, set_option, yes_option
-from flows.output import on_terminal, print_json, print_line
+from flows.commands.options import Age, config_argument, job_argument, json_option, set_option, yes_option
+from flows.output import on_terminal, print_json, print_line, write
+
+if TYPE_CHECKING:
+    from flows.job.record import JobRecord
+
+STOPS = 5
+"""The exit code of job report --check when something speaks against a release."""
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled", "decided")
 """The states that a job is shown in, as the record has them."""
@@ -20,21 +28,12 @@ def group() -> None:
 
 @group.command("list")
 @config_argument
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only jobs in this state; repeatable."
-)
-@click.option(
-    "--since",
-    type=Age(),
-    metavar="AGE",
-    help="Only jobs requested since then, such as 12h or 7d.",
-)
+@json_option
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--since", type=Age(), metavar="AGE", help="Only jobs requested since then, such as 12h or 7d.")
 @set_option
-def list_(
-    config: str, as_json: bool, states: tuple[str, ...], since: timedelta | None, overrides: tuple[str, ...]
-) -> int:
-    """List the jobs of a jobs directory, newest first. States, names, why they failed or what they wait for."""
+def list_(config: str, as_json: bool, state: str | None, since: timedelta | None, overrides: tuple[str, ...]) -> None:
+    """List the jobs of a jobs directory, newest first, and why they failed or what they wait for."""
     from flows.gate.answers import with_answer
     from flows.job.session import has_any_job, opened
     from flows.jobs_dir import load
@@ -45,15 +44,12 @@ def list_(
     records = []
     if has_any_job(loaded):
         with opened(loaded) as session:
-            found = (with_answer(session.api, record) for record in session.jobs(after))
-            records = [record for record in found if not states or record.state.value in states]
+            records = [with_answer(session.api, record) for record in session.jobs(after)]
+    records = [record for record in records if state is None or record.state.value == state]
     if as_json:
         print_json([row_of(record) for record in records])
-    elif records:
-        print_line(table(records))
     else:
-        print_line("no such jobs" if states or after else "no jobs")
-    return 0
+        print_line(table(records) if records else "no such jobs" if state or after else "no jobs")
 
 
 @group.command()
@@ -63,23 +59,83 @@ def list_(
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON instead of the page.")
 @click.option("--check", is_flag=True, help="Exit code 5 if the report has stops, 1 if files were edited.")
 @set_option
-def report(
-    config: str,
-    job: str,
-    browser: bool,
-    as_json: bool,
-    check: bool,
-    overrides: tuple[str, ...],
-) -> int:
-    """Show the release report of a job. The path of its page, the stops, and the points to check.
+def report(config: str, job: str, browser: bool, as_json: bool, check: bool, overrides: tuple[str, ...]) -> int:
+    """Name the release report of a job, with its stops and the points to check.
 
-    This is the newest report: for the decision that the job waits for, or of the job's end. It is made again first if
-    it failed or, while the job waits, if files changed. The exit code is 0 even if the report has stops. With --check
-    it is then 5, and 1 if the data files are not those that the report covers.
+    It is the newest report: for the decision that the job waits for, or of the job's end. A missing one is made first.
+    The exit code is 0 even if the report has stops. With --check it is then 5, and 1 if the data files are not those
+    that the report covers.
     """
-    from flows.commands import report as command
+    import webbrowser
 
-    return command.report(config, job, overrides, as_json=as_json, browser=browser, check=check)
+    from flows.job.directory import JobDirectory
+    from flows.job.session import opened
+    from flows.jobs_dir import load
+    from flows.reports.short_form import lines
+    from tasks.release_report.page import files
+    from tasks.shared.errors import DataError, InputError
+
+    with opened(load(config, overrides), job) as session:
+        record = session.job(session.find(job))
+        directory = JobDirectory.of(session.jobs_dir, record.id).path
+    if _report_is_due(record):
+        record = _made_again(config, record.id, overrides)
+    step, shown = record.newest_report
+    found = files.read(directory, step) if shown is not None and shown.page is not None else None
+    if found is None:
+        raise InputError(
+            "no-report", "this job has no release report", context=shown.failed if shown is not None else None,
+            hint="reports are made before a decision and at the end; job.log gives the reason",
+        )  # fmt: skip
+    page = files.page(directory, found.step)
+    if as_json:
+        write(f"{found.model_dump_json(indent=2)}\n")
+    else:
+        print_line("\n".join([str(page), *lines(found)]))
+    if browser and not webbrowser.open(page.as_uri()):
+        print_line("no browser found: open the file above yourself", err=True)
+    if check and not found.tiles.stops and not _are_there(directory, record, found.files):
+        raise DataError(
+            "report-differs", "the release report was made from other files", context=str(directory),
+            hint="restore the files: the report covers only the original ones",
+        )  # fmt: skip
+    return STOPS if check and found.tiles.stops else 0
+
+
+def _report_is_due(record: JobRecord) -> bool:
+    """Return whether the report of a waiting or complete job is missing."""
+    waiting = record.undecided
+    shown = record.shown.get(waiting.position) if waiting is not None else record.shown_at_the_end
+    return (waiting is not None or record.done) and (shown is None or shown.page is None)
+
+
+def _made_again(config: str, job_id: str, overrides: tuple[str, ...]) -> JobRecord:
+    """Run a waiting or complete job once more to make its release report. Its lines go to stderr.
+
+    Raises:
+        InputError: the workers of a deployment run the job.
+    """
+    from flows.session import execute, taken_up
+    from flows.shell import about
+    from tasks.shared.errors import InputError
+
+    with taken_up(config, job_id, overrides) as (session, record, _):
+        if record.has_deployment:
+            raise InputError(
+                "job-deployed", "the workers of the job's deployment make its report", context=record.id,
+                hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
+            )  # fmt: skip
+        execute(session, record.id, progress=False, aside=True)
+        return session.job(record.id)
+
+
+def _are_there(directory: Path, record: JobRecord, digest: str) -> bool:
+    """Return whether the files with this digest are in a data directory of the job. Raises ``StorageError``."""
+    from tasks.shared.files.inventory import take_inventory
+    from tasks.shared.stop import Stop
+
+    places = dict.fromkeys(name for step in record.steps for name in (step.directory, step.output) if name)
+    return any(take_inventory(directory, [directory / name], stop=Stop()).digest == digest for name in places)
 
 
 @group.command()

@@ -39,36 +39,7 @@ class Age(click.ParamType[timedelta]):
             return self.fail(f"{value!r}: {error}", param, ctx)
 
 
-class AnswerText(click.ParamType[str]):
-    """A text of a reviewer, of limited length."""
-
-    name = "text"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text. Raises ``click.BadParameter`` if it is too long."""
-        from tasks.shared.report import LONGEST_TEXT
-
-        text = str(value)
-        if len(text) > LONGEST_TEXT:
-            self.fail(f"longer than {LONGEST_TEXT:,} characters", param, ctx)
-        return text
-
-
-class ServerJob(click.ParamType[str]):
-    """The id of a job of the extraction server, or ``new``."""
-
-    name = "id"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the id. Raises ``click.BadParameter`` for what is no id."""
-        from tasks.shared.fhir.resource import ID
-
-        if ID.fullmatch(str(value)) is None:
-            self.fail("not the id of a job, as the server lists it, and not new", param, ctx)
-        return str(value)
-
-
-def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
+def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
 
     @functools.wraps(function)
@@ -80,7 +51,7 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
         patients: str | None,
         overrides: tuple[str, ...],
         **more: bool,
-    ) -> int:
+    ) -> int | None:
         from flows.job.inputs import gather
 
         wrong: list[InputError] = []

@@ -1,28 +1,23 @@
-"""``pipeline start | continue | status | plan``."""
+"""``pipeline start | plan | continue | status``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import (
-    AnswerText,
-    ServerJob,
-    config_argument,
-    job_argument,
-    job_inputs,
-    json_option,
-    progress_option,
-    set_option,
-)
-from flows.output import on_terminal, print_json, print_line, write
+from flows.commands.options import config_argument, job_argument, job_inputs, json_option, progress_option, set_option
+from flows.output import on_terminal, print_findings, print_json, print_line, write
 
 if TYPE_CHECKING:
+    from config import Finding, LoadedConfig
     from flows.job.inputs import JobInputs
-    from tasks.shared.errors import InputError
+    from flows.job.record import JobRecord
+    from flows.job.session import Session
+    from tasks.shared.errors import SluiceError
 
 
 @click.group("pipeline")
@@ -35,23 +30,42 @@ def group() -> None:
 @progress_option
 @json_option
 @click.option("--detach", is_flag=True, help="Hand the run to a Prefect deployment instead of running it here.")
-def start(job: JobInputs, wrong: Sequence[InputError], no_progress: bool, as_json: bool, detach: bool) -> int:
+def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
 
     CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
+    With --json, the job's status is printed as JSON at the end.
     """
-    from flows.commands import start
+    from flows.prefect.deployments import choose_deployment, run_deployment
+    from flows.job.session import opened
+    from flows.reports.status import status_of
+    from flows.session import execute, new_job, outcome, with_prefect
 
-    return start.start(job, wrong, progress=not no_progress, as_json=as_json, detach=detach)
+    loaded = _read(inputs, wrong)
+    said = _check(loaded, inputs)
+    if detach:
+        with opened(loaded) as session:
+            job_id = run_deployment(session.api, choose_deployment(session.api), inputs.parameters())
+            print_line(f"job {job_id}", err=as_json)
+            if as_json:
+                print_json(status_of(session.job(job_id)))
+        return 0
+    with with_prefect(loaded) as session, new_job(session, inputs) as job_id:
+        print_line(f"job {job_id}", err=as_json)
+        execute(session, job_id, progress=not no_progress, aside=as_json, said=said)
+        return outcome(session, job_id, as_json=as_json)
 
 
 @group.command()
 @job_inputs
-def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
+def plan(inputs: JobInputs, wrong: Sequence[SluiceError]) -> None:
     """Run the checks of start, and start nothing."""
-    from flows.commands import start
+    from tasks.shared.units import human_count
 
-    return start.plan(job, wrong)
+    loaded = _read(inputs, wrong)
+    warned = len(loaded.warnings) + len(_check(loaded, inputs))
+    found = human_count(warned, "warning") + "." if warned else "All checks passed."
+    print_line(f"{found} The job can start.")
 
 
 @group.command("continue")
@@ -59,13 +73,8 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 @job_argument
 @click.option("--approve", is_flag=True, help="Approve a waiting job without asking.")
 @click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
-@click.option(
-    "--by",
-    type=AnswerText(),
-    metavar="NAME",
-    help="Name of the person who decides, for the record. Default: the login name.",
-)
-@click.option("--comment", type=AnswerText(), default="", metavar="TEXT", help="Comment, recorded with the decision.")
+@click.option("--by", metavar="NAME", help="Name of the person who decides [default: the login name].")
+@click.option("--comment", default="", metavar="TEXT", help="Comment, recorded with the decision.")
 @click.option(
     "--from",
     "step",
@@ -74,7 +83,6 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 )
 @click.option(
     "--extraction",
-    type=ServerJob(),
     metavar="ID|new",
     help="After a submission whose answer was lost: go on with this job of the server, or submit again.",
 )
@@ -85,44 +93,57 @@ def plan(job: JobInputs, wrong: Sequence[InputError]) -> int:
 def continue_(
     config: str,
     job: str,
-    approve: bool,
-    reject: bool,
-    by: str | None,
-    comment: str,
+    overrides: tuple[str, ...],
     step: str | None,
     extraction: str | None,
     yes: bool,
-    overrides: tuple[str, ...],
     no_progress: bool,
     as_json: bool,
+    **decision: Any,
 ) -> int:
     """Continue a waiting, failed, stopped or interrupted job.
 
-    A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
-    next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
-    either, the job keeps waiting. If files or destination changed, the job waits again. If the release report has stops
-    or could not be made, an approval needs a comment.
+    A waiting job needs a decision. On a terminal, the command shows the findings of the release report, the data that
+    the next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject;
+    without either, the job keeps waiting. An approval despite stops needs a comment. If the files or the destination
+    changed since they were shown, the job waits again.
     """
-    from flows.commands import continue_job
+    from flows.commands import review
+    from flows.gate.answers import answer_left, leave_answer
+    from flows.job.which import step_to_repeat
+    from flows.job.writer import RecordWriter
+    from flows.session import execute, outcome, taken_up
 
-    if approve and reject:
-        raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
-    if by is not None and not by.strip():
-        raise click.UsageError("--by needs a name")
-    if comment and not (approve or reject or on_terminal()):
-        raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
-
-    asked = continue_job.ContinueRequest(
-        config, job, overrides, progress=not no_progress, as_json=as_json, extraction=extraction
-    )
-    if step is not None:
-        if approve or reject or comment:
-            raise click.UsageError("--from cannot be combined with a decision: the job asks again at its next wait")
-        if not (yes or on_terminal()):
-            raise click.UsageError("--from discards results: add --yes")
-        return continue_job.go_on_from(asked, step, ask=not yes)
-    decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision, by, comment)
+    answer = review.of_options(**decision)
+    if step is not None and (answer or decision["comment"]):
+        raise click.UsageError("--from cannot be combined with a decision: the job asks again at its next wait")
+    if step is not None and not (yes or on_terminal()):
+        raise click.UsageError("--from discards results: add --yes")
+    with taken_up(config, job, overrides, extraction) as (session, record, inputs):
+        print_line(f"job {record.id}", err=as_json)
+        review.refuse_ended(record, answer)
+        if record.done and step is None:
+            return outcome(session, record.id, as_json=as_json)
+        position = step_to_repeat(record, step) if step is not None else record.reset
+        waiting = record.undecided if step is None else None
+        if waiting and answer is None and answer_left(session.api, record, waiting.position) is None:
+            answer = review.ask(record, waiting, decision["by"], decision["comment"], err=as_json)
+            if answer is None and record.parked:
+                return outcome(session, record.id, as_json=as_json)
+        said = [] if answer and not answer.approved else _check_rest(session, record, inputs, position)
+        writer = RecordWriter(session.api, record.id)
+        if waiting and answer:
+            leave_answer(writer, waiting.position, answer)
+        elif step is not None and position is not None:
+            if not yes and not click.confirm(_discarding(record, position), err=as_json):
+                return outcome(session, record.id, as_json=as_json)
+            writer.reset_from(record, position)
+        session.api.change(record.id, parameters=inputs.parameters())
+        if record.has_deployment:
+            return _leave_to_worker(session, record.id, as_json=as_json)
+        execute(session, record.id, progress=not no_progress, aside=as_json, said=said)
+        code = outcome(session, record.id, as_json=as_json)
+        return review.REFUSED if answer and review.is_refused(session.job(record.id)) else code
 
 
 @group.command()
@@ -131,8 +152,8 @@ def continue_(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; keys are never left out.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds while the job runs or is pending.")
 @set_option
-def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
-    """Show the state of a job. Its steps, counts, progress, last error, and what it waits for."""
+def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> None:
+    """Show the state of a job: its steps, counts, progress, last error, and what it waits for."""
     from flows.gate.answers import with_answer
     from flows.job.session import opened
     from flows.job.state import JobState
@@ -143,12 +164,79 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
         job_id = session.find(job)
         while True:
             record = with_answer(session.api, session.job(job_id))
-            if not as_json and watch:
-                write("\x1b[2J\x1b[H")
             if as_json:
                 print_json(status_of(record))
             else:
-                print_line(text(record, config))
+                write(("\x1b[2J\x1b[H" if watch else "") + text(record, config) + "\n")
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
-                return 0
+                return
             time.sleep(2)
+
+
+def _read(inputs: JobInputs, wrong: Sequence[SluiceError]) -> LoadedConfig:
+    """Return the configuration of a new job; leave the command after all findings if it or an argument is ``wrong``."""
+    from config import ConfigError
+    from flows.job.preflight import file_findings
+    from tasks.shared.errors import InputError
+
+    findings: list[SluiceError | Finding] = [*wrong]
+    try:
+        loaded = inputs.load()
+        if not wrong:
+            return loaded
+        findings += [*loaded.warnings, *file_findings(loaded.config, inputs.step_inputs())]
+    except ConfigError as error:
+        findings += error.findings
+    except InputError as error:  # of the jobs directory
+        findings.append(error)
+    print_findings(findings)
+    return click.get_current_context().exit(2)
+
+
+def _check(
+    loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = (), job_dir: Path | None = None
+) -> list[str]:
+    """Print what the checks of all steps but those ``done`` find; leave the command after errors.
+
+    Return the warnings, so that the steps do not repeat them.
+    """
+    from flows.job.preflight import exit_code, preflight, warnings
+
+    said: list[str] = []
+
+    def doubt(text: str) -> None:
+        if text not in said:
+            said.append(text)
+            print_line(f"warning: {text}", err=True)
+
+    print_findings(loaded.warnings)
+    for text in warnings(loaded.config, inputs, job_dir):
+        doubt(text)
+    findings = preflight(loaded, inputs, done=done, job_dir=job_dir, tell=doubt)
+    print_findings(findings)
+    if findings:
+        click.get_current_context().exit(exit_code(findings))
+    return said
+
+
+def _check_rest(session: Session, record: JobRecord, inputs: JobInputs, position: int | None) -> list[str]:
+    """Check the remaining steps, those from ``position`` on among them, as ``_check`` does."""
+    kept = record.steps if position is None else record.steps[: position - 1]
+    done = [step.position for step in kept if step.state == "completed"]
+    return _check(session.loaded, inputs, done=done, job_dir=session.jobs_dir / record.id)
+
+
+def _discarding(record: JobRecord, position: int) -> str:
+    name = record.step(position).name
+    return f"Discard the results of step {position}, {name}, and of all later steps?"
+
+
+def _leave_to_worker(session: Session, job_id: str, *, as_json: bool) -> int:
+    """Hand a job back to the workers of its deployment; return the exit code."""
+    from flows.reports.status import status_of
+
+    session.api.set_state(job_id, "SCHEDULED", name="Continuing")
+    print_line(f"job {job_id}: a worker of its deployment continues it", err=as_json)
+    if as_json:
+        print_json(status_of(session.job(job_id)))
+    return 0

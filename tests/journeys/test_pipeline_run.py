@@ -34,11 +34,10 @@ def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     assert status["steps"][2]["resources_out"] == 19
 
 
-def test_a_continue_says_which_job_it_took_where_its_id_was_not_given(sluice, project):
+def test_a_continue_says_which_job_it_took(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
-    for same in (job[:4], "latest"):
+    for same in (job[:4], "latest", job):
         assert sluice("pipeline", "continue", "config.yaml", same).out.splitlines()[0] == f"job {job}"
-    assert f"job {job}" not in sluice("pipeline", "continue", "config.yaml", job).out.splitlines()
     as_json = sluice("pipeline", "continue", "config.yaml", "latest", "--json")
     assert json.loads(as_json.out)["id"] == job
     assert f"job {job}" in as_json.err.splitlines()

@@ -36,7 +36,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def record_reports(monkeypatch: pytest.MonkeyPatch, job: Path, shown: dict[str, Shown]) -> None:
-    recorded(monkeypatch, "flows.commands.report", job, shown)
+    recorded(monkeypatch, "flows.job.session", job, shown)
 
 
 def shown_of(report: ReleaseReport) -> Shown:
@@ -77,7 +77,7 @@ def test_a_report_that_could_not_be_made_is_said_with_why(
     shown = {"3": shown_of(reports.rich()), "end": Shown(failed="no space left (report/)")}
     record_reports(monkeypatch, tmp_path / "jobs" / reports.JOB, shown)
     assert run(["job", "report", config, reports.JOB, "--check"]) == 2
-    assert "error[no-report]: the release report is missing\n  no space left (report/)" in capsys.readouterr().err
+    assert "error[no-report]: this job has no release report\n  no space left (report/)" in capsys.readouterr().err
 
 
 def test_json_is_the_document_as_its_schema_says(config: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,10 +121,12 @@ def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = files.document(tmp_path / "jobs" / reports.JOB, 3)
-    for spoil in (lambda: path.write_text("{}"), path.unlink):
-        spoil()
-        assert run(["job", "report", config, reports.JOB]) == 1
-        assert "error[report-damaged]" in capsys.readouterr().err
+    path.write_text("{}")
+    assert run(["job", "report", config, reports.JOB]) == 1
+    assert "error[report-damaged]" in capsys.readouterr().err
+    path.unlink()
+    assert run(["job", "report", config, reports.JOB]) == 2
+    assert "error[no-report]" in capsys.readouterr().err
     record_reports(monkeypatch, tmp_path / "jobs" / reports.JOB, {})
     assert run(["job", "report", config, reports.JOB]) == 2
     assert "error[no-report]" in capsys.readouterr().err
@@ -132,5 +134,5 @@ def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
 
 @pytest.mark.slow
 def test_it_never_imports_prefect() -> None:
-    code = "import sys, flows.commands.report; sys.exit('prefect' in sys.modules)"
+    code = "import sys, flows.commands.job; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,83 @@
+"""A person's answer at a wait, from the terminal or from options. The flow judges it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+import click
+
+from flows.job.record import JobRecord, now
+from flows.job.state import JobState
+from flows.job.waiting import Answer, Waiting
+from flows.output import on_terminal, print_line
+from flows.reports import short_form
+from flows.reports.page import destination_line, files_read
+from flows.reports.status import wait_lines
+from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.report import LONGEST_TEXT
+
+REFUSED = 5
+"""The exit code of a decision that the flow did not accept."""
+
+
+def of_options(approve: bool, reject: bool, by: str | None, comment: str) -> Answer | None:
+    """Return the answer that the options of ``continue`` give, if any."""
+    if approve and reject:
+        raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
+    if comment and not (approve or reject or on_terminal()):
+        raise click.UsageError("--comment is recorded with a decision: add --approve or --reject")
+    if by is not None and not by.strip():
+        raise click.UsageError("--by needs a name")
+    if len(comment) > LONGEST_TEXT:
+        raise click.UsageError(f"--comment is longer than {LONGEST_TEXT:,} characters")
+    return answer(approve, by, comment) if approve or reject else None
+
+
+def refuse_ended(record: JobRecord, given: Answer | None) -> None:
+    """Raise ``TerminalError`` for a cancelled job, ``InputError`` for an answer without a wait."""
+    if record.state is JobState.CANCELLED:
+        raise TerminalError(
+            "job-cancelled", "the job was cancelled and cannot be continued", context=record.id, hint="start a new job"
+        )
+    if given is not None and record.undecided is None:
+        raise InputError(
+            "not-waiting", f"the job is {record.state.value}, so there is nothing to decide", context=record.id,
+            hint="continue it without --approve, --reject and --comment",
+        )  # fmt: skip
+
+
+def is_refused(record: JobRecord) -> bool:
+    """Return whether the flow did not accept the decision of this command: the job waits again, with a reason."""
+    return record.undecided is not None and record.undecided.reason is not None
+
+
+def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, err: bool) -> Answer | None:
+    """Show the findings and, on a terminal, what will leave, and ask for a decision; ``None`` if there is none."""
+    lines = short_form.lines_at(waiting.job_dir, waiting.position)
+    print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=err)
+    if not on_terminal():
+        print_line(f"nothing is decided: job {record.id} waits", err=err)
+        return None
+    print_line("\n".join([f"read next, in {waiting.reads}:", *(f"  {file}" for file in files_read(waiting))]), err=err)
+    if where := destination_line(record, waiting):
+        print_line(f"destination: {where}", err=err)
+    if not click.confirm("Release it?", default=False, err=err):
+        return None
+    name = by or click.prompt("Your name", default=login(), err=err)
+    said = comment or click.prompt("Comment (recorded with the decision)", default="", show_default=False, err=err)
+    return answer(True, name, said)
+
+
+def answer(approved: bool, by: str | None, comment: str) -> Answer:
+    """Return an answer given now with this command, by the given person or else the logged-in user."""
+    by, comment = ((text or "").encode(errors="replace").decode() for text in (by or login(), comment))
+    return Answer(approved=approved, by=by, comment=comment, when=now())
+
+
+def login() -> str:
+    """Return the login name of the user of this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

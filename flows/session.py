@@ -1,0 +1,150 @@
+"""What the commands about jobs share: Prefect opened, a job's run executed here, its outcome printed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from config import LoadedConfig
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs, job_name
+from flows.job.lock import JobLock
+from flows.job.record import JobRecord, continue_hint, refuse_changed_steps
+from flows.job.session import Session, meant
+from flows.job.state import JobState
+from flows.job.watch import record_end
+from flows.job.writer import RecordedHandle, RecordWriter
+from flows.jobs_dir import load
+from flows.output import patience, print_json, print_line
+from flows.prefect import address, server
+from flows.reports import terminal
+from flows.reports.status import status_of
+from flows.signals import exit_code_of, signals
+from tasks.extractor import submission
+from tasks.shared.errors import TerminalError
+
+
+@contextmanager
+def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
+    """Open the jobs of a configuration for a command that runs one: Prefect is imported while its server starts."""
+    from flows.prefect.api import PrefectApi
+
+    home = loaded.config.jobs_dir.absolute() / ".prefect"
+    with ExitStack() as stack:
+        api = address.configured_api()
+        if api is not None:
+            address.reach(api)
+        with patience(server.waiting(home) if api is None else "starting Prefect"):
+            local = api is None
+            api = api or server.begin(home.parent)[0]
+            address.use(api)
+            from flows import pipeline  # noqa: F401 - imported here so that both overlap
+
+            if local:
+                server.wait(home)
+        stack.callback(_drained)
+        yield Session(loaded, api, stack.enter_context(PrefectApi(api)))
+
+
+def _drained() -> None:
+    from flows.prefect import runs
+
+    with patience("sending the last lines and events to Prefect"):
+        runs.drain()
+
+
+@contextmanager
+def new_job(session: Session, inputs: JobInputs) -> Iterator[str]:
+    """Create a job with its directory, and hold its lock."""
+    from flows.pipeline import pipeline
+    from flows.prefect import runs
+
+    job_id = runs.create(
+        pipeline,
+        name=functools.partial(job_name, session.loaded),
+        parameters=inputs.parameters(),
+        labels={"job.config": inputs.config, "job.steps": ",".join(session.loaded.config.pipeline.enabled_steps)},
+    )
+    directory = JobDirectory.of(session.jobs_dir, job_id)
+    directory.create()
+    with JobLock(directory.path):
+        session.api.set_labels(job_id, {"job.directory": str(directory.path)})
+        yield job_id
+
+
+@contextmanager
+def taken_up(
+    config: str, job: str, overrides: Sequence[str] = (), extraction: str | None = None
+) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
+    """Lock an existing job; yield its record and its inputs, with the configuration file as it is now.
+
+    ``extraction`` is what a person says became of a submission whose answer was lost.
+
+    Raises:
+        JobBusyError: another process runs it.
+        InputError: there is no such job, or ``enabled_steps`` differ from the job's.
+    """
+    loaded = load(config, overrides)
+    meant(loaded, job)
+    with with_prefect(loaded) as session:
+        record = session.job(session.find(job))
+        known = [str(one) for one in record.parameters.get("overrides") or ()]
+        given = {"config": str(loaded.path.absolute()), "overrides": [*known, *overrides]}
+        inputs = JobInputs.of(record.parameters | given)
+        session.loaded = inputs.load()
+        refuse_changed_steps(record, session.loaded.config.pipeline.enabled_steps)
+        directory = JobDirectory.of(session.jobs_dir, record.id)
+        directory.create()
+        with JobLock(directory.path):
+            if extraction is not None:
+                store = RecordedHandle(RecordWriter(session.api, record.id))
+                url = str(session.loaded.config.services.extractor.base_url)
+                submission.answer(store, directory.path, url, extraction)
+            yield session, session.job(record.id), inputs
+
+
+def execute(session: Session, job_id: str, *, progress: bool, aside: bool, said: Collection[str] = ()) -> None:
+    """Run a job in this process, with step lines on stdout (on stderr if ``aside``); ``said`` was printed before."""
+    from flows.pipeline import pipeline
+    from flows.prefect import runs
+
+    if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
+        session.api.set_state(job_id, "PENDING")
+    try:
+        shown = terminal.Terminal(progress=progress, summary_to_stderr=aside, said=said)
+        with terminal.presented_by(shown), shown.beginning():
+            runs.execute(pipeline, job_id)
+    except BaseException:
+        # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
+        if signals.seen is None:
+            raise
+        record_end(session.api, job_id, signals.seen)
+
+
+def outcome(session: Session, job_id: str, *, as_json: bool) -> int:
+    """Print how a job ended here, and return its exit code."""
+    record = session.job(job_id)
+    if as_json:
+        print_json(status_of(record))
+    error = record.error
+    match record.state:
+        case JobState.COMPLETED:
+            print_line(f"job {job_id} is complete; its files are in {record.directory}", err=as_json)
+            return 0
+        case JobState.WAITING:
+            print_line(continue_hint(record), err=as_json)
+            return 0
+        case JobState.STOPPED:
+            print_line(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
+            return exit_code_of(record.stopped_by)
+        case JobState.CANCELLED:
+            print_line(f"job {job_id} is cancelled{f': {error.message}' if error else ''}", err=True)
+            return 0 if error is not None and error.reference == "rejected" else 1
+    if error is None:
+        raise TerminalError(
+            "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,
+            hint=f"see {record.directory}/job.log, then continue it",
+        )  # fmt: skip
+    print_line(f"{error.render()}\n{continue_hint(record)}", err=True)
+    return error.exit_code
