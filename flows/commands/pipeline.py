@@ -36,8 +36,8 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
     With --json, the job's status is printed as JSON at the end.
     """
-    from flows.prefect.deployments import choose_deployment, run_deployment
     from flows.job.session import opened
+    from flows.prefect.deployments import choose_deployment, run_deployment
     from flows.reports.status import status_of
     from flows.session import execute, new_job, outcome, with_prefect
 

@@ -175,7 +175,10 @@ def take_requests(url: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("steps", "command"),
     [
-        (("local_import", "wait", "pseudonymizer", "send"), ("pipeline", "continue", "--approve")),
+        (
+            ("local_import", "wait", "pseudonymizer", "send"),
+            ("pipeline", "continue", "--approve", "--comment", "made up"),
+        ),
         pytest.param(
             ("local_import", "pseudonymizer"),
             ("pipeline", "continue", "--from", "pseudonymizer", "--yes"),
@@ -203,6 +206,9 @@ def test_a_step_finds_them_itself_where_no_preflight_ran(
     for url in urls.values():
         take_requests(url)
     ran = sluice(*command[:2], config, job, *command[2:])
+    if "--approve" in command:
+        assert ran.code == 5, "the destination is another one than was shown"
+        ran = sluice(*command[:2], config, job, *command[2:])
     assert (ran.code, ran.err.count("error[wrong-service]")) == (2, 1), ran.err
     assert "tested with a made-up resource" in ran.err
     assert take_requests(urls["send"]) == [
