@@ -47,7 +47,7 @@ def status_of(record: JobRecord) -> Json:
         "warnings": [
             {"step": step.name, "position": step.position, "message": message}
             for step in record.steps
-            for message in step.warnings
+            for message in dict.fromkeys(step.warnings)
         ],
         "findings": _findings(record),
         "decisions": [

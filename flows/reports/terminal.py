@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,16 +22,15 @@ from tasks.shared.report import StepReport
 LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
 
-BAR = 24
-LEAST_BAR = 6
+BAR, LEAST_BAR = 24, 6
 """Columns of a step's bar at most, and at least, else it is left out."""
 
 
 class Presenter:
-    """Base class of presenters; shows nothing."""
+    """Shows nothing: a worker's run, which has no terminal."""
 
     def step_started(self, position: int, name: str) -> None:
-        """Show that a step begins, or answers from its stored result."""
+        """Show that a step begins."""
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
         """Show progress. Called about five times a second from a thread beside the step."""
@@ -74,7 +73,7 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
 class Terminal(Presenter):
     """Progress on stderr; one summary line per finished step on stdout, or on stderr if stdout is for JSON.
 
-    A warning is printed once, during the step or at its end, unless the command has already printed it (``said``).
+    A warning is printed once, unless the command has already printed it (``said``).
     """
 
     def __init__(
@@ -84,10 +83,8 @@ class Terminal(Presenter):
         self._bar = progress and sys.stderr is not None and sys.stderr.isatty()
         self._lines = progress and not self._bar
         self._begins = ExitStack()
-        self._next_line = self._next_news = 0.0
-        self._warned = 0
-        self._said = frozenset(said)
-        self._told: set[str] = set()
+        self._next_line = 0.0
+        self._said = set(said)
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
@@ -100,38 +97,28 @@ class Terminal(Presenter):
         """Store the start of the step, so that the first plain line is printed a minute later."""
         self._begins.close()
         self._next_line = time.monotonic() + LINE_EVERY
-        self._warned = 0
-        self._told = set()
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
         """Draw the bar, or print the line of the minute; each warning of the step gets a line."""
-        for warning in snapshot.warnings[self._warned :]:
-            if warning not in self._said:
-                print_line(f"warning: {name}: {warning}", err=True)
-            self._told.add(warning)
-        self._warned = len(snapshot.warnings)
+        self._warn(name, snapshot.warnings)
         if self._bar:
             draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
-        elif self._lines and (time.monotonic() >= self._next_line or self._news(snapshot)):
+        elif self._lines and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_EVERY
             print_line(f"{name}: {describe(snapshot)}", err=True)
-
-    def _news(self, snapshot: Snapshot) -> bool:
-        """Return whether to print a failed request at once; at most once a minute."""
-        now = time.monotonic()
-        if snapshot.held is None or now < self._next_news:
-            return False
-        self._next_news = now + LINE_EVERY
-        return True
 
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
         print_line(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
-            for warning in step.warnings:
-                if warning not in self._said and warning not in self._told:
-                    print_line(f"warning: {step.name}: {warning}", err=True)
+            self._warn(step.name, step.warnings)
+
+    def _warn(self, name: str, warnings: Iterable[str]) -> None:
+        for warning in warnings:
+            if not self._said & {warning, f"{name}: {warning}"}:
+                print_line(f"warning: {name}: {warning}", err=True)
+            self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown, position: int | None) -> None:
         """Print the release report in short, and its path."""
@@ -162,5 +149,4 @@ def bar(name: str, snapshot: Snapshot, width: int) -> str:
     if snapshot.fraction is None or room < LEAST_BAR:
         return f"{name:14} {text}"[: max(width, 20)]
     done = min(room - 1, int(room * snapshot.fraction))  # a step that runs is not at its end
-    drawn = f"[{'#' * done}{'.' * (room - done)}] "
-    return f"{name:14} {drawn}{text}"[: max(width, 20)]
+    return f"{name:14} [{'#' * done}{'.' * (room - done)}] {text}"[: max(width, 20)]
