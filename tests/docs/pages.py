@@ -13,14 +13,9 @@ from tests.conftest import ROOT
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-CHECK_PYTHON = (
-    "python3 -c 'import sys; sys.version_info >= (3, 11) or "
-    """sys.exit("Sluice needs Python 3.11 or newer. This is " + sys.version.split()[0]); """
-    """print("Installing Sluice into .venv. This takes about a minute.")'"""
-)
-_INSTALL = f"{CHECK_PYTHON} && python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e {{}}"
-DEMO = f'{_INSTALL.format(".")} && echo "Starting the demo." && .venv/bin/python -m flows.run demo'
-TESTS = _INSTALL.format("'.[dev]'") + " && .venv/bin/python -m pytest"
+_INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[{}]'"
+DEMO = f"{_INSTALL.format('demo')} && .venv/bin/sluice demo"
+TESTS = f"{_INSTALL.format('dev')} && .venv/bin/python -m pytest"
 """The two commands of the README."""
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

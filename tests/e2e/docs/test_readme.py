@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.docs.pages import CHECK_PYTHON, DEMO, README, TESTS, blocks, example, read
+from tests.docs.pages import DEMO, README, TESTS, blocks, example, read
 from tests.docs.shown import assert_shown
 from tests.e2e.docs.place import ExamplePlace, untracked
 
@@ -22,17 +20,6 @@ def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
 
 def test_ci_run_runs_the_second_command_to_the_letter() -> None:
     assert TESTS in [line.strip() for line in read(ROOT / ".ci/run").splitlines()]
-
-
-@pytest.mark.parametrize(("version", "code"), [("2.7.18", 1), ("3.10.13", 1), ("3.11.0", 0), ("3.14.1", 0)])
-def test_an_old_python_gets_one_line_before_anything_is_installed(tmp_path: Path, version: str, code: int) -> None:
-    numbers = tuple(map(int, version.split(".")))
-    faked = f"import sys\nsys.version_info, sys.version = {numbers}, '{version} (main)'\n"
-    (tmp_path / "sitecustomize.py").write_text(faked)
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
-    ran = subprocess.run(["bash", "-c", CHECK_PYTHON], env=environment, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == code
-    assert ran.stderr == (f"Sluice needs Python 3.11 or newer. This is {version}\n" if code else "")
 
 
 def test_every_package_of_the_project_is_pinned_to_one_version() -> None:
