@@ -82,7 +82,7 @@ def init(file: str, steps: str) -> None:
     import config
     from flows.shell import command
     from tasks.shared.errors import InputError
-    from tasks.shared.files.out_file import write_file
+    from tasks.shared.files.part_file import write_whole
 
     path, names = Path(file), steps.replace(",", " ").split()
     if path.exists() or path.is_symlink():
@@ -94,7 +94,7 @@ def init(file: str, steps: str) -> None:
     overrides = [f"pipeline.enabled_steps={','.join(names)}"]
     config.load_config(example, overrides=overrides, environ=dict.fromkeys(_variables(text), "x"))
     text = _reduced(text, names)
-    write_file(path.absolute(), text.encode())
+    write_whole(path.absolute(), text.encode())
     print_line(f"{file} is written: {', '.join(names)}")
     if missing := [name for name in _variables(text) if name not in os.environ]:
         print_line(f"set these variables: {', '.join(missing)}")

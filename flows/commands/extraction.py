@@ -21,7 +21,7 @@ from tasks.extractor.query import read_query
 from tasks.extractor.task import ExtractionTask, JobStatus, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.files.named_file import check_target
-from tasks.shared.files.out_file import write_file
+from tasks.shared.files.part_file import write_whole
 from tasks.shared.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     with _opened(config, overrides) as server:
         ids = server.evaluate_cohort(query)
     if target is not None:
-        write_file(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
+        write_whole(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
     if as_json:
         print_json({"patients": len(ids), "ids": target})
         return

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from tasks.shared.errors import TerminalError, storage_errors
-from tasks.shared.files.out_file import open_lock
 
 LOCK = ".lock"
 
 PATIENCE = 1.0
 """Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open the file of a lock, which is made if it is missing (0600)."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
 
 
 class JobBusyError(TerminalError):
@@ -46,7 +50,7 @@ class JobLock:
         """
         if self.path not in self.held:
             with storage_errors(self.path):
-                handle = open_lock(self.path)
+                handle = _opened(self.path)
                 try:
                     self._take(handle)
                     handle.truncate(0)

@@ -179,13 +179,10 @@ class PseudonymizerProbe:
             rules = read_rules(path) if path is not None else None
         except SluiceError:
             return
-        doubts: list[str] = []
         try:
-            with service.client(config, timeout=PATIENCE, within=PATIENCE, warn=doubts.append, **more) as client:
-                warnings = begin(Deidentify(client, config, rules)).warnings
-                yield from map(ProbeWarning, (*doubts, *warnings))
+            with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
+                yield from map(ProbeWarning, begin(Deidentify(client, config, rules)).warnings)
         except SluiceError as error:
-            yield from map(ProbeWarning, doubts)
             yield error
 
 

@@ -88,9 +88,8 @@ class HttpProbe:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
-        doubts: list[str] = []
         try:
-            with service.client(config, timeout=self.timeout, warn=doubts.append, **more) as client:
+            with service.client(config, timeout=self.timeout, **more) as client:
                 client.authorize()
                 url = f"{service.url.rstrip('/')}{self.path}" if self.path else service.url
                 answer = client.peek("GET", url)
@@ -99,7 +98,6 @@ class HttpProbe:
             wrong = self.check(service, answer)
         except SluiceError as error:
             wrong = error
-        yield from map(ProbeWarning, doubts)
         if wrong is not None:
             yield wrong
 
@@ -158,12 +156,9 @@ class SyntheticProbe:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
-        doubts: list[str] = []
-        with service.client(config, timeout=PATIENCE, within=PATIENCE, warn=doubts.append, **more) as client:
+        with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
             for exchange in self.exchanges(service, config):
                 found = self._send_request(service, client, exchange)
-                yield from map(ProbeWarning, doubts)
-                doubts.clear()
                 if found is not None:
                     yield found
                 if isinstance(found, SluiceError):

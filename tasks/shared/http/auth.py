@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
-import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 import httpx
@@ -23,6 +22,7 @@ import httpx
 from config import AuthConfig
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.errors import TOKEN_OPERATION
 
@@ -91,9 +91,7 @@ class Credentials:
     Raises ``InputError`` (``auth-value``) for a value that a header cannot contain.
     """
 
-    def __init__(
-        self, auth: AuthConfig | None, *, service: str, fetch: Fetch, warn: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, auth: AuthConfig | None, *, service: str, fetch: Fetch) -> None:
         self._fixed: dict[str, str] = {}
         self._grant: _ClientCredentials | None = None
         if auth is None:
@@ -101,7 +99,7 @@ class Credentials:
         SECRETS.auth(auth)
         block = f"services.{service}.auth"
         if auth.oauth_issuer_uri:
-            self._grant = _ClientCredentials(auth, block, fetch, warn)
+            self._grant = _ClientCredentials(auth, block, fetch)
         elif auth.username is not None:
             password = auth.password.get_secret_value() if auth.password else ""
             pair = base64.b64encode(f"{auth.username}:{password}".encode()).decode("ascii")
@@ -115,30 +113,24 @@ class Credentials:
 
         Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or ``ServiceBusyError`` when it cannot answer.
         """
-        if self._grant is None:
-            return self._fixed
-        return {"Authorization": f"Bearer {self._grant.token()}", **self._fixed}
+        return self._fixed if self._grant is None else {"Authorization": f"Bearer {self._grant.token()}", **self._fixed}
 
     def drop(self, sent: Mapping[str, str]) -> bool:
         """Forget a token that a service has refused; return whether there can be another one."""
-        if self._grant is None:
-            return False
-        self._grant.drop(sent["Authorization"].removeprefix("Bearer "))
-        return True
+        if self._grant is not None:
+            self._grant.drop(sent["Authorization"].removeprefix("Bearer "))
+        return self._grant is not None
 
 
 class _ClientCredentials:
     """The client-credentials grant of one client. ``block`` is the key path that errors name."""
 
-    def __init__(self, auth: AuthConfig, block: str, fetch: Fetch, warn: Callable[[str], None]) -> None:
+    def __init__(self, auth: AuthConfig, block: str, fetch: Fetch) -> None:
         self._block = block
         self._issuer = (auth.oauth_issuer_uri or "").rstrip("/")
-        self._host = urlsplit(self._issuer).hostname or "?"
         self._id = auth.oauth_client_id or ""
         self._secret = auth.oauth_client_secret.get_secret_value() if auth.oauth_client_secret else ""
         self._fetch = fetch
-        self._warn = warn
-        self._named = False
         # With its digest, a block with a wrong secret does not get the token of a block with the right one.
         key = (self._issuer, self._id, hashlib.sha256(self._secret.encode()).digest())
         with _tokens_lock:
@@ -147,23 +139,13 @@ class _ClientCredentials:
     def token(self) -> str:
         """Return a valid access token."""
         with self._token.lock:
-            if self._token.endpoint is None:
-                self._token.endpoint = self._discover()
-            self._name_endpoint(self._token.endpoint[0])
-            if self._token.value is None or time.monotonic() >= self._token.good_until:
-                value, lifetime = self._obtain(*self._token.endpoint)
-                kept = lifetime is not None and lifetime > _REFRESH_BEFORE_EXPIRY
-                self._token.value = value if kept else None
-                self._token.good_until = time.monotonic() + (lifetime or 0.0) - _REFRESH_BEFORE_EXPIRY
-                return value
-            return self._token.value
-
-    def _name_endpoint(self, endpoint: str) -> None:
-        """Warn, once for each client, that the secret goes to another host than the issuer's."""
-        host = urlsplit(endpoint).hostname
-        if not self._named and host != self._host:
-            self._warn(f"{self._block}: the token endpoint of the issuer {self._host} is on another host, {host}")
-        self._named = True
+            if self._token.value is not None and time.monotonic() < self._token.good_until:
+                return self._token.value
+            self._token.endpoint = self._token.endpoint or self._discover()
+            value, lifetime = self._obtain(*self._token.endpoint)
+            self._token.value = value if lifetime > _REFRESH_BEFORE_EXPIRY else None
+            self._token.good_until = time.monotonic() + lifetime - _REFRESH_BEFORE_EXPIRY
+            return value
 
     def drop(self, value: str) -> None:
         """Forget the token ``value``, unless it is replaced already."""
@@ -171,8 +153,8 @@ class _ClientCredentials:
             if self._token.value == value:
                 self._token.value = None
 
-    def _obtain(self, endpoint: str, method: str) -> tuple[str, float | None]:
-        """Return a new token, and its lifetime in seconds if the issuer gives one."""
+    def _obtain(self, endpoint: str, method: str) -> tuple[str, float]:
+        """Return a new token, and its lifetime in seconds, 0 if the issuer gives none."""
         from authlib.oauth2 import ClientAuth  # many sites never need it
 
         # RFC 6749 §2.3.1 form-encodes both parts of Basic, which authlib leaves out.
@@ -180,7 +162,7 @@ class _ClientCredentials:
         client = ClientAuth(spelled(self._id), spelled(self._secret), method)
         _, headers, form = client.prepare("POST", endpoint, dict(_FORM), "grant_type=client_credentials")
         answer = self._fetch("POST", endpoint, headers, form.encode("ascii"))
-        token = _object(answer.body)
+        token = object_of(parse_json(answer.body))
         if code := token.get("error"):
             self._token.endpoint = None  # it may have moved
             raise self._refused(str(code), answer.status)
@@ -190,7 +172,10 @@ class _ClientCredentials:
         if str(token.get("token_type") or "bearer").lower() != "bearer":
             raise self._unusable("gave a token that is no bearer token", answer.status)
         SECRETS.token(value)
-        return value, _seconds(token.get("expires_in"))
+        try:
+            return value, float(token.get("expires_in") or 0)
+        except (TypeError, ValueError):
+            return value, 0.0
 
     def _discover(self) -> tuple[str, str]:
         """Return the token endpoint and the authentication method of the client there."""
@@ -199,24 +184,23 @@ class _ClientCredentials:
         )
         if answer.status == 404:
             return self._trusted(self._issuer + _KEYCLOAK_PATH), "client_secret_post"
-        metadata = _object(answer.body) if answer.status == 200 else {}
+        metadata = object_of(parse_json(answer.body)) if answer.status == 200 else {}
         endpoint, named = metadata.get("token_endpoint"), metadata.get("issuer")
         if not isinstance(endpoint, str) or not endpoint.lower().startswith(("https://", "http://")):
             raise self._unusable("gave no usable OpenID configuration", answer.status)
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
             other = f" ({place(named)})" if isinstance(named, str) and named.isprintable() else ""
-            raise self._differs(
-                f"gives another issuer in its metadata{other}",
-                f"if that one is meant, enter it as {self._block}.oauth_issuer_uri; else make the configured URL the "
-                "server's public URL (Keycloak: hostname)",
+            hint = (
+                f"enter that one as {self._block}.oauth_issuer_uri, or make the configured URL the server's public URL"
             )
-        methods = metadata.get("token_endpoint_auth_methods_supported")
-        basic = isinstance(methods, list) and "client_secret_basic" in methods and "client_secret_post" not in methods
+            raise self._differs(f"gives another issuer in its metadata{other}", f"{hint} (Keycloak: hostname)")
+        methods = list_of(metadata.get("token_endpoint_auth_methods_supported"))
+        basic = "client_secret_basic" in methods and "client_secret_post" not in methods
         return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"
 
     def _trusted(self, endpoint: str) -> str:
         """Return the token endpoint, if it may get the secret: with TLS, or of an issuer without TLS that is near."""
-        near = self._issuer.lower().startswith("http:") and _is_near(self._host)
+        near = self._issuer.lower().startswith("http:") and _is_near(urlsplit(self._issuer).hostname or "")
         if not endpoint.lower().startswith("https:") and not near:
             hint = "use an https issuer; plain HTTP is for issuers on loopback or at a private address"
             raise self._differs("gives a token endpoint without TLS", hint)
@@ -226,29 +210,21 @@ class _ClientCredentials:
         known = code if code in _OAUTH_ERRORS else "an unknown error"
         if code in ("temporarily_unavailable", "server_error"):
             return self._error(ServiceBusyError, "oauth-busy", f"cannot answer now ({known})", status=status)
-        client = code in ("invalid_client", "unauthorized_client")
+        reference = "oauth-client" if code in ("invalid_client", "unauthorized_client") else "oauth-refused"
         hint = f"check oauth_client_id and oauth_client_secret in {self._block}, and the client's grants"
-        reference = "oauth-client" if client else "oauth-refused"
-        return self._error(ServiceError, reference, f"refused the client ({known})", hint=hint, status=status)
+        return self._error(ServiceError, reference, f"refused the client ({known})", hint, status)
 
     def _differs(self, what: str, hint: str) -> ServiceError:
-        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint=hint)
+        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint)
 
     def _unusable(self, what: str, status: int) -> ServiceError:
         hint = f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
-        return self._error(ServiceError, "oauth-issuer", what, hint=hint, status=status)
+        return self._error(ServiceError, "oauth-issuer", what, hint, status)
 
-    def _error(
-        self, kind: type[E], reference: str, what: str, *, hint: str | None = None, status: int | None = None
-    ) -> E:
-        return kind(
-            reference,
-            f"{self._block}: the issuer {self._host} {what}",
-            context=f"{self._block}.oauth_issuer_uri",
-            hint=hint,
-            operation=TOKEN_OPERATION,
-            status=status,
-        )
+    def _error(self, kind: type[E], reference: str, what: str, hint: str | None = None, status: int | None = None) -> E:
+        key, host = f"{self._block}.oauth_issuer_uri", urlsplit(self._issuer).hostname or "?"
+        message = f"{self._block}: the issuer {host} {what}"
+        return kind(reference, message, context=key, hint=hint, operation=TOKEN_OPERATION, status=status)
 
 
 def _header_value(value: str, key: str) -> str:
@@ -256,22 +232,6 @@ def _header_value(value: str, key: str) -> str:
         hint = "it must be ASCII, without line breaks and without blanks at its ends"
         raise InputError("auth-value", f"the value of {key} cannot be sent in an HTTP header", context=key, hint=hint)
     return value
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in an answer; empty for anything else."""
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _seconds(lifetime: Any) -> float | None:
-    try:
-        return float(lifetime)
-    except (TypeError, ValueError):
-        return None
 
 
 def _is_near(host: str) -> bool:

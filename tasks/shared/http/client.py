@@ -9,6 +9,7 @@ download, once; ``peek`` asks whether the service is there. References of errors
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 import ssl
@@ -45,6 +46,8 @@ for _name in ("httpx", "httpcore", "authlib"):
 
 MAX_REDIRECTS: Final = 5
 _CONNECT_SECONDS: Final = 30.0
+_SMALL: Final = 1 << 20
+"""Bytes of an answer that explains an error, or of an issuer."""
 _ISSUER_ANSWERS: Final = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 _AGENT: Final = {"User-Agent": f"sluice/{metadata.version('sluice')}", "Accept-Encoding": "identity"}
 
@@ -58,8 +61,7 @@ class ServiceClient:
     ``service`` is the key under ``services``; errors name it. The credentials of ``auth`` go to the origin (scheme,
     host, port) of ``credentials_origin`` and to no other. ``timeout`` (seconds) is httpx's: for a read, a write, the
     wait for a connection; ``within`` (seconds) for all attempts of all calls together. ``stop`` ends a wait between
-    attempts. ``transport`` makes the connections of one thread. ``warn`` gets warnings about the credentials, by
-    default the meter. ``environ`` and ``sleep`` are seams for tests.
+    attempts. ``transport`` makes the connections of one thread. ``environ`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
     """
@@ -78,29 +80,25 @@ class ServiceClient:
         meter: Meter | None = None,
         transport: Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport] = Transport,
         environ: Mapping[str, str] | None = None,
-        warn: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self.service = service.removeprefix("services.")
         self.meter = meter or Meter()
         self._timeout = timeout
-        self._ends = time.monotonic() + within
         self._stop = stop or Stop()
-        self._tls = tls
         self._local = threading.local()
-        self._lock = threading.Lock()
         self._clients: list[httpx.Client] = []
-        self._verify: ssl.SSLContext | None = None
+        self._context = functools.cache(functools.partial(ssl_context, tls))
         self._proxies = Proxies(environ)
         self._transport = transport
         if tls.ca_cert_path is not None or tls.insecure_skip_verify:
             self._context()  # what is wrong with it is found at once
         self._own = origin_of(_url(credentials_origin)) if credentials_origin is not None else None
-        warn = warn or functools.partial(self.meter.warn, once=True)
-        self._credentials = Credentials(auth, service=self.service, fetch=self._fetch, warn=warn)
+        self._credentials = Credentials(auth, service=self.service, fetch=self._fetch)
+        ends = time.monotonic() + within
         self._retrying = functools.partial(
             retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep if sleep is None else sleep,
-            seconds_left=lambda: self._ends - time.monotonic(),
+            seconds_left=lambda: ends - time.monotonic(),
         )  # fmt: skip
 
     def send(
@@ -125,14 +123,14 @@ class ServiceClient:
         Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer came, both after
         the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         """
-        auth = self._auth(url)
-        attempts = iter(range(1 << 30))
+        auth, attempts = self._auth(url), itertools.count()
 
         def attempt() -> Answer:
-            call = self._open(
-                method, url, operation, content, headers, auth=auth, timeout=timeout, repeated=next(attempts) > 0
-            )
-            with call as (where, response):
+            where = self._where(method, url, operation)
+            with self._open(where, content, headers, auth=auth, timeout=timeout, repeated=next(attempts) > 0) as (
+                where,
+                response,
+            ):
                 answer = self._read(where, response, max_answer_bytes)
             if not (200 <= answer.status < 300 or answer.status in accept):
                 raise error_for(answer, where, transient=transient)
@@ -151,7 +149,6 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         accept: Collection[int] = (),
-        transient: Collection[int] = DEFAULT_TRANSIENT,
         follow: bool = False,
         credentials: bool | None = None,
         repeated: bool = False,
@@ -162,24 +159,24 @@ class ServiceClient:
         ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (document 2,
         requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the longest silence.
         """
-        auth = self._auth(url, credentials)
-        call = self._open(
-            method, url, operation, content, headers, auth=auth, timeout=timeout, follow=follow, repeated=repeated
-        )
-        with call as (where, response):
+        auth, where = self._auth(url, credentials), self._where(method, url, operation)
+        with self._open(where, content, headers, auth=auth, timeout=timeout, follow=follow, repeated=repeated) as (
+            where,
+            response,
+        ):
             if not (200 <= response.status_code < 300 or response.status_code in accept):
-                raise error_for(self._read(where, response, 1 << 20), where, transient=transient)
+                raise error_for(self._read(where, response, _SMALL), where, transient=DEFAULT_TRANSIENT)
             try:
                 yield response
             except httpx.HTTPError as error:
                 raise error_without_answer(error, where, in_body=True) from None
 
-    def peek(self, method: str, url: str, *, headers: Mapping[str, str] | None = None) -> Answer:
+    def peek(self, method: str, url: str) -> Answer:
         """Return the head of the answer to one request without credentials, whatever its status. No redirect is
         followed, no body read, and it takes at most 10 seconds. Raises ``NetworkError`` without an answer,
         ``ServiceError`` when a certificate or the proxy is in the way."""
         where = self._where(method, url, "reach")
-        with self._request(where, None, headers, None, min(self._timeout, 10.0), repeated=False) as response:
+        with self._request(where, None, None, None, min(self._timeout, 10.0), repeated=False) as response:
             head = Answer(response.status_code, response.headers, b"")
         if where.proxy is not None and head.status == 407:
             raise error_for(head, where, transient=())
@@ -194,9 +191,8 @@ class ServiceClient:
 
     def close(self) -> None:
         """Close every connection."""
-        with self._lock:
-            for client in self._clients:
-                client.close()
+        for client in self._clients:
+            client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -204,15 +200,10 @@ class ServiceClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"ServiceClient({self.service!r})"
-
     @contextmanager
     def _open(
         self,
-        method: str,
-        url: str,
-        operation: str,
+        where: RequestContext,
         content: Content,
         headers: Mapping[str, str] | None,
         *,
@@ -222,14 +213,14 @@ class ServiceClient:
         repeated: bool = False,
     ) -> Iterator[tuple[RequestContext, httpx.Response]]:
         """Yield the response to a call, its body not read yet, from where the redirects lead to."""
-        where, seconds = self._where(method, url, operation), self._timeout if timeout is None else timeout
+        seconds = self._timeout if timeout is None else timeout
         for _ in range(MAX_REDIRECTS + 1):
             with self._request(where, content, headers, auth, seconds, repeated=repeated) as response:
                 following = _redirected(where, response, follow=follow)
                 if following is None:
                     yield where, response
                     return
-            where = self._where(method, following, operation)
+            where = self._where(where.method, following, where.operation)
         raise where.error(ServiceError, "redirect-loop", f"was redirected more than {MAX_REDIRECTS} times")
 
     @contextmanager
@@ -246,7 +237,6 @@ class ServiceClient:
         self._stop.check()
         timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         begun, sent = time.monotonic(), len(content) if isinstance(content, bytes) else 0
-        response: httpx.Response | None = None
         try:
             client = self._client()
             request = client.build_request(
@@ -284,18 +274,10 @@ class ServiceClient:
         """Return this thread's client: httpcore's pool closes connections under threads that share it."""
         client: httpx.Client | None = getattr(self._local, "client", None)
         if client is None:
-            client = httpx.Client(
-                transport=self._transport(self._context(), self._proxies), headers=_AGENT, trust_env=False
-            )
-            with self._lock:
-                self._clients.append(client)
-            self._local.client = client
+            transport = self._transport(self._context(), self._proxies)
+            self._local.client = client = httpx.Client(transport=transport, headers=_AGENT, trust_env=False)
+            self._clients.append(client)
         return client
-
-    def _context(self) -> ssl.SSLContext:
-        with self._lock:
-            self._verify = self._verify or ssl_context(self._tls)
-            return self._verify
 
     def _where(self, method: str, url: str, operation: str) -> RequestContext:
         proxy = self._proxies.select(_url(url))
@@ -315,11 +297,9 @@ class ServiceClient:
         """Send a request to the OAuth issuer: ``auth.Fetch``. It has a retry budget of its own."""
 
         def attempt() -> Answer:
-            with self._open(method, url, TOKEN_OPERATION, content, headers, auth=None, timeout=60.0) as (
-                where,
-                response,
-            ):
-                answer = self._read(where, response, 1 << 20)
+            where = self._where(method, url, TOKEN_OPERATION)
+            with self._open(where, content, headers, auth=None, timeout=60.0) as (where, response):
+                answer = self._read(where, response, _SMALL)
             if 200 <= answer.status < 300 or answer.status in _ISSUER_ANSWERS:
                 return answer
             raise error_for(answer, where, transient=DEFAULT_TRANSIENT)

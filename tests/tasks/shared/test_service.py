@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -15,7 +12,7 @@ from config import STEPS, AuthConfig, PipelineConfig, RetryConfig
 from tasks import declared
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import METADATA, HttpProbe, ProbeRequest, Service, SyntheticProbe
+from tasks.shared.service import METADATA, HttpProbe, Service
 from tests.conftest import ROOT
 from tests.peers import job
 from tests.peers.server import Reply, closed_port, loopback
@@ -93,27 +90,6 @@ def test_a_made_up_request_follows_the_retry_block(name: str) -> None:
         (found,) = job.probed(service, config)
         assert len(server.seen) == 3
     assert (found.transient, found.exit_code) == (True, 3)
-
-
-def probe_in_mock_time(answers: Callable[[list[float], httpx.Request], httpx.Response]) -> tuple[list[Any], list[Any]]:
-    """Return the findings of a probe of two requests, and the seconds of each attempt, by a clock that ``answers``
-    and waits move on."""
-    now, allowed = [0.0], []
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        allowed.append(request.extensions["timeout"]["read"])
-        return answers(now, request)
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    probe = SyntheticProbe(
-        "a service", lambda *_: (ProbeRequest("GET", f"http://x/{n}", lambda _: None) for n in range(2))
-    )
-    service = Service("send", "http://x", probe=probe)
-    transport = httpx.MockTransport(handle)
-    patient = PipelineConfig.model_validate({"retry": {"max_attempts": 10}})
-    return list(probe.find_problems(service, patient, transport=transport, sleep=sleep, clock=lambda: now[0])), allowed
 
 
 def test_an_unreachable_service_is_a_finding_and_one_without_address_is_skipped() -> None:

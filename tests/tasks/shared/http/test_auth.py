@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from config import AuthConfig
-from tasks.shared.errors import InputError, ServiceBusyError, ServiceError
+from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http import auth
 from tasks.shared.http.client import ServiceClient
 from tests.peers.client import client
@@ -185,12 +185,11 @@ def test_an_issuer_that_is_busy_is_transient_and_has_a_budget_of_its_own() -> No
         assert len(issuer.asked("/token")) == 2
 
 
-def test_the_secret_does_not_leave_tls() -> None:
+def test_the_secret_does_not_leave_tls_unless_its_issuer_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     with Issuer(token_endpoint="http://far.example/token") as issuer:
-        block = issuer.block | {"oauth_issuer_uri": issuer.url.replace("127.0.0.1", "localhost") + "/realms/r"}
-        issuer.metadata["issuer"] = block["oauth_issuer_uri"]
-        warnings: list[str] = []
-        with authorized(issuer, block, warn=warnings.append, attempts=1) as http:
-            with pytest.raises(Exception, match="far"):  # a near issuer may name any host: said, and tried
-                http.authorize()
-            assert "on another host, far.example" in warnings[0]
+        with authorized(issuer, issuer.block, attempts=1) as http, pytest.raises(NetworkError, match="far"):
+            http.authorize()  # a near issuer may name any host
+        monkeypatch.setattr("tasks.shared.http.auth._is_near", lambda _: False)
+        block = issuer.block | {"oauth_client_id": "another"}
+        with authorized(issuer, block) as http, pytest.raises(ServiceError, match="without TLS"):
+            http.authorize()
