@@ -107,13 +107,3 @@ def test_no_class_of_the_flows_has_too_many_methods() -> None:
 
 def _methods(defined: ast.ClassDef) -> int:
     return sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in defined.body)
-
-
-def test_the_release_report_is_measured_then_put_together_then_shown() -> None:
-    level = {f"tasks.release_report.{package}": number for number, package in enumerate(("measure", "report", "page"))}
-    found = {(a, b) for a, b in edges() if _package(a) in level and _package(b) in level}
-    assert sorted((a, b) for a, b in found if level[_package(a)] < level[_package(b)]) == []
-
-
-def _package(module: str) -> str:
-    return ".".join(module.split(".")[:3])

@@ -71,8 +71,8 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
     from flows.job.directory import JobDirectory
     from flows.job.session import opened
     from flows.jobs_dir import load
-    from flows.reports.short_form import lines
-    from tasks.release_report.page import files
+    from tasks.release_report import files
+    from tasks.release_report.markdown import lines
     from tasks.shared.errors import DataError, InputError
 
     with opened(load(config, overrides), job) as session:
@@ -80,26 +80,26 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
         directory = JobDirectory.of(session.jobs_dir, record.id).path
     if _report_is_due(record):
         record = _made_again(config, record.id, overrides)
-    step, shown = record.newest_report
-    found = files.read(directory, step) if shown is not None and shown.page is not None else None
+    shown = record.newest_report
+    found = files.read(directory) if shown is not None and shown.page is not None else None
     if found is None:
         raise InputError(
             "no-report", "this job has no release report", context=shown.failed if shown is not None else None,
             hint="reports are made before a decision and at the end; job.log gives the reason",
         )  # fmt: skip
-    page = files.page(directory, found.step)
+    page = files.page_of(directory)
     if as_json:
         write(f"{found.model_dump_json(indent=2)}\n")
     else:
         print_line("\n".join([str(page), *lines(found)]))
     if browser and not webbrowser.open(page.as_uri()):
         print_line("no browser found: open the file above yourself", err=True)
-    if check and not found.tiles.stops and not _are_there(directory, record, found.files):
+    if check and not found.number_of("stop") and not _are_there(directory, record, found.files):
         raise DataError(
             "report-differs", "the release report was made from other files", context=str(directory),
             hint="restore the files: the report covers only the original ones",
         )  # fmt: skip
-    return STOPS if check and found.tiles.stops else 0
+    return STOPS if check and found.number_of("stop") else 0
 
 
 def _report_is_due(record: JobRecord) -> bool:

@@ -11,9 +11,9 @@ from flows.job.record import JobRecord, now
 from flows.job.state import JobState
 from flows.job.waiting import Answer, Waiting
 from flows.output import on_terminal, print_line
-from flows.reports import short_form
 from flows.reports.page import destination_line, files_read
 from flows.reports.status import wait_lines
+from tasks.release_report.report import lines_of
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import LONGEST_TEXT
 
@@ -54,7 +54,7 @@ def is_refused(record: JobRecord) -> bool:
 
 def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, err: bool) -> Answer | None:
     """Show the findings and, on a terminal, what will leave, and ask for a decision; ``None`` if there is none."""
-    lines = short_form.lines_at(waiting.job_dir, waiting.position)
+    lines = lines_of(waiting.job_dir)
     print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=err)
     if not on_terminal():
         print_line(f"nothing is decided: job {record.id} waits", err=err)

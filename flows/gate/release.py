@@ -1,131 +1,154 @@
 """Make the release report of a job: before the job parks, before data are sent without a reviewer, and at the end.
 
-Document 5, §3. The report is a separate Prefect task. If it fails, the job continues, but the record has the error and
-an approval needs a comment.
+Document 5, §3. The report is a Prefect task of its own. If it fails, the record has the reason: at a wait an approval
+needs a comment then, and without a wait ``report.on_stop`` says what happens.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime
+from typing import Any
 
-from config import PipelineConfig
-from flows.gate.release_facts import delivery_of, facts_of, rules_of
 from flows.gate.reviewed import Covered, destination
 from flows.job.job import RunningJob
 from flows.job.outcome import Ended, ends_at, held_back
 from flows.job.record import AT_THE_END
 from flows.job.steps import Sources
-from flows.job.waiting import Shown
+from flows.job.waiting import Decision, Shown
 from flows.job.watch import Watcher
-from flows.reports import short_form
-from flows.reports.markdown import best_effort
+from flows.prefect.artifacts import REPORT
+from flows.reports.markdown import best_effort, literal
 from tasks import declared
-from tasks.release_report.measure.delivery import SPOOL, measure_delivery
-from tasks.release_report.page import files
-from tasks.release_report.report.build import at_end, make
-from tasks.release_report.report.document import ReleaseReport
-from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
+from tasks.release_report.document import Decided
+from tasks.release_report.facts import JobFacts
+from tasks.release_report.report import Summary, decide, lines_of, make_report
+from tasks.shared.errors import GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
-from tasks.shared.report import Problem
 from tasks.shared.step import Source
 
 NAME = "release report"
 """Of the task in the Prefect UI."""
 
 
-@dataclass(frozen=True)
-class ReportedFiles:
-    """Files ``found`` below the directory ``place``."""
-
-    place: Path
-    found: Inventory
-
-
-def before_waiting(job: RunningJob, position: int, covered: Covered, files: Inventory) -> Shown:
+def before_waiting(job: RunningJob, position: int, covered: Covered, there: Inventory) -> Shown:
     """Return what a reviewer is shown at a wait: files, destination, and the report, made unless one covers them.
 
-    Raises:
-        Stopped: the job is asked to stop.
+    Raises ``Stopped``.
     """
     if not job.config.report.enabled:
-        return Shown(files=files.digest, destination=destination(job.config))
-    shown = job.record().shown.get(position)
-    if shown is not None and is_current(job, shown, files.digest):
-        return shown
-    shown = _shown(job, position, ReportedFiles(covered.place(), files))
-    publish(job, position, shown)
-    return shown
-
-
-def is_current(job: RunningJob, shown: Shown, files: str) -> bool:
-    """Return whether a report is there and covers ``files`` (their digest), the destination and the settings."""
-    asked = (files, destination(job.config), settings_digest(job.config))
-    is_there = shown.page is not None and (job.directory.path / shown.page).is_file()
-    return is_there and (shown.files, shown.destination, shown.settings) == asked
-
-
-def settings_digest(config: PipelineConfig) -> str:
-    """Return the SHA-256 of what a report depends on besides files and destination."""
-    rules, kept = rules_of(config)
-    known = [config.report.model_dump(mode="json"), str(rules), sorted(kept)]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        return Shown(files=there.digest, destination=destination(job.config))
+    leaves = Sources(job.step_names, job.config).delivery(position) is not None
+    source = covered.leaving or covered.newest
+    corrected = covered.place() == covered.directory
+    facts = _facts(job, position, source, corrected=corrected, inside=not leaves, asks=leaves)
+    return _shown(job, facts, there)
 
 
 def decided(job: RunningJob, position: int) -> None:
     """Add the decision at a wait to its report."""
-    short_form.add_decisions(job.short, job.directory.path, job.record(), position, job.config.report)
-
-
-def publish(job: RunningJob, position: int | None, shown: Shown) -> None:
-    """Record the report that was made for the step at ``position``, or at the end, and publish its short form."""
-    job.writer.set(**{f"shown__{position or AT_THE_END}": shown, "progress": None})
-    short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
+    with best_effort("the decision in the release report"):
+        summary = decide(job.directory.path, _decided(job.record().decisions[position]))
+        if summary is not None:
+            _publish(job, summary)
 
 
 def check_before_sending(job: RunningJob, position: int, sources: Sources) -> None:
     """Make the release report if the step at ``position`` sends data that no reviewer released.
 
-    Raises:
-        Ended: the report has stops, and the configuration ends the job for that.
+    Raises ``Ended``: the report has stops or failed, and the configuration ends the job for that.
     """
-    with ends_at(job, position):
-        held = before_leaving(job, position, sources)
-    if held is not None:
-        raise Ended(held_back(job, position, held))
-
-
-def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateError | None:
-    """Make the report if the step at ``position`` sends data that no reviewer released. Return the error that stops it.
-
-    Raises:
-        Stopped: the job is asked to stop.
-        StorageError: the files cannot be read.
-    """
-    names = job.step_names[: position - 1]
     source = sources.read_by(declared(job.step_names[position - 1]))
-    if not job.config.report.enabled or source is None or job.steps[position].state == "completed":
-        return None
-    if any(declared(name).is_wait and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
-        return None
-    what = _reported_files(job, source)
-    shown = job.record().shown.get(position)
-    if shown is None or not is_current(job, shown, what.found.digest):
-        shown = _shown(job, position, what)
-        publish(job, position, shown)
-    if not shown.needs_comment:
-        return None
-    lines = short_form.lines_at(job.directory.path, position)
+    if not job.config.report.enabled or source is None or source.approved or job.steps[position].state == "completed":
+        return
+    with ends_at(job, position):
+        there = _manifest(job, source)
+        shown = _shown(job, _facts(job, position, source), there)
+        job.writer.set(**{f"shown__{position}": shown, "progress": None})
+        job.presenter.reported(job.directory.path, shown)
+    lines = lines_of(job.directory.path) if shown.stops else []
     for line in lines:
         logger.warning("release report: %s", line)
-    if job.config.report.on_stop == "tell":
-        return None
+    if job.config.report.on_stop == "fail" and shown.needs_comment:
+        raise Ended(held_back(job, position, _refusal(job, source, shown, lines)))
+
+
+def at_the_end(job: RunningJob, source: Source | None) -> None:
+    """Make and record the report of a complete job, with its outcome, on the sent data or else on the last output.
+
+    A job that neither sends nor asks gets one when ``job report`` runs it again. Raises ``Stopped``.
+    """
+    if not job.config.report.enabled or source is None:
+        return
+    wanted = job.record().shown_at_the_end is not None
+    if not wanted and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown()})
+        return
+    try:
+        there = _manifest(job, source)
+        given = [_decided(one) for _, one in sorted(job.record().decisions.items()) if one.files == there.digest]
+        sent = any(declared(name).delivers for name in job.step_names)
+        facts = _facts(job, None, source, decisions=given, asks=bool(given), sent=sent)
+        shown = _shown(job, facts, there)
+    except SluiceError as error:
+        shown = Shown(failed=_line(error))
+    job.writer.set(**{f"shown__{AT_THE_END}": shown, "progress": None})
+    job.presenter.reported(job.directory.path, shown)
+
+
+def _facts(job: RunningJob, step: int | None, source: Source, **more: Any) -> JobFacts:
+    """Return what the report says of the job; ``more`` are facts of the occasion."""
+    return JobFacts(
+        job=job.id,
+        project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
+        directory=job.directory.path,
+        config=job.config,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        step=step,
+        steps=[job.steps[position] for position in sorted(job.steps)],
+        crtdl=job.crtdl,
+        left=source.recorded.load() if source.recorded is not None else None,
+        **more,
+    )
+
+
+def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
+    """Make the report on these files, in a Prefect task, and publish it; return it for the record.
+
+    Raises ``Stopped``.
+    """
+    meter = Meter()
+    meter.set_status("reading the data")
+    watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
+    with watcher.watching(NAME, facts.step or len(job.step_names), meter):
+        made = as_task(NAME, lambda: make_report(facts, there, stop=job.stop, read=lambda n: meter.add(bytes=n)))
+    seen = Shown(files=there.digest, destination=destination(job.config))
+    if isinstance(made, Summary):
+        logger.info("release report: %s", made.page)
+        _publish(job, made)
+        page = made.page.relative_to(job.directory.path).as_posix()
+        known = {"settings": made.settings, "page": page, "stops": made.stops, "looks": made.looks}
+        return seen.model_copy(update=known)
+    if isinstance(made, Stopped):
+        raise made
+    error = made if isinstance(made, SluiceError) else internal_error(made)
+    logger.error("the release report could not be made: %s", error.render())
+    with best_effort("the release report in the Prefect UI"):
+        job.short.publish(f"{REPORT}: could not be made", f"{literal(_line(error))}\n")
+    return seen.model_copy(update={"failed": _line(error)})
+
+
+def _manifest(job: RunningJob, source: Source) -> Inventory:
+    """Return the files of a directory, with the recorded hashes of unchanged ones."""
+    before = source.recorded.load() if source.recorded is not None else None
+    known = before.hash_of if before is not None else None
+    return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
+
+
+def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) -> GateError:
+    """Return the error that ends a job before it sends what nobody has released."""
     if shown.failed is not None:
         return GateError(
             "report-missing", f"there is no release report, and report.on_stop is fail: {shown.failed}",
@@ -134,121 +157,22 @@ def before_leaving(job: RunningJob, position: int, sources: Sources) -> GateErro
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
         "report-stops", f"the release report has stops ({shown.stops}), and report.on_stop is fail: nothing was sent",
-        context="\n  ".join([*lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
+        context="\n  ".join([*lines, str(job.directory.path / str(shown.page))]),
         hint=f"correct the rules or the data and run the step that wrote them again{again}, or add a wait step "
         "before it, where a person decides",
     )  # fmt: skip
 
 
-def at_the_end(job: RunningJob, source: Source | None) -> None:
-    """Make and record the report of a complete job, with all decisions, on the sent data or else on the last output.
-
-    A job without a ``wait`` and a sending step gets a report only when ``job report`` runs it again.
-
-    Raises:
-        Stopped: the job is asked to stop.
-    """
-    if not job.config.report.enabled or source is None:
-        return
-    before = job.record().shown_at_the_end
-    if before is None and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown()})
-        return
-    try:
-        what = _reported_files(job, source)
-    except SluiceError as error:
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown(failed=_error_line(error))})
-        return
-    publish(job, None, _as_before(job, what) or _shown(job, None, what))
+def _publish(job: RunningJob, summary: Summary) -> None:
+    with best_effort("the release report in the Prefect UI"):
+        job.short.publish(f"{REPORT}: {literal(summary.title)}", summary.markdown)
 
 
-def _reported_files(job: RunningJob, source: Source) -> ReportedFiles:
-    """Return the files in a directory of the job, with the recorded hashes of unchanged ones."""
-    found = _inventory(job, source)
-    return ReportedFiles(source.path, found)
+def _decided(decision: Decision) -> Decided:
+    return Decided(**decision.model_dump(include=set(Decided.model_fields)))
 
 
-def _inventory(job: RunningJob, source: Source) -> Inventory:
-    before = source.recorded.load() if source.recorded is not None else None
-    known = before.hash_of if before is not None else None
-    return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
-
-
-def _shown(job: RunningJob, step: int | None, what: ReportedFiles) -> Shown:
-    """Make the report as a Prefect task that can be cancelled: it may read for minutes.
-
-    Raises:
-        Stopped: the job is asked to stop.
-    """
-    position = step or len(job.step_names)
-    meter = Meter()
-    outcome: Shown | Exception
-    try:
-        files.remove(job.directory.path, step)
-        watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
-        with watcher.watching(NAME, position, meter):
-            outcome = as_task(NAME, lambda: _made(job, step, what, meter))
-    except SluiceError as error:
-        outcome = error
-    if isinstance(outcome, Stopped):
-        raise outcome
-    if isinstance(outcome, Exception):
-        why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
-        logger.error("the release report is missing: %s", why.render())
-        outcome = Shown(
-            failed=_error_line(why), files=what.found.digest, destination=destination(job.config),
-            settings=settings_digest(job.config),
-        )  # fmt: skip
-    if step is None or not declared(job.step_names[step - 1]).is_wait:
-        job.presenter.reported(job.directory.path, outcome, step)
-    return outcome
-
-
-def _made(job: RunningJob, step: int | None, what: ReportedFiles, meter: Meter) -> Shown:
-    meter.set_status("reading the data")
-    facts = facts_of(job, step, what.place, what.found)
-    try:
-        measures = measure_delivery(delivery_of(job, what.found, read=lambda count: meter.add(bytes=count)))
-    finally:
-        with suppress(OSError):
-            (job.directory.path / SPOOL).rmdir()  # spooled files have no names
-    report = make(facts, measures)
-    if report.files != what.found.digest:
-        raise DataError(
-            "report-files-changed", "files changed while the release report was made",
-            context=f"{what.place.name}/", hint="continue the job: the report is made again",
-        )  # fmt: skip
-    return _written(job, report)
-
-
-def _written(job: RunningJob, report: ReleaseReport) -> Shown:
-    page = files.write(job.directory.path, report)
-    logger.info("release report: %s", page)
-    return Shown(
-        files=report.files,
-        destination=destination(job.config),
-        settings=settings_digest(job.config),
-        page=page.relative_to(job.directory.path).as_posix(),
-        stops=report.tiles.stops,
-        looks=report.tiles.looks,
-    )
-
-
-def _as_before(job: RunningJob, what: ReportedFiles) -> Shown | None:
-    """Return the newest report as that of the job's end, with the decisions, if it covers these files and settings."""
-    step, shown = max(job.record().shown.items(), default=(None, None))
-    if shown is None or not is_current(job, shown, what.found.digest):
-        return None
-    with best_effort("the release report of the job's end"):
-        report = files.read(job.directory.path, step)
-        if report is not None and report.files == what.found.digest:
-            shown = _written(job, at_end(report, facts_of(job, None, what.place, what.found)))
-            job.presenter.reported(job.directory.path, shown, None)
-            return shown
-    return None
-
-
-def _error_line(error: SluiceError | Problem) -> str:
-    """Return the reason for a missing report, on one line."""
+def _line(error: SluiceError) -> str:
+    """Return why there is no report, on one line."""
     where = f" ({error.context.splitlines()[0]})" if error.context else ""
     return f"{error.message}{where}"

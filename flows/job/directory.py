@@ -64,7 +64,7 @@ class JobDirectory:
         Directories named by a kept step, such as an earlier wait's corrected files, stay. Those of a forgotten wait get
         another name.
         """
-        from tasks.release_report.page import files  # a status needs no page
+        from tasks.release_report import files  # a status needs no page
 
         files.remove_from(self.path, first)
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}

@@ -171,12 +171,11 @@ class JobRecord(StoredModel):
         return self.error is not None and self.error.reference == "run-not-begun"
 
     @property
-    def newest_report(self) -> tuple[int | None, Shown | None]:
-        """The latest release report and its step; ``None`` as step for the report at the end."""
+    def newest_report(self) -> Shown | None:
+        """The latest release report: that of the end, or of the last step that has one."""
         if self.shown_at_the_end is not None:
-            return None, self.shown_at_the_end
-        step = max(self.shown, default=None)
-        return step, None if step is None else self.shown[step]
+            return self.shown_at_the_end
+        return self.shown[max(self.shown)] if self.shown else None
 
     @property
     def newest_page(self) -> Shown | None:

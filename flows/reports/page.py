@@ -10,8 +10,8 @@ from typing import Any, Literal
 from flows.job.record import JobEnd, JobRecord
 from flows.job.waiting import Waiting
 from flows.prefect.artifacts import JOB, Page
-from flows.reports import short_form
 from flows.reports.markdown import best_effort, code, literal, table
+from tasks.release_report.report import lines_of
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.units import human_bytes
@@ -116,7 +116,7 @@ def _report(record: JobRecord, waiting: Waiting) -> Iterator[str]:
     if shown is not None and shown.failed is not None:
         yield f"- **The release report could not be made**: {literal(shown.failed)}"
     elif shown is not None and shown.page is not None:
-        first, *others = short_form.lines_at(waiting.job_dir, waiting.position) or ["made"]
+        first, *others = lines_of(waiting.job_dir) or ["made"]
         yield f"- **Release report**: {literal(first)}"
         yield from (f"  - {literal(line.strip())}" for line in others)
         yield f"  - Its page on the machine of the job: {code(str(waiting.job_dir / shown.page))}"

@@ -14,8 +14,8 @@ from flows.job.record import JobRecord
 from flows.job.waiting import Shown, Waiting
 from flows.job.watch import describe
 from flows.output import draw, patience, print_line, print_without_waiting, wipe
-from flows.reports import short_form
 from flows.reports.status import wait_lines
+from tasks.release_report.report import lines_of
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import StepReport
 
@@ -38,7 +38,7 @@ class Presenter:
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Show that a step is complete; ``again`` if it was complete before this run."""
 
-    def reported(self, job_dir: Path, shown: Shown, position: int | None) -> None:
+    def reported(self, job_dir: Path, shown: Shown) -> None:
         """Show a release report, made or failed, for which no decision is asked (``waits`` shows those)."""
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
@@ -120,17 +120,17 @@ class Terminal(Presenter):
                 print_line(f"warning: {name}: {warning}", err=True)
             self._said.add(f"{name}: {warning}")
 
-    def reported(self, job_dir: Path, shown: Shown, position: int | None) -> None:
+    def reported(self, job_dir: Path, shown: Shown) -> None:
         """Print the release report in short, and its path."""
         if shown.failed is not None:
             print_line(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
-            lines = short_form.lines_at(job_dir, position)
+            lines = lines_of(job_dir)
             print_line("\n  ".join([f"release report: {job_dir / shown.page}", *lines]), err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""
-        lines = short_form.lines_at(waiting.job_dir, waiting.position)
+        lines = lines_of(waiting.job_dir)
         print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=self._to_stderr)
 
     def process_ends(self, words: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tasks.pseudonymizer.dates import dates_that_stayed, is_sampled
+from tasks.pseudonymizer.dates import dates_that_stayed, is_sampled, movement
 from tasks.pseudonymizer.leaks import leaks_of, values_in
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import Bundle, open_bundle, skim
@@ -138,6 +138,7 @@ def check(
         if is_sampled(line):
             stayed = dates_that_stayed((sent.text, received.text), sent.resources, received.resources)
             findings.add("dates that stayed", stayed)
+            findings.add("dates", movement(sent.text, received.text))
     found = leaks_of(sent.values() if values is None else values, sent.text, received.resources, received.text)
     findings.add("leaks", {"|".join(leak) for leak in found})
     return received, findings

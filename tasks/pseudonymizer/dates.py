@@ -26,6 +26,12 @@ def is_sampled(line: int) -> bool:
     return line <= _FIRST or line % _ONE_IN == 0
 
 
+def movement(before: bytes, after: bytes) -> set[str]:
+    """Return whether the dates of a line moved or not, birth dates aside; empty without dates."""
+    days = _DAY.findall(before)
+    return {"moved" if days != _DAY.findall(after) else "unmoved"} if days else set()
+
+
 def dates_that_stayed(
     texts: tuple[bytes, bytes], sent: Sequence[Raw | bytes | None], answer: Sequence[Raw | bytes | None]
 ) -> set[str]:

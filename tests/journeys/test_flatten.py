@@ -23,7 +23,6 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.release_report.page import files
 from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran
 from tests.peers.data import grouped_person, of_patient, provenance, resource
@@ -525,15 +524,6 @@ def test_a_core_file_alone_is_enough(sluice: Commands, project: FlattenProject) 
     assert ran.code == 0, ran.err
     assert sorted(project.tables(ran)) == ["Häuser.csv", "Patienten.csv"]
     assert [row["id"] for row in table(project.job(ran) / "csv" / "Häuser.csv")] == ["o"]
-
-
-def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]:
-    """Return findings, sections and sent files of the release report at the third step."""
-    report = files.read(job, 3)
-    assert report is not None
-    with (job / "report/step-3" / files.FILES).open() as listed:
-        names = {row["name"] for row in csv.DictReader(listed)}
-    return {one.code for one in report.findings}, {one.number: one.said for one in report.sections}, names
 
 
 @pytest.mark.slow

@@ -37,18 +37,18 @@ class Identifying(NamedTuple):
     system: str = ""
 
 
-_ELEMENTS: Final = {
+ELEMENTS: Final = {
     "name": Kind.NAME, "telecom": Kind.TELECOM, "address": Kind.ADDRESS, "identifier": Kind.IDENTIFIER,
     "text": Kind.NARRATIVE, "photo": Kind.PHOTO, "birthDate": Kind.BIRTH_DATE,
 }  # fmt: skip
-_NO_VALUES: Final = frozenset(
+NO_VALUES: Final = frozenset(
     {
         "use", "type", "period", "url", "system", "id", "rank", "contentType", "status", "assigner",
         "valueCode", "valueCoding",
     }
 )  # fmt: skip
 """Codes: ``unknown`` instead of a name (data-absent-reason) is the word of many other elements."""
-_SHARED: Final = frozenset({"city", "district", "state", "postalCode", "country"})
+SHARED_PLACES: Final = frozenset({"city", "district", "state", "postalCode", "country"})
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -65,7 +65,7 @@ def identifying(resource: Mapping[str, Any]) -> Iterator[Identifying]:
 
 def _person(node: Mapping[str, Any], path: str) -> Iterator[Identifying]:
     for key, value in node.items():
-        kind = _ELEMENTS.get(key.removeprefix("_"))
+        kind = ELEMENTS.get(key.removeprefix("_"))
         if key == "contained":
             continue
         if kind is Kind.NARRATIVE and not isinstance(value, dict):
@@ -87,8 +87,8 @@ def _values(value: Any, kind: Kind, path: str, system: str) -> Iterator[Identify
     elif isinstance(value, dict):
         system = str(value.get("system") or system) if kind is Kind.IDENTIFIER else ""
         for key, item in value.items():
-            if key not in _NO_VALUES:
-                inner = Kind.PLACE if kind is Kind.ADDRESS and key in _SHARED else kind
+            if key not in NO_VALUES:
+                inner = Kind.PLACE if kind is Kind.ADDRESS and key in SHARED_PLACES else kind
                 yield from _values(item, inner, f"{path}.{key}", system)
 
 

@@ -1,0 +1,147 @@
+"""The release report as a document: ``release-report.json``, the one source of the page and the artifact.
+
+It holds names, which ``words.py`` words in the report's language, and numbers as they are printed. Its JSON Schema is
+``docs/schemas/release-report.schema.json``; ``python -m tasks.release_report.document`` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.release_report.numbers import Count
+
+Level = Literal["stop", "look", "note"]
+LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
+
+Value = Count | str | int | bool | None
+"""What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word (``@name``)."""
+
+
+class ReportPart(BaseModel):
+    """Base of all parts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReportFinding(ReportPart):
+    """A reason to stop, a point to look at, or a note: what it is about (a path, a file, a host), its kind, how
+    many patients (or lines, where the pseudonymizer step found it) it affects, and the section with details."""
+
+    level: Level
+    code: str
+    section: int = Field(ge=2, le=9)
+    about: str = ""
+    kind: str = ""
+    affects: Count | None = None
+    unit: Literal["patients", "lines"] = "patients"
+    values: dict[str, Value] = Field(default_factory=dict)
+
+
+class Table(ReportPart):
+    """Rows below named columns; ``more`` is how many rows were left out."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...] = ()
+    more: int = 0
+
+
+class ReportSection(ReportPart):
+    """One of the sections 3 to 9: names of sentences, facts (value by name) and tables."""
+
+    number: int = Field(ge=3, le=9)
+    name: str
+    sentences: tuple[str, ...] = ()
+    facts: dict[str, Value] = Field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+
+
+class Tiles(ReportPart):
+    """The first screen: exact totals, the destination, and the terms (``None``: not given)."""
+
+    patients: int
+    files: int
+    bytes: int
+    resources: int
+    tables: bool
+    destination: str | None
+    encrypted: bool | None
+    terms: dict[str, str | None]
+
+
+class Decided(ReportPart):
+    """A person's decision, as the record has it."""
+
+    approved: bool
+    by: str
+    where: Literal["command", "ui"]
+    when: str
+    comment: str = ""
+
+
+class ReleaseReport(ReportPart):
+    """The whole.
+
+    ``step`` is the position of the wait or of the step that sends, ``None`` at the end of the job. ``inside``: a
+    further step processes the data before they are sent, so what identifies is no reason to stop. ``outcome`` says
+    that the data have left, and whether on somebody's decision. ``files`` and ``settings`` are the digests of what the
+    report depends on; ``checksum`` is the SHA-256 that a person can check.
+    """
+
+    version: Literal[1] = 1
+    job: str
+    project: str
+    step: int | None
+    made: str
+    inside: bool = False
+    language: Literal["en", "de"]
+    k: int
+    tiles: Tiles
+    findings: tuple[ReportFinding, ...]
+    sections: tuple[ReportSection, ...]
+    decisions: tuple[Decided, ...] = ()
+    outcome: Literal["waits", "sent", "sent-undecided"] = "waits"
+    files: str
+    settings: str
+    checksum: str
+
+    def number_of(self, level: Level) -> int:
+        """Return how many findings have a level."""
+        return sum(one.level == level for one in self.findings)
+
+    @property
+    def level(self) -> Level:
+        """Return the level of the most severe finding; ``note`` when nothing speaks against a release."""
+        return next((level for level in LEVELS if self.number_of(level)), "note")
+
+    @property
+    def answer(self) -> str:
+        """Return the name of the verdict: what was decided or sent, else what the findings say."""
+        stops = self.number_of("stop")
+        if self.outcome == "sent-undecided":
+            return "sent_despite" if stops else "sent"
+        if not self.decisions:
+            return self.level
+        if not self.decisions[-1].approved:
+            return "rejected"
+        return "despite" if stops else "released"
+
+
+def schema() -> str:
+    """Return the JSON Schema (2020-12) of the document as it is written, with every key."""
+    found = ReleaseReport.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    for model in (found, *found["$defs"].values()):
+        model.pop("title", None)
+        model["required"] = list(model["properties"])
+        for value in model["properties"].values():
+            value.pop("title", None)
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(dialect | found | {"title": "A job's release-report.json"}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema())

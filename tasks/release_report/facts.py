@@ -1,0 +1,193 @@
+"""What a job tells its release report: where the data go, what was asked for, and what its steps reported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from config import AuthConfig, PipelineConfig, SendMode
+from tasks.release_report.document import Decided
+from tasks.release_report.query import Query, ServerSummary, read_query, read_rules, read_summary
+from tasks.shared.file_work import Done, read_records, records_of
+from tasks.shared.files.inventory import Inventory
+from tasks.shared.report import StepReport
+
+SUMMARY: Final = Path("extraction", "reports", "job-summary.json")
+_COUNTING: Final = {
+    "extractor": "imported", "local_import": "imported", "http_import": "imported", "pseudonymizer": "back",
+}  # fmt: skip
+"""Steps that count patients, and the word for what they did with them."""
+
+VIEWS: Final = Path("viewdefinitions")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the data are sent, without user, password, query or fragment. ``host`` has its port where one is given.
+
+    ``private``: a private address, or a name without a dot.
+    """
+
+    mode: str
+    host: str = ""
+    path: str = ""
+    bucket: str = ""
+    prefix: str = ""
+    project: str = ""
+    organization: str = ""
+    encrypted: bool = True
+    private: bool = False
+    authentication: str = "none"
+
+    @property
+    def shown(self) -> str:
+        """Return it in a line."""
+        place = "/".join(part.strip("/") for part in (self.bucket, self.prefix) if part)
+        return f"{place} ({self.host})" if place else self.host + self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """A job, as its report needs it.
+
+    ``step`` is the position of the wait, or of the step that sends; ``None`` at the end. ``steps`` have details and
+    warnings. ``inside``: a further step of the hospital processes the data before they are sent. ``asks``: a person
+    decides before they are. ``corrected``: the files are a person's corrections. ``left`` are the files as their
+    step left them, ``None`` if that is not known. ``sent``: the data have left.
+    """
+
+    job: str
+    project: str
+    directory: Path
+    config: PipelineConfig
+    made: str
+    step: int | None = None
+    steps: Sequence[StepReport] = ()
+    crtdl: Path | None = None
+    inside: bool = False
+    asks: bool = False
+    corrected: bool = False
+    left: Inventory | None = None
+    decisions: Sequence[Decided] = ()
+    sent: bool = False
+
+    @cached_property
+    def destination(self) -> Destination | None:
+        """Return where the data are sent next; ``None`` if they are not."""
+        return None if self.inside else destination_of(self.config)
+
+    @cached_property
+    def query(self) -> Query | None:
+        """Return the effective query."""
+        return read_query(self.crtdl)
+
+    @cached_property
+    def summary(self) -> ServerSummary | None:
+        """Return what the extraction server counted."""
+        return read_summary(self.directory / SUMMARY) if self.done("extractor") else None
+
+    @cached_property
+    def rules(self) -> tuple[str, str] | None:
+        """Return name and SHA-256 of the pseudonymization rules, if a step used them."""
+        return read_rules(self.config.services.pseudonymizer.anonymization_config) if self.pseudonymized else None
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Return the identifier systems and paths that are kept on purpose."""
+        return frozenset(self.config.services.pseudonymizer.kept_identifiers)
+
+    @property
+    def pseudonymized(self) -> bool:
+        """Return whether a step of this job pseudonymized the data."""
+        return self.done("pseudonymizer") is not None
+
+    def done(self, name: str) -> StepReport | None:
+        """Return the last completed step of this name."""
+        found = [step for step in self.steps if step.name == name and step.state == "completed"]
+        return found[-1] if found else None
+
+    def tally(self, kind: str) -> Mapping[str, int]:
+        """Return lines by path or type of a finding of the pseudonymizer step: the sum of its records."""
+        found: Counter[str] = Counter()
+        for record in self._records("pseudonymizer"):
+            found.update(record.tallies.get(kind, {}))
+        return found
+
+    def _records(self, name: str) -> list[Done]:
+        step = self.done(name)
+        return read_records(records_of(self.directory, step.position)) if step is not None else []
+
+    @property
+    def consent(self) -> str:
+        """Return the word for what became of consent."""
+        if self.query is None:
+            return "no-query"
+        if not self.query.asks_for_consent:
+            return "consent-not-asked"
+        return "consent-checked" if self.summary is not None else "consent-unchecked"
+
+    @property
+    def patients(self) -> list[tuple[str, int]]:
+        """Return the numbers of patients before those that leave, in the order of the steps."""
+        summary = self.summary or ServerSummary()
+        found = [("in-cohort", summary.cohort), ("extracted", summary.final)]
+        for name, word in _COUNTING.items():
+            number = sum(record.patients for record in self._records(name))
+            found += [(word, number)] if number else []
+        return [(word, number) for word, number in found if number is not None]
+
+
+def destination_of(config: PipelineConfig) -> Destination | None:
+    """Return where the data are sent; ``None`` if no step sends them."""
+    send = config.services.send
+    if "send" not in config.pipeline.enabled_steps or send.send_as is None:
+        return None
+    s3 = send.s3 if send.send_as is SendMode.S3_UPLOAD else None
+    url = urlsplit((s3.endpoint if s3 else send.url) or "")
+    name, port = url.hostname or "", f":{url.port}" if url.port else ""
+    if s3 and not name:
+        name = f"s3.{s3.region}.amazonaws.com" if s3.region else "s3.amazonaws.com"
+    transfer = send.transfer if send.send_as is SendMode.TRANSFER_LOAD else None
+    return Destination(
+        mode=send.send_as.value,
+        host=(f"[{name}]" if ":" in name else name) + port,
+        path=url.path.rstrip("/"),
+        bucket=(s3.bucket or "") if s3 else "",
+        prefix=(s3.prefix or "") if s3 else "",
+        project=(transfer.project_identifier or "") if transfer else "",
+        organization=(transfer.organization_identifier or "") if transfer else "",
+        encrypted=url.scheme != "http",
+        private=_is_private(name),
+        authentication="s3" if s3 else _authentication(send.auth),
+    )
+
+
+def settings_digest(config: PipelineConfig, *, inside: bool) -> str:
+    """Return the SHA-256 of everything that a report depends on besides the files and the steps."""
+    where = None if inside else destination_of(config)
+    pseudonymizer = config.services.pseudonymizer
+    settings = config.report.model_dump(mode="json", exclude={"enabled", "on_stop"})
+    known = [settings, asdict(where) if where else None, sorted(pseudonymizer.kept_identifiers)]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _authentication(auth: AuthConfig) -> str:
+    if auth.api_key is None:
+        return auth.scheme
+    return "api_key" if auth.scheme == "none" else f"{auth.scheme}_and_api_key"
+
+
+def _is_private(host: str) -> bool:
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return "." not in host or host.endswith((".localhost", ".local", ".internal"))
+    return address.is_private or address.is_loopback or address.is_link_local

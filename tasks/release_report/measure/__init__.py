@@ -1,1 +1,0 @@
-"""The measuring pass: what is in files, counted in patients."""

@@ -1,0 +1,77 @@
+"""What the pass over the leaving files found. Exact numbers, and no value of the data but names that may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tasks.release_report.numbers import NOTHING, Tally
+
+PatientClass = tuple[str, str, str]
+"""Birth year, sex and region."""
+
+
+class ScannedFile(NamedTuple):
+    """A file: its path below the job's directory, bytes and SHA-256 as stored, and what is in it."""
+
+    name: str
+    size: int
+    sha256: str
+    content: int
+    lines: int
+    resources: int
+    unread: int = 0
+    """Lines that are no FHIR data; -1 if the file itself cannot be read."""
+
+
+class IdentifyingPath(NamedTuple):
+    """A path (or a column of a table) with something of a kind; ``urls`` of the extensions it stands in, and
+    ``systems`` of identifiers, blank for one without a system."""
+
+    path: str
+    kind: str
+    found: Tally
+    urls: Mapping[str, Tally] = {}
+    systems: Mapping[str, Tally] = {}
+
+
+class TypeCount(NamedTuple):
+    """Resources of a type, and whose they are."""
+
+    resources: int
+    found: Tally
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The whole. ``patients`` are distinct. ``births`` is by precision, ``ids`` by form."""
+
+    files: tuple[ScannedFile, ...] = ()
+    tables: bool = False
+    patients: int = 0
+    types: Mapping[str, TypeCount] = field(default_factory=dict)
+    paths: tuple[IdentifyingPath, ...] = ()
+    extensions: Mapping[str, Tally] = field(default_factory=dict)
+    ids: Mapping[str, Tally] = field(default_factory=dict)
+    births: Mapping[str, Tally] = field(default_factory=dict)
+    above_89: Tally = NOTHING
+    lost_subjects: Tally = NOTHING
+    classes: Mapping[PatientClass, int] = field(default_factory=dict)
+    overfull: bool = False
+    """More paths, URLs or classes than are counted one by one."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files as stored."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def resources(self) -> int:
+        """Return the resources of all files; rows of tables."""
+        return sum(file.resources for file in self.files)
+
+    @property
+    def lines(self) -> int:
+        """Return the lines of all files."""
+        return sum(file.lines for file in self.files)

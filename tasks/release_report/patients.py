@@ -1,0 +1,105 @@
+"""Whose a resource is, and how patients can be told apart: classes of birth year, sex and region.
+
+A set of hashed ids is the only thing in a pass that grows with the data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tasks.release_report.dates import year_of
+from tasks.release_report.measured import PatientClass
+from tasks.shared.fhir.resource import target_of
+
+MOST_CLASSES: Final = 50_000
+
+_SUBJECTS: Final = ("subject", "patient", "beneficiary")
+_TYPED: Final = re.compile(r"(.*/)?[A-Z][A-Za-z]+(/|\?)")
+
+
+class Patients:
+    """The distinct patients of a delivery."""
+
+    def __init__(self, region_prefix: int) -> None:
+        self.classes: Counter[PatientClass] = Counter()
+        self.overfull = False
+        self._region_prefix = region_prefix
+        self._known: dict[int, bool] = {}
+        """Hash of an id → whether the patient is in a class."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def know(self, own: str) -> int:
+        """Return the hash of a patient's id, who counts from now on."""
+        found = hash(own)
+        self._known.setdefault(found, False)
+        return found
+
+    def classify(self, patient: int, resource: Mapping[str, Any]) -> None:
+        """Count a Patient resource in its class, once for each patient."""
+        if self._known.get(patient, True):
+            return
+        self._known[patient] = True
+        found = (year_of(resource.get("birthDate")), _text(resource.get("gender")), self._region(resource))
+        if found not in self.classes and len(self.classes) >= MOST_CLASSES:
+            self.overfull = True
+            return
+        self.classes[found] += 1
+
+    def _region(self, resource: Mapping[str, Any]) -> str:
+        addresses = resource.get("address")
+        for address in addresses if isinstance(addresses, list) else ():
+            code = _text(address.get("postalCode")) if isinstance(address, dict) else ""
+            if code:
+                return code[: self._region_prefix]
+        return ""
+
+
+def subject_of(resource: Mapping[str, Any]) -> str | None:
+    """Return the reference to the patient whose a resource is; ``None`` without one."""
+    for name in _SUBJECTS:
+        value = resource.get(name)
+        reference = value.get("reference") if isinstance(value, dict) else None
+        if isinstance(reference, str):
+            return reference
+    return None
+
+
+def patient_of(reference: str, full_urls: Mapping[str, str]) -> str | None:
+    """Return the id of the patient that a reference leads to; ``None`` if it leads to somebody or something else.
+
+    ``full_urls`` are those of the patients on the same line.
+    """
+    if reference in full_urls:
+        return full_urls[reference]
+    if reference.startswith("urn:uuid:"):
+        return reference.removeprefix("urn:uuid:")
+    kind, _, own = (target_of(reference) or "").partition("/")
+    return own if kind == "Patient" else None
+
+
+def is_lost(reference: str) -> bool:
+    """Return whether a reference to a patient is none any more: it names no type, and is no URN."""
+    return not reference.startswith(("#", "urn:")) and _TYPED.match(reference) is None
+
+
+def class_sizes(classes: Mapping[PatientClass, int], by: Iterable[bool], *, years: int = 1) -> Counter[int]:
+    """Return how many patients are in classes of each size. ``by`` says which of birth year, sex and region count;
+    birth years are in bands of ``years``."""
+    counts = tuple(by)
+    merged: Counter[tuple[str, ...]] = Counter()
+    for (birth, *others), patients in classes.items():
+        year = str(int(birth) // years * years) if birth else ""
+        merged[tuple(part if is_in else "" for part, is_in in zip((year, *others), counts, strict=True))] += patients
+    sizes: Counter[int] = Counter()
+    for patients in merged.values():
+        sizes[patients] += patients
+    return sizes
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

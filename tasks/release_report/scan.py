@@ -1,0 +1,216 @@
+"""One pass over the files that leave (document 5): what is in them, whose, and what identifies.
+
+Each resource is decoded for itself, so that a line of many costs no more memory than its largest. Values of the data
+live in local variables of the pass; what leaves it are paths, counts, and URLs that ``sections`` shows from k patients
+on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from tasks.release_report.dates import is_very_old, precision_of
+from tasks.release_report.measured import Measured, ScannedFile, TypeCount
+from tasks.release_report.paths import Paths, Position, Sightings
+from tasks.release_report.patients import Patients, is_lost, patient_of, subject_of
+from tasks.release_report.tables import TableScan, is_table
+from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.fhir.bundles import RESOURCES, open_bundle, unwrapped
+from tasks.shared.fhir.resource import UNREADABLE, head_of
+from tasks.shared.files.data_directory import is_ndjson_name
+from tasks.shared.files.ndjson import lines
+from tasks.shared.stop import Stop
+
+ID_FORMS: Final = ("hashed", "uuid", "other")
+
+_HASHED: Final = re.compile(r"[0-9a-fA-F]{32,}|[0-9a-zA-Z_-]{43,}")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+Resource = tuple[bytes | Raw, str | None]
+"""A resource as it is written, and its fullUrl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSettings:
+    """What a pass needs beside the files. ``views`` is the directory with the ViewDefinitions of tables."""
+
+    k: int = 5
+    region_prefix: int = 2
+    longest_line: int = 512 << 20
+    today: date = field(default_factory=date.today)
+    views: Path | None = None
+
+
+def scan(
+    files: Iterable[Path], base: Path, settings: ScanSettings, *, stop: Stop, read: Callable[[int], None]
+) -> Measured:
+    """Return what is in the files, which are named relative to ``base``. ``read`` gets the bytes read from the disk.
+
+    Raises:
+        StorageError: a file cannot be read.
+        Stopped: the run is asked to stop.
+    """
+    found = _Pass(settings, stop, read)
+    scanned = tuple(found.file(path, path.relative_to(base).as_posix()) for path in files)
+    return found.result(scanned)
+
+
+@dataclass
+class _Reading:
+    """A file while it is read."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    size: int = 0
+    content: int = 0
+    lines: int = 0
+    resources: int = 0
+    unread: int = 0
+
+
+class _Pass:
+    def __init__(self, settings: ScanSettings, stop: Stop, read: Callable[[int], None]) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._read = read
+        self._at = Position(settings.k)
+        self._paths = Paths(self._at)
+        self._patients = Patients(settings.region_prefix)
+        self._tables = TableScan(settings.views, self._at, self._patients)
+        self._resources: Counter[str] = Counter()
+        self._births: dict[str, Sightings] = {}
+        self._ids: dict[str, Sightings] = {}
+        self._old = Sightings()
+        self._lost = Sightings()
+
+    def file(self, path: Path, name: str) -> ScannedFile:
+        """Read one file. Raises ``StorageError`` and ``Stopped``."""
+        reading = _Reading()
+
+        def stored(piece: bytes) -> None:
+            self._stop.check()
+            reading.digest.update(piece)
+            reading.size += len(piece)
+            self._read(len(piece))
+
+        try:
+            if is_table(path):
+                reading.resources = self._tables.read(path, stored)
+                reading.lines = reading.resources
+            elif is_ndjson_name(path.name):
+                for _, line in lines(path, self._settings.longest_line, stored=stored):
+                    reading.lines += 1
+                    reading.content += len(line) + 1
+                    self._line(line, reading)
+            else:
+                reading.unread = -1
+        except DataError:
+            reading.unread = -1
+        if reading.unread < 0:
+            reading.digest, reading.size = _whole(path)  # it was not read to its end
+        return ScannedFile(
+            name, reading.size, reading.digest.hexdigest(), reading.content, reading.lines, reading.resources,
+            reading.unread,
+        )  # fmt: skip
+
+    def _line(self, line: bytes, reading: _Reading) -> None:
+        self._at.line += 1
+        try:
+            resources, counted = _opened(line)
+            heads = [head_of(raw) for raw, _ in resources]
+            self._resources.update([counted] if counted else [kind for kind, _ in heads])
+            reading.resources += 1 if counted else len(heads)
+            self._of_line(resources, heads)
+        except (DataError, *UNREADABLE):
+            reading.unread += 1
+
+    def _of_line(self, resources: Sequence[Resource], heads: Sequence[tuple[str, str | None]]) -> None:
+        """Read the resources of a line: all are of its patient if there is one, else each is of its own subject."""
+        own = {
+            full_url or f"Patient/{name}": name
+            for (kind, name), (_, full_url) in zip(heads, resources, strict=True)
+            if kind == "Patient" and name is not None
+        }
+        [only] = own.values() if len(own) == 1 else [None]
+        if only is not None:
+            self._at.begin(self._patients.know(only))
+        for (kind, name), (raw, _) in zip(heads, resources, strict=True):
+            resource = msgspec.json.decode(raw)
+            reference = subject_of(resource)
+            if only is None:
+                whose = name if kind == "Patient" else patient_of(reference, own) if reference else None
+                self._at.begin(self._patients.know(whose) if whose else None)
+            node = self._paths.of_type(kind)
+            if node.seen is not None:
+                node.seen.see(self._at)
+            self._paths.walk(resource, node)
+            if reference is not None and is_lost(reference):
+                self._lost.see(self._at)
+            if kind == "Patient" and self._at.patient is not None:
+                self._patient(resource, self._at.patient)
+
+    def _patient(self, resource: Mapping[str, Any], patient: int) -> None:
+        """Count what is known of a patient beside the paths."""
+        self._patients.classify(patient, resource)
+        self._ids.setdefault(_form_of(str(resource.get("id"))), Sightings()).see(self._at)
+        birth = resource.get("birthDate")
+        if isinstance(birth, str) and (precision := precision_of(birth)):
+            self._births.setdefault(precision, Sightings()).see(self._at)
+            if is_very_old(birth, resource.get("deceasedDateTime"), self._settings.today):
+                self._old.see(self._at)
+
+    def result(self, files: tuple[ScannedFile, ...]) -> Measured:
+        """Return what was found in all files."""
+        k, exact = self._settings.k, self._at.runs == len(self._patients)
+        tables = self._tables.result(exact=False)
+        paths = [found.result(exact=exact, k=k) for found in self._paths.found.values()]
+
+        def tallies(seen: Mapping[str, Sightings]) -> Mapping[str, Any]:
+            return {name: one.tally(exact=exact, k=k) for name, one in seen.items()}
+
+        types = {name: node.seen for name, node in self._paths.types.items() if node.seen is not None}
+        return Measured(
+            files=files,
+            tables=self._tables.any,
+            patients=len(self._patients),
+            types={name: TypeCount(self._resources[name], tally) for name, tally in tallies(types).items()},
+            paths=tuple(sorted((*paths, *tables), key=lambda one: (one.path, one.kind))),
+            extensions=tallies(self._paths.extensions),
+            ids=tallies(self._ids),
+            births=tallies(self._births),
+            above_89=self._old.tally(exact=exact, k=k),
+            lost_subjects=self._lost.tally(exact=exact, k=k),
+            classes=dict(self._patients.classes),
+            overfull=self._paths.overfull or self._patients.overfull,
+        )
+
+
+def _opened(line: bytes) -> tuple[list[Resource], str]:
+    """Return the resources of a line, and the type as which the line counts, if it counts as one resource.
+
+    Raises ``DataError``.
+    """
+    bundle = open_bundle(line)
+    if bundle is not None and bundle.type in RESOURCES:
+        return [(raw, None) for raw in bundle.resources() if raw is not None], "Bundle"
+    return [(found.raw, found.full_url) for found in unwrapped(line)], ""
+
+
+def _form_of(own: str) -> str:
+    if _UUID.fullmatch(own):
+        return "uuid"
+    return "hashed" if _HASHED.fullmatch(own) else "other"
+
+
+def _whole(path: Path) -> tuple[Any, int]:
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256"), file.tell()
