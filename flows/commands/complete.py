@@ -20,9 +20,9 @@ Items = list[CompletionItem]
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script for a shell: commands, options, files, job ids.
+    """Print the completion script for a shell.
 
-    For example: eval "$(sluice completion bash)"
+    It completes commands, options, files and job ids. For example: eval "$(sluice completion bash)"
     """
     kind = get_completion_class(shell)
     if kind is not None:

@@ -27,9 +27,9 @@ def group() -> None:
 @config_argument
 @set_option
 def check(config: str, overrides: tuple[str, ...]) -> None:
-    """Report all findings of a configuration at once.
+    """Report all findings of a configuration.
 
-    This includes the files and directories that it names.
+    Also those of the files and directories that it names.
     """
     from config import ConfigError
     from flows.job.preflight import file_findings
@@ -78,7 +78,10 @@ def schema() -> None:
     "--steps", metavar="LIST", default="local_import,wait,send", show_default=True, help="The steps, in order."
 )
 def init(file: str, steps: str) -> None:
-    """Write a commented configuration with just what its steps need, and a variable for every secret."""
+    """Write a commented configuration.
+
+    It has just what its steps need, and a variable for every secret. Nothing is overwritten.
+    """
     import config
     from flows.shell import command
     from tasks.shared.errors import InputError

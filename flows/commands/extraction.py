@@ -111,8 +111,9 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     "--status",
     "statuses",
     multiple=True,
+    metavar="STATE",
     type=click.Choice([*JobStatus], case_sensitive=False),
-    help="Only jobs in this state; repeatable.",
+    help="Only jobs in this state, such as PAUSED; repeatable.",
 )
 @set_option
 @json_option

@@ -23,7 +23,11 @@ STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "in
 
 @click.group("job")
 def group() -> None:
-    """List jobs, show release reports, delete."""
+    """List jobs, show release reports, delete jobs.
+
+    CONFIG is the YAML configuration file; it names the jobs directory. JOB is the id of a job, its first characters
+    (four or more), or latest.
+    """
 
 
 @group.command("list")
@@ -33,7 +37,10 @@ def group() -> None:
 @click.option("--since", type=Age(), metavar="AGE", help="Only jobs requested since then, such as 12h or 7d.")
 @set_option
 def list_(config: str, as_json: bool, state: str | None, since: timedelta | None, overrides: tuple[str, ...]) -> None:
-    """List the jobs of a jobs directory, newest first, and why they failed or what they wait for."""
+    """List the jobs of a jobs directory, newest first.
+
+    With their state and step, and why they failed or what they wait for.
+    """
     from flows.gate.answers import with_answer
     from flows.job.session import has_any_job, opened
     from flows.jobs_dir import load
@@ -60,9 +67,10 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
 @click.option("--check", is_flag=True, help="Exit code 5 if the report has stops, 1 if files were edited.")
 @set_option
 def report(config: str, job: str, browser: bool, as_json: bool, check: bool, overrides: tuple[str, ...]) -> int:
-    """Name the release report of a job, with its stops and the points to check.
+    """Name the release report of a job.
 
-    It is the newest report: for the decision that the job waits for, or of the job's end. A missing one is made first.
+    Prints the path of its page, the stops, and the points to check. It is the newest report: for the decision that the
+    job waits for, or of the job's end. A missing one is made first.
     The exit code is 0 even if the report has stops. With --check it is then 5, and 1 if the data files are not those
     that the report covers.
     """
@@ -143,10 +151,10 @@ def _are_there(directory: Path, record: JobRecord, digest: str) -> bool:
 @click.option("--continue", "go", is_flag=True, help="Put those that a schedule started back to their worker.")
 @set_option
 def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
-    """List jobs that were cut off: their process is gone, and nobody stopped them.
+    """List jobs that were cut off.
 
-    The exit code is 1 if there are some. With --continue, those that a schedule started go on with their worker, at
-    most three times each, and the exit code is 0.
+    Their process is gone, and nobody stopped them. The exit code is 1 if there are some. With --continue, those that a
+    schedule started go on with their worker, at most three times each, and the exit code is 0.
     """
     from flows.job.session import has_any_job, opened
     from flows.job.unfinished import look
@@ -188,9 +196,9 @@ def delete(config: str, job: str, yes: bool, overrides: tuple[str, ...]) -> int:
 @yes_option
 @set_option
 def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, ...]) -> int:
-    """Delete jobs that have not changed for longer than AGE. Removes directories and records.
+    """Delete jobs that have not changed for longer than AGE.
 
-    Deletes complete, failed, stopped, interrupted and cancelled jobs, never a job that runs, waits, or is scheduled.
+    Removes directories and records. A job that runs, waits, or is scheduled is kept.
     """
     from flows.job.lock import JobBusyError
     from flows.job.prune import old_jobs, remove

@@ -107,9 +107,10 @@ def stop(config: str | None, yes: bool) -> None:
 @server.command()
 @config_argument
 def status(config: str | None) -> int:
-    """Show whether the server answers, with its address and password; exit code 1 if it does not run.
+    """Show whether the server answers.
 
-    If you have set up another Prefect API, that one is checked.
+    Prints its address and password; the exit code is 1 if it does not run. If you have set up another Prefect API, that
+    one is checked.
     """
     from flows.prefect.address import configured_api, reach
     from flows.prefect.server import find, home_of

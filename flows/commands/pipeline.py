@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @click.group("pipeline")
 def group() -> None:
-    """Start, continue and watch a job."""
+    """Start, continue and watch a job.
+
+    CONFIG is the YAML configuration file. JOB is the id of a job, its first characters (four or more), or latest.
+    """
 
 
 @group.command()
@@ -33,8 +36,8 @@ def group() -> None:
 def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
 
-    CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
-    With --json, the job's status is printed as JSON at the end.
+    CRTDL is the query, a JSON file. INPUT is a directory, an HTTP(S) URL, or the URL of an extraction result. Either
+    may be left out. With --json, the job's status is printed as JSON at the end.
     """
     from flows.job.session import opened
     from flows.prefect.deployments import choose_deployment, run_deployment
@@ -59,7 +62,10 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
 @group.command()
 @job_inputs
 def plan(inputs: JobInputs, wrong: Sequence[SluiceError]) -> None:
-    """Run the checks of start, and start nothing."""
+    """Run the checks of start, and start nothing.
+
+    Prints every finding. CRTDL and INPUT are as for start.
+    """
     from tasks.shared.units import human_count
 
     loaded = _read(inputs, wrong)
@@ -153,7 +159,10 @@ def continue_(
 @click.option("--watch", is_flag=True, help="Refresh every two seconds while the job runs or is pending.")
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> None:
-    """Show the state of a job: its steps, counts, progress, last error, and what it waits for."""
+    """Show the state of a job.
+
+    With its steps, counts, progress, last error, and what it waits for.
+    """
     from flows.gate.answers import with_answer
     from flows.job.session import opened
     from flows.job.state import JobState
