@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from functools import cache
+from pathlib import Path
 
 import click
 
@@ -25,5 +26,8 @@ def about(verb: str, *rest: str) -> str:
 
 @cache
 def _program() -> tuple[str, ...]:
-    """Return ``sluice`` if the shell finds it, else the module with its interpreter."""
-    return ("sluice",) if shutil.which("sluice") else (sys.executable, "-m", "flows.run")
+    """Return ``sluice`` if the shell finds it, else its path, else the module with its interpreter."""
+    script = Path(sys.executable).with_name("sluice")
+    if shutil.which("sluice") or script.is_file():
+        return ("sluice" if shutil.which("sluice") else str(script),)
+    return sys.executable, "-m", "flows.run"

@@ -25,6 +25,7 @@ def test_a_command_is_quoted_and_named_by_its_module_where_it_is_not_on_the_path
     assert shell.command("config", "check", "my config.yaml") == "sluice config check 'my config.yaml'"
     shell._program.cache_clear()
     monkeypatch.setattr(shell.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shell.Path, "is_file", lambda _: False)
     assert shell.command("job", "list") == f"{sys.executable} -m flows.run job list"
 
 
