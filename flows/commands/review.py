@@ -11,9 +11,7 @@ from flows.job.record import JobRecord, now
 from flows.job.state import JobState
 from flows.job.waiting import Answer, Waiting
 from flows.output import on_terminal, print_line
-from flows.reports.page import destination_line, files_read
-from flows.reports.status import wait_lines
-from tasks.release_report.report import lines_of
+from flows.reports.waiting import terminal_text
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import LONGEST_TEXT
 
@@ -53,15 +51,11 @@ def is_refused(record: JobRecord) -> bool:
 
 
 def ask(record: JobRecord, waiting: Waiting, by: str | None, comment: str, *, err: bool) -> Answer | None:
-    """Show the findings and, on a terminal, what will leave, and ask for a decision; ``None`` if there is none."""
-    lines = lines_of(waiting.job_dir)
-    print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=err)
+    """Show the findings and what will leave, and on a terminal ask for a decision; ``None`` if there is none."""
+    print_line(terminal_text(record, waiting), err=err)
     if not on_terminal():
         print_line(f"nothing is decided: job {record.id} waits", err=err)
         return None
-    print_line("\n".join([f"read next, in {waiting.reads}:", *(f"  {file}" for file in files_read(waiting))]), err=err)
-    if where := destination_line(record, waiting):
-        print_line(f"destination: {where}", err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
     name = by or click.prompt("Your name", default=login(), err=err)

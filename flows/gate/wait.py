@@ -16,7 +16,7 @@ from flows.job.steps import Sources, announce_end, leave_step
 from flows.job.waiting import Decision, Reviewed, Shown, Waiting
 from flows.output import one_line
 from flows.prefect import runs
-from flows.reports.page import form_text
+from flows.reports.waiting import form_text
 from tasks.shared.corrections import make_directory
 from tasks.shared.files.inventory import Inventory, differences, load
 from tasks.shared.log import logger

@@ -1,19 +1,16 @@
-"""The page of a job in the Prefect UI, and the text of a wait's form: Markdown of the record."""
+"""The page of a job in the Prefect UI: Markdown of the record."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from flows.job.record import JobEnd, JobRecord
-from flows.job.waiting import Waiting
 from flows.prefect.artifacts import JOB, Page
 from flows.reports.markdown import best_effort, code, literal, table
-from tasks.release_report.report import lines_of
-from tasks.shared.files.data_directory import as_shown, finished_files
-from tasks.shared.report import Corrections, StepReport
+from flows.reports.waiting import form_text
+from tasks.shared.report import StepReport
 from tasks.shared.units import human_bytes
 
 PageState = Literal["running"] | JobEnd
@@ -89,57 +86,3 @@ def _places(record: JobRecord) -> Iterator[str]:
         yield from ("## Files", "", f"The files of the job are in {code(record.directory)}", "")
     if record.page is not None:
         yield from (f"The release report is {code(str(record.page))}", "")
-
-
-def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
-    """Return the text of the form; ``by_hand`` is the command to run after the decision, where no worker goes on."""
-    steps = record.step_names
-    after = f"the job goes on with {code(steps[waiting.position])}" if steps[waiting.position :] else "the job ends"
-    lines = [f"The job waits at step {waiting.position} of {len(steps)} for your decision.", ""]
-    if waiting.reason is not None:
-        lines += [f"**It waits again**: {literal(waiting.reason)}", ""]
-    lines += [*_report(record, waiting), f"- **Look at** the files in {code(waiting.looked_at)}"]
-    lines += [f"- **Next**, the files in {code(waiting.reads)} are read:"]
-    lines += [f"  - {code(file)}" for file in files_read(waiting)]
-    lines += [f"- **Destination**: {code(where)}"] if (where := destination_line(record, waiting)) else []
-    lines += [f"- **To change something**, {_how_to_correct(waiting)}"]
-    lines += ["- **The decision is for these files and this destination**: if they change, the job waits again"]
-    lines += [f"- **Decide**: *release*: {after}; *reject*: the job is cancelled"]
-    if by_hand is not None:
-        lines += [f"- **After the decision**, continue the job on its machine: {code(by_hand)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _report(record: JobRecord, waiting: Waiting) -> Iterator[str]:
-    """Yield the short form of the release report."""
-    shown = record.shown.get(waiting.position)
-    if shown is not None and shown.failed is not None:
-        yield f"- **The release report could not be made**: {literal(shown.failed)}"
-    elif shown is not None and shown.page is not None:
-        first, *others = lines_of(waiting.job_dir) or ["made"]
-        yield f"- **Release report**: {literal(first)}"
-        yield from (f"  - {literal(line.strip())}" for line in others)
-        yield f"  - Its page on the machine of the job: {code(str(waiting.job_dir / shown.page))}"
-    if shown is not None and shown.needs_comment:
-        yield "- **A release needs a comment** that says why"
-
-
-def _how_to_correct(waiting: Waiting) -> str:
-    place = code(waiting.directory)
-    if waiting.corrections is Corrections.NOT_SENT:
-        return f"use a wait before {code('flattening')}: tables in {place} would not be sent"
-    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
-    return f"put all corrected {kind} into {place} and resume: they are read instead, and the job waits again"
-
-
-def files_read(waiting: Waiting) -> list[str]:
-    """Return the first files that are read next, each with its size, and the number of the others."""
-    place = Path(waiting.reads)
-    found = ((path.relative_to(place).as_posix(), path.stat().st_size) for path in finished_files(place))
-    return as_shown(f"{name}, {human_bytes(size)}" for name, size in found)
-
-
-def destination_line(record: JobRecord, waiting: Waiting) -> str:
-    """Return where the data go, in one line; empty if no step sends them."""
-    shown = record.shown.get(waiting.position)
-    return ", ".join(f"{name} {value}" for name, value in shown.destination.items()) if shown is not None else ""

@@ -150,17 +150,21 @@ def text(record: JobRecord, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def wait_lines(record: JobRecord, waiting: Waiting) -> list[str]:
-    """Return what a job waits for: why again, the files to look at, the directory for corrections, the report."""
+def wait_lines(record: JobRecord, waiting: Waiting, findings: Sequence[str] = ()) -> list[str]:
+    """Return what a job waits for: why again, the files to look at, the directory for corrections, the report.
+
+    ``findings`` are the report in short; without them, it is counted.
+    """
     lines = [f"step {waiting.position} waits for a decision"]
     lines += [f"  it waits again: {one_line(waiting.reason)}"] if waiting.reason else []
     lines += [f"  look at {waiting.looked_at}", f"  {_corrections(waiting)}"]
-    lines += [f"  {waiting.reads} is read next"] if waiting.reads != waiting.looked_at else []
     shown = record.shown.get(waiting.position)
     if shown is not None and shown.failed is not None:
         lines.append(f"  the release report could not be made: {one_line(shown.failed)}")
     elif shown is not None and shown.page is not None:
-        lines.append(f"  release report: stops {shown.stops}, points to check {shown.looks}")
+        counted = f"stops {shown.stops}, points to check {shown.looks}"
+        first, *others = findings or [counted]
+        lines += [f"  release report: {first}", *(f"    {line}" for line in others)]
         lines.append(f"    {waiting.job_dir / shown.page}")
     if shown is not None and shown.needs_comment:
         lines.append("  to approve it, say why in a comment (--comment TEXT)")

@@ -14,7 +14,7 @@ from flows.job.record import JobRecord
 from flows.job.waiting import Shown, Waiting
 from flows.job.watch import describe
 from flows.output import draw, patience, print_line, print_without_waiting, wipe
-from flows.reports.status import wait_lines
+from flows.reports.waiting import terminal_text
 from tasks.release_report.report import lines_of
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import StepReport
@@ -130,8 +130,7 @@ class Terminal(Presenter):
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""
-        lines = lines_of(waiting.job_dir)
-        print_line("\n".join([*wait_lines(record, waiting), *(f"  {line}" for line in lines)]), err=self._to_stderr)
+        print_line(terminal_text(record, waiting), err=self._to_stderr)
 
     def process_ends(self, words: str) -> None:
         """Print how to continue the job."""

@@ -70,7 +70,7 @@ def test_a_person_reads_the_report_and_releases_the_data_in_the_ui(
     form = page.locator(".p-modal")
     form.locator(".p-select-button__icon").click()
     page.locator(".p-select-option", has_text="release").click()
-    for name in ("Name", "Comment"):
+    for name in ("Your name", "Comment"):
         field = form.locator(".schema-form-property", has=page.locator("label", has_text=name))
         field.first.locator("textarea").fill("Anna Data looked at it")
     with page.expect_response(lambda answer: answer.url.endswith("/resume")) as answer:

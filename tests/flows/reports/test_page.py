@@ -7,7 +7,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 from flows.job.waiting import Decision
-from flows.reports.page import form_text, text
+from flows.reports.page import text
+from flows.reports.waiting import form_text
 from tasks.shared.report import StepReport
 from tests.flows.reports.test_status import ERROR, JOB, SHOWN, STEPS, WAITING, record
 
