@@ -121,12 +121,15 @@ class Terminal(Presenter):
             self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the release report in short, and its path."""
+        """Print the verdict of a release report, its stops once, and its path."""
         if shown.failed is not None:
             print_line(f"release report: could not be made: {shown.failed}", err=True)
         elif shown.page is not None:
-            lines = lines_of(job_dir)
-            print_line("\n  ".join([f"release report: {job_dir / shown.page}", *lines]), err=self._to_stderr)
+            verdict, _, *found = lines_of(job_dir) or ["made", ""]
+            stops = [line.strip() for line in found[: shown.stops] if line not in self._said]
+            self._said.update(found)
+            lines = [f"release report: {verdict}", *stops, str(job_dir / shown.page)]
+            print_line("\n  ".join(lines), err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
         """Print that and where the job waits, and the release report in short."""

@@ -10,7 +10,7 @@ from flows.job.waiting import Waiting
 from flows.reports.markdown import code, literal
 from flows.reports.status import wait_lines
 from tasks.release_report.report import lines_of
-from tasks.shared.files.data_directory import as_shown, finished_files
+from tasks.shared.files.data_directory import as_shown, base_name, finished_files
 from tasks.shared.report import Corrections
 from tasks.shared.units import human_bytes
 
@@ -21,6 +21,7 @@ def terminal_text(record: JobRecord, waiting: Waiting) -> str:
     """
     lines = wait_lines(record, waiting, lines_of(waiting.job_dir))
     lines += [f"  read next, in {waiting.reads}:", *(f"    {file}" for file in _files_read(waiting))]
+    lines += [f"  not corrected, so not read: {name}" for name in _left_out(waiting)]
     where = _destination(record, waiting)
     return "\n".join([*lines, *([f"  destination: {where}"] if where else [])])
 
@@ -35,6 +36,7 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     lines += [*_report(record, waiting), f"- **Look at** the files in {code(waiting.looked_at)}"]
     lines += [f"- **Next**, the files in {code(waiting.reads)} are read:"]
     lines += [f"  - {code(file)}" for file in _files_read(waiting)]
+    lines += [f"- **Not corrected, so not read**: {code(name)}" for name in _left_out(waiting)]
     lines += [f"- **Destination**: {code(where)}"] if (where := _destination(record, waiting)) else []
     lines += [f"- **To change something**, {_how_to_correct(waiting)}"]
     lines += ["- **The decision is for these files and this destination**: if they change, the job waits again"]
@@ -71,6 +73,15 @@ def _files_read(waiting: Waiting) -> list[str]:
     place = Path(waiting.reads)
     found = ((path.relative_to(place).as_posix(), path.stat().st_size) for path in finished_files(place))
     return as_shown(f"{name}, {human_bytes(size)}" for name, size in found)
+
+
+def _left_out(waiting: Waiting) -> list[str]:
+    """Return the first files that are not read because corrected files take the place of all."""
+    if waiting.reads != waiting.directory:
+        return []
+    corrected = {base_name(path.name) for path in finished_files(Path(waiting.reads))}
+    before = finished_files(Path(waiting.looked_at))
+    return as_shown(path.name for path in before if base_name(path.name) not in corrected)
 
 
 def _destination(record: JobRecord, waiting: Waiting) -> str:
