@@ -6,6 +6,7 @@ needs a comment then, and without a wait ``report.on_stop`` says what happens.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,21 +31,16 @@ from tasks.shared.prefect_task import as_task
 from tasks.shared.step import Source
 
 NAME = "release report"
-"""Of the task in the Prefect UI."""
 
 
 def before_waiting(job: RunningJob, position: int, covered: Covered, there: Inventory) -> Shown:
-    """Return what a reviewer is shown at a wait: files, destination, and the report, made unless one covers them.
-
-    Raises ``Stopped``.
-    """
+    """Return what a reviewer is shown at a wait: files, destination and report. Raises ``Stopped``."""
     if not job.config.report.enabled:
         return Shown(files=there.digest, destination=destination(job.config))
-    leaves = Sources(job.step_names, job.config).delivery(position) is not None
-    source = covered.leaving or covered.newest
-    corrected = covered.place() == covered.directory
-    facts = _facts(job, position, source, corrected=corrected, inside=not leaves, asks=leaves)
-    return _shown(job, facts, there)
+    behind, leaves = job.step_names[position:], Sources(job.step_names, job.config).delivery(position) is not None
+    source = replace(covered.leaving or covered.newest, path=covered.place())
+    inside = not leaves and any(declared(name).delivers for name in behind)
+    return _shown(job, _facts(job, position, source, inside=inside, asks=leaves), there)
 
 
 def decided(job: RunningJob, position: int) -> None:
@@ -109,16 +105,14 @@ def _facts(job: RunningJob, step: int | None, source: Source, **more: Any) -> Jo
         step=step,
         steps=[job.steps[position] for position in sorted(job.steps)],
         crtdl=job.crtdl,
+        corrected=source.path.name in {step.directory for step in job.steps.values()},
         left=source.recorded.load() if source.recorded is not None else None,
         **more,
     )
 
 
 def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
-    """Make the report on these files, in a Prefect task, and publish it; return it for the record.
-
-    Raises ``Stopped``.
-    """
+    """Make the report in a Prefect task and publish it; return it for the record. Raises ``Stopped``."""
     meter = Meter()
     meter.set_status("reading the data")
     watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
@@ -149,15 +143,12 @@ def _manifest(job: RunningJob, source: Source) -> Inventory:
 
 def _refusal(job: RunningJob, source: Source, shown: Shown, lines: list[str]) -> GateError:
     """Return the error that ends a job before it sends what nobody has released."""
-    if shown.failed is not None:
-        return GateError(
-            "report-missing", f"there is no release report, and report.on_stop is fail: {shown.failed}",
-            hint="fix the problem, then continue the job: the report is made again",
-        )  # fmt: skip
+    what = "could not be made" if shown.failed is not None else f"has stops ({shown.stops})"
     again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
     return GateError(
-        "report-stops", f"the release report has stops ({shown.stops}), and report.on_stop is fail: nothing was sent",
-        context="\n  ".join([*lines, str(job.directory.path / str(shown.page))]),
+        "report-missing" if shown.failed is not None else "report-stops",
+        f"the release report {what}, and report.on_stop is fail: nothing was sent",
+        context="\n  ".join([shown.failed or str(job.directory.path / str(shown.page)), *lines]),
         hint=f"correct the rules or the data and run the step that wrote them again{again}, or add a wait step "
         "before it, where a person decides",
     )  # fmt: skip

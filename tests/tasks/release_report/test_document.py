@@ -1,0 +1,199 @@
+"""Sections and schema of ``release-report.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tasks.release_report import document, files
+from tasks.release_report.facts import SUMMARY
+from tasks.release_report.numbers import Count
+from tasks.release_report.query import read_query, read_summary
+from tests.conftest import ROOT
+from tests.tasks.release_report.reporting import (
+    SEND,
+    bundle,
+    config,
+    observation,
+    patient,
+    record,
+    report,
+    rows,
+    section,
+    step,
+    summary,
+    write,
+)
+
+SCHEMA = ROOT / "docs" / "schemas" / "release-report.schema.json"
+
+
+def test_the_schema_is_that_of_the_code() -> None:
+    command = f"python -m tasks.release_report.document > {SCHEMA.relative_to(ROOT)}"
+    assert SCHEMA.read_text(encoding="utf-8") == document.schema(), command
+    jsonschema.Draft202012Validator.check_schema(json.loads(document.schema()))
+
+
+def test_a_report_is_as_its_schema_says(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1", name=[{"family": "x"}]))
+    summary(tmp_path)
+    jsonschema.validate(json.loads(files.document_of(tmp_path).read_text()), json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("send", "expected"),
+    [
+        (SEND, {"mode": "direct_resource_load", "host": "store.example.org", "encrypted": True}),
+        ({"send_as": "transfer_load", "url": "http://h.example:8080",
+          "transfer": {"project_identifier": "P", "organization_identifier": "O"}},
+         {"mode": "transfer_load", "host": "h.example:8080", "project": "P", "organization": "O", "encrypted": False}),
+        ({"send_as": "s3_upload", "s3": {"bucket": "b", "prefix": "p/", "region": "eu-1", "access_key_id": "a",
+                                         "secret_access_key": "s"}},
+         {"mode": "s3_upload", "bucket": "b", "prefix": "p/", "host": "s3.eu-1.amazonaws.com", "encrypted": True}),
+    ],
+)  # fmt: skip
+def test_where_the_data_go(tmp_path: Path, send: dict[str, Any], expected: dict[str, Any]) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    found = section(report(tmp_path, config=config(services={"send": send})), 3).facts
+    assert {name: found.get(name) for name in expected} == expected
+    assert "s" not in found.values()
+
+
+def test_a_job_that_sends_nothing_says_so(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    found = report(tmp_path, config=config(("local_import",)))
+    assert "nothing-sent" in section(found, 3).sentences
+    assert found.tiles.destination is None
+
+
+CRTDL = {
+    "display": "Sepsis",
+    "cohortDefinition": {
+        "inclusionCriteria": [
+            [
+                {"context": {"display": "Diagnosis"}, "termCodes": [{"code": "A41", "display": "Sepsis"}],
+                 "timeRestriction": {"afterDate": "2020-01-01"}},
+                {"context": {"code": "Lab"}, "termCodes": [{"code": "1"}],
+                 "valueFilter": {"type": "quantity-comparator", "comparator": "gt", "value": 2, "unit": {"code": "g"}}},
+            ],
+            [{"context": {"display": "Consent"}, "termCodes": [{"display": "MDAT"}]}],
+        ],
+        "exclusionCriteria": [[{"context": {"display": "Patient"}, "termCodes": [{"display": "Age"}],
+                                "valueFilter": {"type": "quantity-range", "minValue": 0, "maxValue": 17}}]],
+    },
+    "dataExtraction": {
+        "attributeGroups": [
+            {"name": "Labs",
+             "attributes": [{"attributeRef": "Observation.code"}, {"attributeRef": "Observation.value"}],
+             "filter": [{"type": "token", "codes": [{"code": "718-7", "display": "Hb"}]},
+                        {"type": "date", "name": "date", "start": "2021-01-01"}]},
+        ],
+    },
+}  # fmt: skip
+
+COUNTED = {
+    "Num-Cohort-Patients": 40,
+    "Num-Final-Patients": 9,
+    "Patient-Exclusions": {"CONSENT": 3, "DIRECT_LOAD": 28, "CASCADING_DELETE": 0},
+    "Resource-Exclusions": {
+        "Labs": {"Must-Have": {"Observation.code": 4, "Observation.value": 2}, "Consent": 7, "Cascading-Delete": 1},
+    },
+    "Duration-Measurements": {"CONSENT_FETCH": {"medianNanos": 1}},
+}  # fmt: skip
+
+
+def test_query_consent_and_patients_of_an_extraction(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", *(bundle(patient(str(n)), observation(str(n))) for n in range(9)))
+    crtdl = tmp_path / "query.json"
+    crtdl.write_text(json.dumps(CRTDL))
+    (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / SUMMARY).write_text(json.dumps(COUNTED))
+    record(tmp_path, 1, patients=9)
+    steps = (step("extractor", output="import"), step("validation", 3))
+    found = report(tmp_path, crtdl=crtdl, steps=steps)
+    assert found.findings == ()
+    asked = section(found, 4)
+    assert asked.facts["title"] == "Sepsis"
+    assert asked.facts["consent"] == "@consent-checked"
+    assert asked.facts["patients_without_consent"] == Count(word="fewer", number=5)
+    assert asked.facts["resources_without_consent"] == 7
+    assert [row for table in asked.tables if table.name == "cohort" for row in table.rows] == [
+        ("@included", "Diagnosis: Sepsis (2020-01-01 – …) or Lab: 1 (> 2 g)"),
+        ("@included", "Consent: MDAT"),
+        ("@excluded", "Patient: Age (0 – 17)"),
+    ]
+    assert rows(found, "groups") == {"Labs": ("Observation", 2, "Hb; date 2021-01-01 – …")}
+    assert rows(found, "flow") == {
+        "@in-cohort": (Count(word="about", number=40),),
+        "@extracted": (Count(word="about", number=10),),
+        "@imported": (Count(word="about", number=10),),
+        "@leaving": (9,),
+    }
+    assert rows(found, "lost")["@lost-direct_load"] == (Count(word="about", number=30),)
+    assert section(found, 5).facts["resources_without_must_have"] == 6
+
+
+def test_a_query_of_a_job_without_extraction_was_not_applied(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    (tmp_path / "query.json").write_text(json.dumps(CRTDL))
+    found = report(tmp_path, crtdl=tmp_path / "query.json")
+    assert section(found, 4).sentences == ("query-not-applied",)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"Patient-Exclusions": 1, "Resource-Exclusions": {"a": 1}}'])
+def test_odd_summaries_and_queries_are_none_or_empty(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert read_query(path) is None or read_query(path).title == ""  # type: ignore[union-attr]
+    found = read_summary(path)
+    assert found is None or (found.cohort, found.excluded, found.without_consent) == (None, {}, 0)
+
+
+def test_telling_patients_apart_with_bands_of_birth_years(tmp_path: Path) -> None:
+    people = [patient(str(n), birthDate=str(1950 + n % 5), gender="female") for n in range(12)]
+    write(tmp_path, "a.ndjson", *people, patient("x", birthDate="1990", gender="male"))
+    fewer, none = Count(word="fewer", number=5), Count(word="none")
+    assert rows(report(tmp_path), "apart") == {
+        "@years-1": (fewer, Count(word="about", number=10), none),
+        "@years-5": (fewer, none, Count(word="about", number=10)),
+    }
+
+
+def test_rules_kept_and_what_came_back_are_in_section_6(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("fhirPathRules: []")
+    write(tmp_path, "a.ndjson", *(patient(str(n), birthDate="1980") for n in range(9)))
+    settings = config(services={"pseudonymizer": {"anonymization_config": str(rules), "kept_identifiers": ["s"]}})
+    leaks = {"Patient.identifier.value|identifier|s": 9, "Patient.name.text|name|": 2}
+    found = report(tmp_path, config=settings, found={"leaks": leaks, "dates that stayed": {"Encounter.period.end": 9}})
+    facts = section(found, 6).facts
+    assert (facts["rules"], len(str(facts["rules_sha256"])), facts["kept_identifiers"]) == ("rules.yaml", 64, "s")
+    ten, few = Count(word="about", number=10), Count(word="fewer", number=5)
+    assert rows(found, "originals") == {
+        "Patient.identifier.value": ("@kind-identifier", ten, "@note"),
+        "Patient.name.text": ("@kind-name", few, "@stop"),
+    }
+    assert rows(found, "dates") == {"Encounter.period.end": (ten,)}
+    assert rows(found, "births") == {"@births-year": (Count(word="all"),)}
+
+
+def test_not_checked_is_never_empty(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    for steps in ((), (step("extractor"), step("pseudonymizer", 2), step("validation", 3))):
+        assert section(report(tmp_path, steps=steps), 8).sentences
+
+
+@pytest.mark.parametrize(
+    ("asks", "on_stop", "expected"), [(True, "tell", {}), (False, "fail", {"on_stop": "@on-stop-fail"})]
+)
+def test_the_decision_section_says_whether_somebody_is_asked(
+    tmp_path: Path, asks: bool, on_stop: str, expected: dict[str, str]
+) -> None:
+    write(tmp_path, "a.ndjson", patient("1"))
+    found = section(report(tmp_path, asks=asks, config=config(report={"on_stop": on_stop})), 9)
+    assert found.facts == expected
+    assert ("nobody-asked" in found.sentences) is not asks
