@@ -12,6 +12,7 @@
           ├── DataError          the data is not what it must be; names file, line, type
           ├── InputError         what the user gave is not usable (exit code 2)
           ├── StorageError       the disk, a permission, a file that vanished
+          │    └── DiskFullError  no space is left (exit code 3)
           ├── ReconciliationError  resources in and out do not agree
           ├── GateError          validation found errors and ``fail_on_error`` is set (exit code 5)
           └── InternalError      a defect of this program, reported without the values that caused it
@@ -127,6 +128,13 @@ class StorageError(TerminalError):
     """The file system refused: no space, no permission, a file that is gone."""
 
 
+class DiskFullError(StorageError):
+    """No space is left. The job goes on when there is some (exit code 3)."""
+
+    transient = True
+    exit_code = 3
+
+
 class ReconciliationError(TerminalError):
     """Resources in and resources out do not agree where they must."""
 
@@ -163,7 +171,7 @@ def storage_error(error: OSError, path: Path) -> StorageError:
     """Return the error for a file system error at ``path`` (a file or directory), with a hint what to do."""
     where = str(path)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StorageError(
+        return DiskFullError(
             "disk-full",
             "no space is left on the device",
             context=where,
