@@ -36,7 +36,7 @@ from flows.job.outcome import (
 from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
 from flows.job.writer import RecordWriter
 from flows.prefect import runs
-from flows.prefect.address import running_api
+from flows.prefect.address import configured_api
 from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
 from flows.reports import terminal
 from tasks import declared
@@ -89,7 +89,7 @@ def pipeline(
     )  # fmt: skip
     job_id, deployed = runs.current()
     os.umask(0o077)  # a worker's own may be wider
-    with PrefectApi(running_api(), patience=JOB_SECONDS) as api:
+    with PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 api.change(job_id, parameters=inputs.parameters())  # pipeline continue takes them from the run

@@ -28,16 +28,16 @@ from tasks.shared.errors import TerminalError
 @contextmanager
 def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the jobs of a configuration for a command that runs one: Prefect is imported while its server starts."""
-    from flows.prefect.api import PrefectApi
+    from flows.prefect.api import PrefectApi, reach
 
     home = loaded.config.jobs_dir.absolute() / ".prefect"
     with ExitStack() as stack:
         api = address.configured_api()
         if api is not None:
-            address.reach(api)
+            reach(api)
         with patience(server.waiting(home) if api is None else "starting Prefect"):
             local = api is None
-            api = api or server.begin(home.parent)[0]
+            api = api or server.begin(home.parent)
             address.use(api)
             from flows import pipeline  # noqa: F401 - imported here so that both overlap
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
@@ -223,15 +224,29 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Ite
 
     alone = worker_id == "master"
     base = tmp_path_factory.getbasetemp()
-    address, starts = server.start((base if alone else base.parent) / "prefect-shared", port=0)
-    found = server.known(address.home or base)
-    if starts and found:
+    jobs_dir = (base if alone else base.parent) / "prefect-shared"
+    with (base.parent / "prefect-shared.lock").open("a") as lock:  # one worker starts it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = not jobs_dir.exists()
+        if first:
+            not_on_4200(jobs_dir)
+        address = server.start(jobs_dir)
+    found = server.known(server.home_of(jobs_dir))
+    if first and found:
         run = os.getpid() if alone else os.getppid()
         watch = f"while kill -0 {run}; do sleep 1; done; kill {found.pid}"
         subprocess.Popen(["sh", "-c", watch], start_new_session=True, stderr=subprocess.DEVNULL).returncode = 0
     os.environ["PREFECT_API_AUTH_STRING"] = str(address.password)
     yield address.url
     del os.environ["PREFECT_API_AUTH_STRING"]
+
+
+def not_on_4200(jobs_dir: Path) -> None:
+    """Let the server of a jobs directory start on a port of its own: others test on this machine, too."""
+    home = jobs_dir / ".prefect"
+    home.mkdir(mode=0o700, parents=True)
+    last = {"port": free_ports(), "pid": 0, "started": "", "version": ""}
+    (home / "server.json").write_text(json.dumps(last))
 
 
 def address_of(url: str) -> ApiAddress:
@@ -282,6 +297,7 @@ def sluice_alone(tmp_path: Path) -> Iterator[Commands]:
     """Commands with a local server of their own under ``jobs/`` of an empty working directory."""
     from flows.prefect import server
 
+    not_on_4200(tmp_path / "jobs")
     commands = Commands(tmp_path, None)
     yield commands
     commands.close()

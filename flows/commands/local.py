@@ -79,10 +79,7 @@ def start(config: str | None) -> None:
     """Start the server and print its address and password."""
     from flows.prefect.server import start
 
-    address, starts = start(_jobs_dir(config))
-    if not starts:
-        print_line("the server runs already")
-    _print_address(address)
+    _print_address(start(_jobs_dir(config)))
 
 
 @server.command()
@@ -112,7 +109,8 @@ def status(config: str | None) -> int:
     Prints its address and password; the exit code is 1 if it does not run. If you have set up another Prefect API, that
     one is checked.
     """
-    from flows.prefect.address import configured_api, reach
+    from flows.prefect.address import configured_api
+    from flows.prefect.api import reach
     from flows.prefect.server import find, home_of
 
     home = home_of(_jobs_dir(config))

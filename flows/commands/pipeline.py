@@ -40,7 +40,7 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     may be left out. With --json, the job's status is printed as JSON at the end.
     """
     from flows.job.session import opened
-    from flows.prefect.deployments import choose_deployment, run_deployment
+    from flows.prefect.api import run_deployment
     from flows.reports.status import status_of
     from flows.session import execute, new_job, outcome, with_prefect
 
@@ -48,7 +48,7 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     said = _check(loaded, inputs)
     if detach:
         with opened(loaded) as session:
-            job_id = run_deployment(session.api, choose_deployment(session.api), inputs.parameters())
+            job_id = run_deployment(session.api, inputs.parameters())
             print_line(f"job {job_id}", err=as_json)
             if as_json:
                 print_json(status_of(session.job(job_id)))

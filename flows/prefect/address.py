@@ -1,4 +1,4 @@
-"""Find the Prefect API that the user has set up, check that it answers, and set it for Prefect in this process.
+"""Find the Prefect API that the user has set up, and set an API for Prefect in this process.
 
 Nothing here imports Prefect, because that takes more than a second.
 """
@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
-from flows.output import patience
-from tasks.shared.errors import InputError, NetworkError, TerminalError
+from tasks.shared.errors import TerminalError
 from tasks.shared.http import network
 
 QUIET = {
@@ -30,9 +28,6 @@ QUIET = {
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
 }
 """No telemetry, no connection that nobody asked for; a missing address of the API is an error."""
-
-REACH = httpx.Timeout(10.0, connect=4.0)
-"""Limits of the request that checks an API: less than 15 s in all (``4-product.md`` §6)."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +47,19 @@ class ApiAddress:
     @property
     def shown(self) -> str:
         """The address as messages may name it: without credentials."""
-        try:
-            parts = urlsplit(self.url)
-        except ValueError:
-            return "an address that is not a URL"
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        return str(httpx.URL(self.url).copy_with(username="", password=""))
 
     @property
     def ui(self) -> str:
         """The address of the UI for a browser."""
-        return self.shown.removesuffix("/").removesuffix("/api")
+        return self.shown.removesuffix("/api")
 
     @property
     def is_loopback(self) -> bool:
         """True if the API is on this machine."""
-        try:
-            return network.is_loopback(urlsplit(self.url).hostname or "")
-        except ValueError:
-            return False
+        return network.is_loopback(httpx.URL(self.url).host)
 
-    def client(self, timeout: float | httpx.Timeout = 60.0) -> httpx.Client:
+    def client(self, timeout: float) -> httpx.Client:
         """Return an HTTP client of this API; no proxy is used for one on this machine."""
         verify: ssl.SSLContext | bool = False  # reading all certificates takes 50 ms
         if self.url.startswith("https"):
@@ -87,29 +75,24 @@ def basic(auth_string: str) -> str:
     return "Basic " + base64.b64encode(auth_string.encode()).decode()
 
 
-def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | None:
-    """Return the API that the environment, a ``prefect.toml`` or the active profile names, or ``None``."""
-    env = os.environ if environ is None else environ
-    settings = _profile(env) | _prefect_toml() | {key: text for key, text in env.items() if key.startswith("PREFECT_")}
-    url = settings.get("PREFECT_API_URL")
-    if not url:
-        return None
-    if key := settings.get("PREFECT_API_KEY"):
-        return ApiAddress(url.rstrip("/"), {"Authorization": f"Bearer {key}"})
-    auth = settings.get("PREFECT_API_AUTH_STRING")
-    return ApiAddress(url.rstrip("/"), {"Authorization": basic(auth)} if auth else {})
-
-
-def running_api() -> ApiAddress:
-    """Return the API of the run that this process executes.
+def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None:
+    """Return the API that the environment, a ``prefect.toml`` or the active profile names, or ``None``.
 
     Raises:
-        InputError: none is named, so nothing would be durable.
+        TerminalError: a file with settings cannot be read, or the address is not a URL.
     """
-    found = configured_api()
-    if found is None:
-        raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
-    return found
+    settings = _profile(environ) | _prefect_toml() | dict(environ)
+    url = settings.get("PREFECT_API_URL", "").rstrip("/")
+    if not url:
+        return None
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL:
+        raise TerminalError("prefect-profile", "the address of the Prefect API is not a URL") from None
+    if key := settings.get("PREFECT_API_KEY"):
+        return ApiAddress(url, {"Authorization": f"Bearer {key}"})
+    auth = settings.get("PREFECT_API_AUTH_STRING")
+    return ApiAddress(url, {"Authorization": basic(auth)} if auth else {})
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
@@ -120,9 +103,8 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prefect_toml() -> dict[str, str]:
-    return {
-        f"PREFECT_API_{key.upper()}": str(value) for key, value in _toml(Path("prefect.toml")).get("api", {}).items()
-    }
+    api = _toml(Path("prefect.toml")).get("api", {})
+    return {f"PREFECT_API_{key.upper()}": str(value) for key, value in api.items()}
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -134,40 +116,6 @@ def _toml(path: Path) -> dict[str, Any]:
         raise TerminalError(
             "prefect-profile", f"the file {path} with Prefect's settings is not valid TOML", hint="correct it"
         ) from None
-
-
-def reach(address: ApiAddress) -> None:
-    """Send a small request, so that a wrong address is found before anything depends on it.
-
-    Raises:
-        NetworkError: the API does not answer, is not a Prefect API, or refuses the credentials.
-    """
-    try:
-        with patience(f"waiting for the Prefect API at {address.shown}"), address.client(REACH) as client:
-            answer = client.post("/flows/count", json={})
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        raise _unreachable(address, type(error).__name__) from None
-    status = answer.status_code
-    if status in {401, 403}:
-        raise NetworkError(
-            "prefect-credentials", f"the Prefect API does not accept the credentials (status {status})",
-            context=address.shown, status=status, hint="set PREFECT_API_AUTH_STRING or PREFECT_API_KEY",
-        )  # fmt: skip
-    if status >= 500 or status == 429:
-        raise _unreachable(address, f"status {status}")
-    if status != 200 or not answer.content.strip().isdigit():
-        raise NetworkError(
-            "prefect-not-an-api", f"the server at that address is not a Prefect API (status {status})",
-            context=address.shown, status=status,
-            hint="check PREFECT_API_URL or the Prefect profile: the address ends in /api",
-        )  # fmt: skip
-
-
-def _unreachable(address: ApiAddress, why: str) -> NetworkError:
-    return NetworkError(
-        "prefect-unreachable", f"the Prefect API does not answer ({why})", context=address.shown,
-        hint="check that the server runs, and PREFECT_API_URL or the Prefect profile that names it",
-    )  # fmt: skip
 
 
 def use(address: ApiAddress) -> None:

@@ -17,7 +17,7 @@ import tenacity
 
 from flows.output import patience as reported
 from flows.prefect.address import ApiAddress
-from tasks.shared.errors import NetworkError, TerminalError
+from tasks.shared.errors import InputError, NetworkError, TerminalError
 from tasks.shared.http.request_log import log_request
 
 Json = dict[str, Any]
@@ -25,12 +25,18 @@ Label = str | int | float | bool
 
 FLOW_NAME: Final = "pipeline"
 TAG: Final = "sluice"
+DEPLOYMENT: Final = "sluice"
+"""The deployment that runs detached jobs."""
+
 
 COMMAND_SECONDS: Final = 20.0
 """Seconds for which a command repeats a call while the API is away or busy."""
 
 JOB_SECONDS: Final = 1040.0
 """The same for a running job: as long as Prefect's own client waits with 9 retries (``address.use``)."""
+
+REACH_SECONDS: Final = 7.0
+"""Seconds to connect, and for the answer of an API that is checked."""
 
 _PAGE = 200
 """Maximum rows of one answer from Prefect."""
@@ -43,10 +49,29 @@ class NotTakenError(NetworkError):
     """The API has certainly not carried out the call."""
 
 
+def reach(address: ApiAddress) -> None:
+    """Send a small request, so that a wrong address is found within 15 s, before anything depends on it.
+
+    Raises:
+        NetworkError: the API does not answer, or is not a Prefect API.
+        TerminalError: it refused the credentials.
+    """
+    told = reported(f"waiting for the Prefect API at {address.shown}")
+    with told, PrefectApi(address, timeout=REACH_SECONDS, patience=0) as api:
+        found = api.request("POST", "/flows/count", {})
+    if not isinstance(found, int):
+        raise NetworkError(
+            "prefect-not-an-api", "the server at that address is not a Prefect API", context=address.shown,
+            hint="check PREFECT_API_URL or the Prefect profile: the address ends in /api",
+        )  # fmt: skip
+
+
 class PrefectApi:
     """A small, thread-safe client of one Prefect API, which repeats a call for ``patience`` seconds."""
 
-    def __init__(self, address: ApiAddress, *, timeout: float = 60.0, patience: float = COMMAND_SECONDS) -> None:
+    def __init__(self, address: ApiAddress | None, *, timeout: float = 60.0, patience: float = COMMAND_SECONDS) -> None:
+        if address is None:
+            raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
         self.address = address
         self.away = False
         """True after the API was away for too long; from then on, a call is made once."""
@@ -139,17 +164,10 @@ class PrefectApi:
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 
-    def runs(
-        self, *, states: Sequence[str] = (), after: datetime | None = None, before: datetime | None = None
-    ) -> list[Json]:
-        """Return the runs of jobs, newest first.
-
-        ``states`` are types of states; ``after`` and ``before`` limit the time for which a run was requested.
-        """
+    def runs(self, *, states: Sequence[str] = (), after: datetime | None = None) -> list[Json]:
+        """Return the runs of jobs, newest first, in states of these types, requested for a time ``after`` this one."""
         wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
-        times = {"after_": after and after.isoformat(), "before_": before and before.isoformat()}
-        if after or before:
-            wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
+        wanted |= {"expected_start_time": {"after_": after.isoformat()}} if after else {}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
         return self.read_all("/flow_runs/filter", body)
 
@@ -177,3 +195,21 @@ class PrefectApi:
     def change(self, run_id: str, **fields: Any) -> None:
         """Replace fields of the run: ``name``, ``parameters``."""
         self.request("PATCH", f"/flow_runs/{run_id}", fields)
+
+
+def run_deployment(api: PrefectApi, parameters: Mapping[str, Any], name: str = DEPLOYMENT) -> str:
+    """Start a run through a deployment of the flow, and return its job id.
+
+    ``None`` is sent as an empty text, as the deployment's form does: not given, even if there is a default.
+
+    Raises:
+        InputError: there is no such deployment.
+    """
+    found = api.request("GET", f"/deployments/name/{FLOW_NAME}/{name}")
+    if found is None:
+        raise InputError(
+            "no-deployment", f"there is no deployment {FLOW_NAME}/{name}", context=api.address.ui,
+            hint="create one with deployments/prefect.yaml, or leave out --detach",
+        )  # fmt: skip
+    given = {key: "" if value is None else value for key, value in parameters.items()}
+    return api.created(f"/deployments/{found['id']}/create_flow_run", {"parameters": given})

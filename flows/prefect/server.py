@@ -25,9 +25,11 @@ import msgspec
 
 from flows.jobs_dir import check_jobs_dir
 from flows.output import patience
-from flows.prefect.address import QUIET, ApiAddress, configured_api, reach
+from flows.prefect.address import QUIET, ApiAddress, configured_api
+from flows.prefect.api import reach
 from flows.shell import about
-from tasks.shared.errors import InputError, NetworkError, StorageError, TerminalError
+from tasks.shared.errors import NetworkError, TerminalError, storage_errors
+from tasks.shared.files.part_file import write_whole
 
 START_SECONDS = 120.0
 """The longest start: on a busy machine a new database takes half a minute."""
@@ -50,15 +52,10 @@ SETTINGS = QUIET | {
 class Known(msgspec.Struct, frozen=True):
     """The content of ``server.json``. ``started`` tells the process from a later one with the same id."""
 
-    url: str
+    port: int
     pid: int
     started: str
     version: str
-
-    @property
-    def port(self) -> int:
-        """The server's port."""
-        return httpx.URL(self.url).port or PORT
 
     def lives(self) -> bool:
         """Return whether the process exists, whether it answers or not."""
@@ -88,7 +85,7 @@ def find(home: Path) -> ApiAddress | None:
     server = known(home)
     if server is None or not server.lives():
         return None
-    address = ApiAddress.local(home, server.port, _password(home))
+    address = _address(home, server)
     try:
         with address.client(ANSWER_SECONDS) as client:
             answers = client.get("/admin/version").status_code == 200
@@ -97,38 +94,26 @@ def find(home: Path) -> ApiAddress | None:
     if answers and server.version != version("prefect"):
         raise TerminalError(
             "server-version", f"the local Prefect server has version {server.version}, not {version('prefect')}",
-            context=address.ui,
-            hint=f"stop it, so that another is started: {about('server stop')}",
+            context=address.ui, hint=f"stop it, so that another is started: {about('server stop')}",
         )  # fmt: skip
     return address if answers else None
 
 
-def begin(jobs_dir: Path, port: int | None = None) -> tuple[ApiAddress, bool]:
-    """Start the server unless its process lives. Return its address, and whether it was started; it may not answer yet.
-
-    The port is ``port`` (0: a free one), else the last one, so that a running job finds it again, else 4200 or a free
-    one.
+def begin(jobs_dir: Path) -> ApiAddress:
+    """Start the server unless its process lives, and return its address; it may not answer yet (``wait``).
 
     Raises:
-        InputError: the port is in use.
         StorageError: the jobs directory cannot be written.
     """
     home = home_of(jobs_dir)
-    try:
+    with storage_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(home):
             last = known(home)
-            starts = last is None or not last.lives()
-            server = _spawn(home, _port(port, last)) if last is None or starts else last
-            return ApiAddress.local(home, server.port, _password(home)), starts
-    except OSError as error:
-        raise StorageError(
-            "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
-            context=str(home), hint="check jobs_dir and its permissions",
-        ) from None  # fmt: skip
+            return _address(home, last if last is not None and last.lives() else _spawn(home, _port(last)))
 
 
-def wait(home: Path) -> None:
+def wait(home: Path) -> ApiAddress:
     """Wait until the server answers.
 
     Raises:
@@ -136,7 +121,7 @@ def wait(home: Path) -> None:
         TerminalError: it is of another version of Prefect.
     """
     deadline = time.monotonic() + START_SECONDS
-    while find(home) is None:
+    while (address := find(home)) is None:
         server = known(home)
         if server is None or not server.lives() or time.monotonic() > deadline:
             raise NetworkError(
@@ -144,6 +129,7 @@ def wait(home: Path) -> None:
                 hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
             )  # fmt: skip
         time.sleep(0.1)
+    return address
 
 
 def waiting(home: Path) -> str:
@@ -152,12 +138,12 @@ def waiting(home: Path) -> str:
     return f"starting Prefect{first}"
 
 
-def start(jobs_dir: Path, port: int | None = None) -> tuple[ApiAddress, bool]:
-    """Start the server unless it runs, and wait until it answers. Return and raise as ``begin`` and ``wait``."""
-    with patience(waiting(jobs_dir.absolute() / ".prefect")):
-        address, starts = begin(jobs_dir, port)
-        wait(jobs_dir.absolute() / ".prefect")
-    return address, starts
+def start(jobs_dir: Path) -> ApiAddress:
+    """Start the server unless it runs, and wait until it answers. Raises as ``begin`` and ``wait``."""
+    home = home_of(jobs_dir)
+    with patience(waiting(home)):
+        begin(jobs_dir)
+        return wait(home)
 
 
 def stop(home: Path) -> bool:
@@ -165,71 +151,62 @@ def stop(home: Path) -> bool:
     server = known(home)
     if server is None or not server.lives():
         return False
-    with _locked(home):
-        os.kill(server.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        with patience("stopping the local Prefect server"):
-            while server.lives():
-                if time.monotonic() > deadline:
-                    os.kill(server.pid, signal.SIGKILL)
-                time.sleep(0.05)
+    os.kill(server.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    with patience("stopping the local Prefect server"):
+        while server.lives():
+            if time.monotonic() > deadline:
+                os.kill(server.pid, signal.SIGKILL)
+            time.sleep(0.05)
     return True
-
-
-@contextmanager
-def only_here(jobs_dir: Path) -> Iterator[ApiAddress]:
-    """Run a server for a while, for the demo."""
-    address, _ = begin(jobs_dir, port=0)
-    try:
-        yield address
-    finally:
-        stop(home_of(jobs_dir))
 
 
 def chosen_api(jobs_dir: Path) -> ApiAddress:
     """Return the API that the user has set up, else that of the local server; it answers. Raises as ``start``."""
     configured = configured_api()
     if configured is None:
-        return find(home_of(jobs_dir)) or start(jobs_dir)[0]
+        return find(home_of(jobs_dir)) or start(jobs_dir)
     reach(configured)
     return configured
 
 
 def _spawn(home: Path, port: int) -> Known:
     password = _password(home) or f"sluice:{secrets.token_urlsafe(32)}"
-    _write(home / "api-secret", password.encode())
+    write_whole(home / "api-secret", password.encode())
     ours = {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"}
     environment = {name: value for name, value in os.environ.items() if name not in ours} | SETTINGS
     environment |= {"PREFECT_HOME": str(home), "PREFECT_API_AUTH_STRING": password}
     environment |= {"PREFECT_SERVER_API_AUTH_STRING": password}
     arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with open(home / "server.log", "wb", opener=_private) as log:
+    with _private(home / "server.log", os.O_TRUNC) as log:
         child = subprocess.Popen(  # noqa: S603 - Prefect's own command
             [sys.executable, "-m", "prefect", *arguments], env=environment, cwd=home, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True, umask=0o077,
         )  # fmt: skip
     child.returncode = 0  # nobody waits for it, because it outlives this process
-    server = Known(f"http://127.0.0.1:{port}/api", child.pid, _start_time(child.pid) or "", version("prefect"))
-    _write(home / "server.json", msgspec.json.encode(server))
+    server = Known(port, child.pid, _start_time(child.pid) or "", version("prefect"))
+    write_whole(home / "server.json", msgspec.json.encode(server))
     return server
 
 
 @contextmanager
+def _private(path: Path, flags: int = 0) -> Iterator[int]:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    with open(home / "start.lock", "ab", opener=_private) as lock:
+    with _private(home / "start.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb", opener=_private) as file:
-        file.write(content)
-    part.replace(path)
+def _address(home: Path, server: Known) -> ApiAddress:
+    return ApiAddress.local(home, server.port, _password(home))
 
 
 def _password(home: Path) -> str:
@@ -239,9 +216,9 @@ def _password(home: Path) -> str:
         return ""
 
 
-def _port(wanted: int | None, last: Known | None) -> int:
-    """Return a free port: the wanted one; without a wish the last one, 4200, or any."""
-    for port in [last.port if last else PORT, PORT, 0] if wanted is None else [wanted]:
+def _port(last: Known | None) -> int:
+    """Return the last port, so that a running job finds the server again; 4200, or any, if it is in use."""
+    for port in (last.port if last else PORT, PORT, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -249,17 +226,17 @@ def _port(wanted: int | None, last: Known | None) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise InputError("port-in-use", f"port {wanted} on 127.0.0.1 is in use", hint="stop what uses it")
+    return PORT
 
 
 def _start_time(pid: int) -> str | None:
     """Return when a process started, in the kernel's own words; ``None`` if it does not exist or is a zombie."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if state == "Z" else fields[18]
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
+    if Path("/proc/self").exists():
+        try:
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
             return None
+        return None if state == "Z" else fields[18]
     shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - fixed
     state, _, started = shown.stdout.strip().partition(" ")
-    return started.strip() or None if not state.startswith("Z") else None
+    return None if state.startswith("Z") else started.strip() or None

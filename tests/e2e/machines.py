@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.prefect.api import PrefectApi
 from tests.conftest import Commands, address_of, wait_until
@@ -97,6 +98,11 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(timeout=60)
+
+
+def start_run(prefect: PrefectApi, deployed: str, parameters: dict[str, Any]) -> str:
+    """Start a run of a deployment; return the job id."""
+    return prefect.created(f"/deployments/{deployed}/create_flow_run", {"parameters": parameters})
 
 
 def deployment(api: str, pool: str, working_dir: Path) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from flows.prefect.api import PrefectApi
-from flows.prefect.deployments import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, wait_until
-from tests.e2e.machines import WorkerProcess, deployment
+from tests.e2e.machines import WorkerProcess, deployment, start_run
 from tests.peers.project import Fhir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -28,7 +27,7 @@ def a_worker(sluice: Commands, api: str) -> Iterator[Start]:
     try:
         worker.ready()
         with PrefectApi(address_of(api)) as prefect:
-            yield lambda parameters: run_deployment(prefect, deployed, parameters)
+            yield lambda parameters: start_run(prefect, deployed, parameters)
     finally:
         worker.stop()
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from flows.prefect.api import PrefectApi
-from flows.prefect.deployments import run_deployment
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
-from tests.e2e.machines import WorkerProcess, deployment
+from tests.e2e.machines import WorkerProcess, deployment, start_run
 from tests.e2e.test_nightly import working
 from tests.peers.project import Fhir, many_transactions
 
@@ -45,7 +44,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
     try:
         worker.ready()
         with PrefectApi(address_of(prefect_api)) as prefect:
-            job = run_deployment(prefect, deployed, {"config": str(slow / "config.yaml")})
+            job = start_run(prefect, deployed, {"config": str(slow / "config.yaml")})
         wait_until(lambda: len(fhir.posts()) > 2, 120)
         pressed = suspended(prefect_api, job, "Suspended", reschedule=True)
         log = slow / "jobs" / job / "job.log"
@@ -73,7 +72,7 @@ def test_a_run_resumed_before_it_stopped_continues_and_its_worker_stays_alive(
     pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
     with working(sluice, prefect_api, pool, "one") as worker, PrefectApi(address_of(prefect_api)) as prefect:
-        jobs = [run_deployment(prefect, deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
+        jobs = [start_run(prefect, deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
         logs = [slow / "jobs" / job / "job.log" for job in jobs]
         wait_until(lambda: all(log.exists() and "step 2 send begins" in log.read_text() for log in logs), 180)
         suspended(prefect_api, jobs[0], "Suspended", reschedule=True)

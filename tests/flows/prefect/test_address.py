@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.prefect.address import ApiAddress, basic, configured_api, reach
+from flows.prefect.address import ApiAddress, basic, configured_api
+from flows.prefect.api import reach
 from tasks.shared.errors import NetworkError, TerminalError
 from tests.conftest import Commands
 from tests.peers.server import Reply, loopback
@@ -61,12 +62,11 @@ def test_a_damaged_profile_is_named(home: Path) -> None:
     ("reply", "reference"),
     [
         (Reply(200, b"12", {"Content-Type": "application/json"}), None),
-        (Reply(401, b"{}"), "prefect-credentials"),
-        (Reply(200, b"<html>"), "prefect-not-an-api"),
+        (Reply(200, b"<html>"), "prefect-unreachable"),
         (Reply(404, b"{}"), "prefect-not-an-api"),
-        (Reply(503, b""), "prefect-unreachable"),
+        (Reply(503, b""), "prefect-refused"),
     ],
-    ids=["a Prefect API", "refused", "a page", "another service", "a broken proxy"],
+    ids=["a Prefect API", "a page", "another service", "a broken proxy"],
 )
 def test_an_api_that_is_named_is_checked_before_anything_depends_on_it(reply: Reply, reference: str | None) -> None:
     with loopback([reply]) as server:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from flows.prefect.address import ApiAddress
-from flows.prefect.api import PrefectApi
-from flows.prefect.deployments import run_deployment
-from tasks.shared.errors import NetworkError, SluiceError, TerminalError
+from flows.prefect.api import PrefectApi, run_deployment
+from tasks.shared.errors import InputError, NetworkError, SluiceError, TerminalError
 from tests.peers.server import Reply, loopback
 
 BUSY, AWAY, GOOD = Reply(503, b"{}"), Reply(500, b"{}"), Reply(200, b'{"id": "1"}')
@@ -59,9 +58,9 @@ def test_a_refusal_is_final_and_404_means_that_there_is_nothing() -> None:
     assert error.status == 409
     assert requests == 1
     assert calls([Reply(404, b"{}")], lambda api: api.read_run("r")) == (None, 1)
-    error, _ = calls([Reply(404, b"{}")], lambda api: run_deployment(api, "d", {}))
-    assert isinstance(error, TerminalError)
-    assert "/deployments/d/create_flow_run" in error.message
+    error, _ = calls([Reply(404, b"{}")], lambda api: run_deployment(api, {}))
+    assert isinstance(error, InputError)
+    assert error.reference == "no-deployment"
 
 
 def test_after_an_api_was_away_for_too_long_nothing_waits_for_it_again() -> None:

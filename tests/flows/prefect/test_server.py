@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from flows.prefect import server
-from tasks.shared.errors import InputError, TerminalError
-from tests.conftest import ROOT, Commands, free_ports, kill, wait_until
+from tasks.shared.errors import NetworkError, TerminalError
+from tests.conftest import ROOT, Commands, kill, not_on_4200, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -25,20 +25,20 @@ START = """
 import sys
 from pathlib import Path
 from flows.prefect import server
-address, starts = server.start(Path(sys.argv[1]), int(sys.argv[2]))
-print(address.url, starts)
+print(server.start(Path(sys.argv[1])).url, server.known(Path(sys.argv[1]) / ".prefect").pid)
 """
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     found = tmp_path_factory.mktemp("server") / "jobs"
+    not_on_4200(found)
     yield found
     server.stop(found / ".prefect")
 
 
-def starting(jobs: Path, port: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", START, str(jobs), str(port)]
+def starting(jobs: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", START, str(jobs)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -55,27 +55,29 @@ def is_free(port: int) -> bool:
 
 
 def test_two_commands_at_once_start_one_server_that_stays(jobs: Path) -> None:
-    said = [child.communicate(timeout=120)[0] for child in [starting(jobs, free_ports()) for _ in range(2)]]
-    assert sorted(line.split()[1] for line in said) == ["False", "True"]
-    assert {line.split()[0] for line in said} == {known(jobs).url}
-    assert server.find(jobs / ".prefect") is not None
+    said = [child.communicate(timeout=120)[0] for child in [starting(jobs) for _ in range(2)]]
+    found = server.find(jobs / ".prefect")
+    assert found is not None
+    assert set(said) == {f"{found.url} {known(jobs).pid}\n"}
 
 
 def test_after_kill_9_the_next_command_starts_it_on_its_old_port(jobs: Path) -> None:
-    before, _ = server.start(jobs, free_ports())
+    before = server.start(jobs)
+    pid = known(jobs).pid
     kill(known(jobs).pid)
     wait_until(lambda: not known(jobs).lives() and is_free(known(jobs).port))
     assert server.find(jobs / ".prefect") is None
-    after, starts = server.start(jobs)
-    assert (after.url, after.password, starts) == (before.url, before.password, True)
+    after = server.start(jobs)
+    assert (after.url, after.password) == (before.url, before.password)
+    assert known(jobs).pid != pid
 
 
 def test_it_answers_on_loopback_to_those_with_the_password_only(jobs: Path) -> None:
-    address, _ = server.start(jobs, 0)
+    address = server.start(jobs)
     for url, answers in (("flows/count", 401), ("health", 200)):
         method = "GET" if url == "health" else "POST"
         assert httpx.request(method, f"{address.url}/{url}", trust_env=False).status_code == answers
-    with address.client() as client:
+    with address.client(60) as client:
         assert client.post("/flows/count", json={}).status_code == 200
     with pytest.raises(OSError, match="refused"), socket.create_connection((outside(), known(jobs).port), timeout=2):
         pass
@@ -87,7 +89,7 @@ def outside() -> str:
 
 
 def test_its_files_are_private_and_its_password_is_no_argument(jobs: Path) -> None:
-    address, _ = server.start(jobs, 0)
+    address = server.start(jobs)
     home = jobs / ".prefect"
     assert home.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in home.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
@@ -97,7 +99,7 @@ def test_its_files_are_private_and_its_password_is_no_argument(jobs: Path) -> No
 
 
 def test_a_server_of_another_version_is_an_error_that_names_stop(jobs: Path) -> None:
-    server.start(jobs, 0)
+    server.start(jobs)
     path = jobs / ".prefect/server.json"
     before = path.read_bytes()
     path.write_text(json.dumps(json.loads(before) | {"version": "3.0.1"}))
@@ -129,7 +131,7 @@ def test_stop_ends_no_other_process_that_got_its_id(jobs: Path) -> None:
     other = subprocess.Popen(["sleep", "60"])
     path = jobs / ".prefect/server.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"url": "http://127.0.0.1:9/api", "pid": other.pid, "started": "1", "version": "3"}))
+    path.write_text(json.dumps({"port": 9, "pid": other.pid, "started": "1", "version": "3"}))
     assert not server.stop(jobs / ".prefect")
     assert other.poll() is None
     other.kill()
@@ -137,19 +139,21 @@ def test_stop_ends_no_other_process_that_got_its_id(jobs: Path) -> None:
 
 
 def test_a_server_that_hangs_is_not_joined_by_a_second_one(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.start(jobs, 0)
+    server.start(jobs)
     monkeypatch.setattr(server, "START_SECONDS", 0.0)
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.5)
     pid = known(jobs).pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(server.NetworkError, match="did not start"):
+        with pytest.raises(NetworkError, match="did not start"):
             server.start(jobs)
         assert known(jobs).pid == pid
     finally:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="is in use"):
-        server.begin(tmp_path / "jobs", taken.getsockname()[1])
+def test_another_port_is_taken_if_the_last_one_is_in_use(tmp_path: Path) -> None:
+    not_on_4200(tmp_path / "jobs")
+    with socket.create_server(("127.0.0.1", known(tmp_path / "jobs").port)) as taken:
+        assert server.begin(tmp_path / "jobs").url != f"http://127.0.0.1:{taken.getsockname()[1]}/api"
+    server.stop(tmp_path / "jobs/.prefect")
