@@ -23,7 +23,7 @@ SUBSTITUTES = (
     (r"http://127\.0\.0\.1:8091", "{extraction}"),
     (r"http://127\.0\.0\.1:8092", "{pseudonymizer}"),
     (r"--port 8090", "--port {port}"),
-    (r"\.venv/bin/", ""),
+    (r"(?<!/)\.venv/bin/(?!activate)", ""),
 )
 
 PROGRAMS = {"prefect": "-m prefect", "python": ""}
