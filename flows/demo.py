@@ -22,11 +22,11 @@ from flows.output import on_terminal, patience, print_line
 from flows.prefect import server
 from flows.run import run as command
 from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.report import COLUMNS
-from tasks.shared.units import human_bytes
 
-SHOWN_LINES = 2
-"""Lines of each table that are printed: made-up patients, pseudonymized."""
+TABLE = "Patient.csv"
+SHOWN_LINES = 3
+"""Lines of the table that are printed: made-up patients, pseudonymized."""
+WIDTH = 96
 
 
 def run(*, keep: bool, review: bool) -> int:
@@ -92,22 +92,18 @@ def _job(config: str) -> JobRecord:
 
 
 def _show(record: JobRecord) -> None:
-    """Print the table of steps, the first rows, and the paths of the files."""
-    rows = [list(step.cells().values()) for step in record.steps]
-    keep = [n for n in range(len(COLUMNS)) if any(cells[n] for cells in rows)]
-    widths = {n: max(len(COLUMNS[n]), *(len(cells[n]) for cells in rows)) for n in keep}
-    print_line("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())
-    for cells in rows:
-        print_line("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
+    """Print the first rows of a table, and what to do next."""
     directory = Path(record.directory or "")
-    for table in sorted(directory.glob("csv/*.csv")):
-        with table.open(encoding="utf-8") as lines:
-            first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
-        print_line("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
-    print_line(f"\nfiles of job {record.id}, in {directory}:")
-    for file in sorted(directory.rglob("*")):
-        name = file.relative_to(directory)
-        if file.is_file() and not any(part.startswith(".") for part in name.parts):
-            print_line(f"  {name}  {human_bytes(file.stat().st_size)}")
-    if record.page is not None:
-        print_line(f"\nThe release report lists what was sent and what still identifies patients:\n  {record.page}")
+    with (directory / "csv" / TABLE).open(encoding="utf-8") as lines:
+        first = [shorten(line.rstrip("\n"), WIDTH) for line in itertools.islice(lines, SHOWN_LINES)]
+    print_line("\n" + "\n".join([f"csv/{TABLE}:", *(f"  {line}" for line in first)]))
+    print_line(f"""
+next:
+  read the release report:       {record.page}
+  look at the files of the job:  {directory}
+  do it yourself:                docs/tutorial.md""")
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
