@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tasks.release_report.document import LEVELS, Decided, ReleaseReport, ReportFinding, ReportSection, Table, Value
-from tasks.release_report.page import alike
+from tasks.release_report.page import ALIKE, alike
 from tasks.release_report.words import Words, visible
 
 MOST_ROWS: Final = 50
@@ -18,7 +18,7 @@ MOST_ROWS: Final = 50
 
 _MOST_FINDINGS: Final = 100
 _LETTERS: Final = 300
-_SPECIAL: Final = re.compile(r"[\\`*_\[\]<>|!~@&#]|(?<=\w):(?=//)|^\s*(?:[-+=]|\d+[.)])", re.MULTILINE)
+_SPECIAL: Final = re.compile(r"[\\`*_\[\]<>|!~@&#]|(?<=\w):(?=//)|^\s*(?:[-+=]|\d+[.)](?=\s))")
 
 
 def title(report: ReleaseReport) -> str:
@@ -28,12 +28,20 @@ def title(report: ReleaseReport) -> str:
 
 
 def lines(report: ReleaseReport, most: int = 20) -> list[str]:
-    """Return the report in short: verdict, data and destination, and at most ``most`` stops and points to look at."""
+    """Return the report in short: verdict, data and destination, and at most ``most`` lines of findings."""
     words = Words.of(report)
-    found = [one for one in report.findings if one.level != "note"]
-    said = [f"  {words(one.level).upper()}: {_sentence(words, one, visible)}" for one in found[:most]]
+    found = list(alike(words, [one for one in report.findings if one.level != "note"]))
+    said = [f"  {words(group[0].level).upper()}: {_line(words, group)}" for group in found[:most]]
     more = [f"  {words('more_lines', n=len(found) - most)}"] if len(found) > most else []
     return [title(report), _tiles(report, words), *said, *more]
+
+
+def _line(words: Words, group: Sequence[ReportFinding]) -> str:
+    """Return a finding, or many of a kind with the first paths, in a line of plain text."""
+    if len(group) == 1:
+        return _sentence(words, group[0], visible)
+    first = ", ".join(visible(one.about) for one in group[:ALIKE])
+    return f"{words.many(group[0].code, len(group))} {first}, {words('and_more', n=len(group) - ALIKE)}"
 
 
 def markdown(report: ReleaseReport, where: str) -> str:
@@ -133,7 +141,7 @@ def _decision(words: Words, one: Decided) -> str:
 
 def literal(text: str) -> str:
     """Return Markdown that is shown as ``text``, on one line."""
-    line = " ".join(visible(text).split())
+    line = visible(re.sub(r"\s+", " ", text))
     return _SPECIAL.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", line)
 
 

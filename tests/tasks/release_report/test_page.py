@@ -57,7 +57,8 @@ def test_the_first_screen_has_verdict_tiles_terms_and_findings_in_this_order(fou
     text = re.sub(r"<style>.*</style>", "", html(found), flags=re.DOTALL)
     in_order = (
         "Do not release: 3 reasons to stop", "Patients</span>", "store.example.org", "Purpose", "a registry",
-        "Original values came back", "Identifying data are still in", "Dates in ", 'id="s3"', 'id="s9"',
+        "Original values (identifier) came back", "Identifying data (name) are still in", "Dates in ", 'id="s3"',
+        'id="s9"',
     )  # fmt: skip
     places = [text.index(one) for one in in_order]
     assert places == sorted(places)
@@ -149,6 +150,11 @@ def test_hostile_strings_stay_text(found: ReleaseReport, text: str) -> None:
     assert not {"\x1b", "\x07", "\x00", "\u202e", "\u2066"} & set(page + markdown(one, text))
     for line in lines(one):
         assert "\n" not in line
+
+
+def test_the_artifact_keeps_the_spaces_of_a_sentence(found: ReleaseReport) -> None:
+    text = markdown(found, "/p")
+    assert "- **stop**: Dates in `Encounter.period.end` are original, while other dates" in text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
