@@ -1,50 +1,39 @@
-"""The flow: prepare, then each enabled step; nothing else.
+"""The flow: prepare, then each enabled step; nothing else (document 1, "pipeline").
 
-Document 1, "pipeline", and ``4-product.md`` §4. A step is complete when its label says so; the
-flow run, run again, goes on with the first that is not.
+A step is complete when its label says so; a flow run that is executed again goes on with the first that is not.
 """
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from prefect import flow
-from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
 from config import ConfigError
 from flows.gate import release
 from flows.gate.wait import Waits
-from flows.job.inputs import JobInputs, config_error
-from flows.job.job import RunningJob
+from flows.job.ends import end, ending, fail_early, give_up
+from flows.job.inputs import JobInputs, config_error, job_name
 from flows.job.lock import JobBusyError
-from flows.job.outcome import (
-    Ended,
-    Outcome,
-    ends_at,
-    guarded,
-    name_and_check,
-    record_if_possible,
-    refuse_scratch,
-    show,
-    watch_process,
-)
-from flows.job.steps import Sources, announce_end, finish_step, hold_back, recorded_as_running
-from flows.job.writer import RecordWriter
+from flows.job.preflight import as_one_error, preflight
+from flows.job.running import RunningJob
+from flows.job.sources import Sources
 from flows.prefect import runs
 from flows.prefect.address import configured_api
 from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
 from flows.reports import terminal
+from flows.signals import stopping
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.prefect_task import run_step as run_as_task
-from tasks.shared.report import Corrections, Problem, StepReport
+from tasks.shared.prefect_task import run_step
+from tasks.shared.report import Corrections, StepReport
 from tasks.shared.step import Source, Step
+from tasks.shared.stop import Stop
 
 # In the form of the Prefect UI a union with None is a switch that hides the field: these show the field at once. The
 # form sends the defaults, and its check of them knows no None.
@@ -55,8 +44,8 @@ DESCRIPTION = """\
 Moves FHIR data through the steps that a configuration enables. A run is a job.
 
 - **Start**: Run → Custom run, with the path of the configuration, and of the CRTDL if a step needs one.
-- **Follow**: the run's page lists a task run for each step. Its *Artifacts* tab has the job's page, with the progress
-  of the running step in its title and a table for each step, and the short release report. Its *Logs* tab has the log.
+- **Follow**: the run's page lists a task run for each step. Its *Artifacts* tab has the job's page, the progress of the
+  running step, and the short release report. Its *Logs* tab has the log.
 - **Decide**: a run in state *Suspended* waits for a decision. *Resume* shows the findings of the release report and the
   files to review, and asks for your decision, your name, and a reason if you release although the report has stops.
 - **Cancel** ends a job within seconds, between files. **Retry** of a failed job continues with the failed step.
@@ -83,43 +72,40 @@ def pipeline(
         patients: Path of a file with one patient id a line. Empty: the cohort of the CRTDL.
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
     """
+    stop, presenter, (job_id, deployed) = Stop(), terminal.current(), runs.current()
     inputs = JobInputs(
         config=str(Path(config).absolute()), crtdl=crtdl, input=input, anonymization_config=anonymization_config,
         patients=patients, overrides=tuple(overrides or ()),
     )  # fmt: skip
-    job_id, deployed = runs.current()
-    os.umask(0o077)  # a worker's own may be wider
-    with PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
+    giving_up = partial(give_up, job_id, inputs, presenter)
+    with stopping(stop, giving_up), PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
+        os.umask(0o077)  # a worker's own may be wider
+        opened = RunningJob.opened(job_id, inputs, api, presenter, stop, deployed=deployed)
         try:
-            if "" in (crtdl, input, anonymization_config, patients):
-                api.change(job_id, parameters=inputs.parameters())  # pipeline continue takes them from the run
-            if deployed:
-                refuse_scratch(inputs)
-            with ExitStack() as stack:
-                job = stack.enter_context(RunningJob.opened(job_id, inputs, api, terminal.current(), deployed=deployed))
-                watch_process(job, stack)
-                runs.end(job_id, guarded(job, partial(run, job)), away=api.away)
+            with opened as job, job.watch.running(), ending(job):
+                run(job)
         except JobBusyError as busy:
             logger.warning("%s: this one leaves it alone", busy.message)
             runs.leave()
-        except (ConfigError, SluiceError) as problem:
-            error = config_error(problem) if isinstance(problem, ConfigError) else problem
-            logger.error("the job is failed: %s", error.render())
-            record_if_possible(lambda: RecordWriter(api, job_id).set(error=Problem.of(error)))
-            runs.end(job_id, Failed(message=error.render()), away=api.away)
+        except ConfigError as invalid:
+            fail_early(api, job_id, config_error(invalid))
+        except SluiceError as error:
+            fail_early(api, job_id, error)
 
 
-def run(job: RunningJob) -> Outcome:
-    """Prepare the job, run each step, and return the Prefect state that the run ends in."""
-    job.prepare()
-    if job.deployed and all(step.state == "pending" for step in job.steps.values()):
-        name_and_check(job)
-    show(job, "running")
+def run(job: RunningJob) -> None:
+    """Run each step on the data of the steps before it.
+
+    Raises:
+        prefect.exceptions.Pause: always; the run has ended, or waits for a person.
+        Exception: why it ends here.
+    """
+    prepare(job)
     sources = Sources(job.step_names, job.config)
     waits = Waits(job, sources)
     sent: Source | None = None
     for position, name in enumerate(job.step_names, start=1):
-        step = declared(name)
+        job.position, step = position, declared(name)
         source = sources.read_by(step)
         if step.is_wait:
             waits.decide(position)
@@ -128,40 +114,41 @@ def run(job: RunningJob) -> Outcome:
         if step.delivers:
             release.check_before_sending(job, position, sources)
             sent = source
-        report = run_step(job, position, step, source, sources.corrections(position))
+        report = do(job, step, source, sources.corrections(position))
         if step.is_wait:
             waits.passed(position, report)
         elif report.output:
             sources.wrote(job.written(position, tables=step.tables))
-    with ends_at(job, len(job.step_names)):
-        release.at_the_end(job, sent or sources.newest)
-    job.writer.set(progress=None)
-    show(job, "completed")
-    announce_end(job, "completed")
-    return Completed(message="all steps are complete")
+    release.at_the_end(job, sent or sources.newest)
+    end(job, "completed", "all steps are complete")
 
 
-def run_step(job: RunningJob, position: int, step: Step, source: Source | None, corrections: Corrections) -> StepReport:
-    """Run one step; a complete one has its report in the record.
+def prepare(job: RunningJob) -> None:
+    """Prepare the job; name and check the new job of a deployment, which no command has checked before."""
+    job.prepare()
+    if job.deployed and not any(step.started for step in job.record().steps):
+        job.api.change(job.id, name=job_name(job.loaded, job.id, job.record().created))
+        findings = preflight(job.loaded, job.inputs, tell=logger.warning)
+        if findings:
+            raise as_one_error(findings)
+    job.show("running")
 
-    Raises:
-        Ended: the run ends here.
-    """
-    with ends_at(job, position):
-        job.stop.check()
-        context = replace(job.context(position, step, source), corrections=corrections)
-        result: StepReport | Exception = job.steps[position]
-        if job.steps[position].state != "completed":
-            with recorded_as_running(job, context):
-                result = run_as_task(step, context)
-        if isinstance(result, Exception):
-            raise result
-    finish_step(job, context, result, expected=source.lines if source else None)
-    if step.gate is not None:
-        found = step.gate(context, result)
-        if found is not None:
-            hold_back(job, position, found)
-            show(job, "failed")
-            raise Ended(Failed(message=found.render()))
-    show(job, "running")
-    return result
+
+def do(job: RunningJob, step: Step, source: Source | None, corrections: Corrections) -> StepReport:
+    """Run a step, unless its report is in the record, and ask its gate. Raises the exception that ended it."""
+    job.stop.check()
+    context = replace(job.context(step, source), corrections=corrections)
+    report = job.step(job.position)
+    if report.state == "completed":
+        job.presenter.step_finished(report, again=True)
+    else:
+        with job.step_running(context):
+            done = run_step(step, context)
+        if isinstance(done, Exception):
+            raise done
+        report = job.step_complete(context, done)
+        job.show("running")
+    found = step.gate(context, report) if step.gate is not None else None
+    if found is not None:
+        raise found
+    return report

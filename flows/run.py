@@ -6,7 +6,6 @@ Click's own frame handles usage errors, prompts and closed pipes; ``Root`` adds 
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import sys
@@ -16,8 +15,8 @@ from typing import Any
 
 import click
 
-from flows.output import print_line, print_without_waiting
-from flows.signals import exit_code_of, ignore, signals
+from flows import signals
+from flows.output import print_line
 
 COMMANDS = {
     "demo": "flows.commands.local:demo",
@@ -112,15 +111,9 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
-    signals.install(print_without_waiting)
-    atexit.register(ignore)  # the first, so the last to be called
-    try:
-        code = run(sys.argv[1:] if argv is None else argv)
-    except BaseException:  # a signal may surface as whatever it interrupted
-        if signals.seen is None:
-            raise
-        code = exit_code_of(signals.seen)
-    signals.fix_exit_code(code)
+    signals.install()
+    code = run(sys.argv[1:] if argv is None else argv)
+    signals.ignore()
     if code == AWAY:  # Prefect would try for minutes to send its last lines to an API that is away
         os._exit(code)
     sys.exit(code)

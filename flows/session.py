@@ -10,17 +10,15 @@ from config import LoadedConfig
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, continue_hint, refuse_changed_steps
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, continue_hint, refuse_changed_steps
 from flows.job.session import Session, meant
 from flows.job.state import JobState
-from flows.job.watch import record_end
-from flows.job.writer import RecordedHandle, RecordWriter
 from flows.jobs_dir import load
 from flows.output import patience, print_json, print_line
 from flows.prefect import address, server
 from flows.reports import terminal
 from flows.reports.status import status_of
-from flows.signals import exit_code_of, signals
+from flows.signals import exit_code_of
 from tasks.extractor import submission
 from tasks.shared.errors import TerminalError
 
@@ -106,20 +104,13 @@ def taken_up(
 
 def execute(session: Session, job_id: str, *, progress: bool, aside: bool, said: Collection[str] = ()) -> None:
     """Run a job in this process, with step lines on stdout (on stderr if ``aside``); ``said`` was printed before."""
+    from flows.job.ends import stop_recorded
     from flows.pipeline import pipeline
     from flows.prefect import runs
 
-    if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
-        session.api.set_state(job_id, "PENDING")
-    try:
-        shown = terminal.Terminal(progress=progress, summary_to_stderr=aside, said=said)
-        with terminal.presented_by(shown), shown.beginning():
-            runs.execute(pipeline, job_id)
-    except BaseException:
-        # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
-        if signals.seen is None:
-            raise
-        record_end(session.api, job_id, signals.seen)
+    shown = terminal.Terminal(progress=progress, summary_to_stderr=aside, said=said)
+    with terminal.presented_by(shown), shown.beginning(), stop_recorded(session.api, job_id):
+        runs.execute(pipeline, job_id)
 
 
 def outcome(session: Session, job_id: str, *, as_json: bool) -> int:

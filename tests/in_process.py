@@ -23,7 +23,7 @@ from unittest import mock
 import flows.run
 from flows.job.lock import JobLock
 from flows.prefect import address as api_address
-from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
+from flows.signals import NUMBERS
 from tasks.shared import blanked
 from tasks.shared.http import auth, network
 
@@ -44,10 +44,7 @@ def run(argv: Sequence[str], *, cwd: Path, environment: dict[str, str]) -> tuple
 
 def _main(argv: Sequence[str]) -> int:
     """As ``flows.run.main``, which takes the signals of the whole process over and ends it."""
-    try:
-        return flows.run.run(argv)
-    except Interrupted:
-        return exit_code_of(signals.seen)
+    return flows.run.run(argv)
 
 
 @contextmanager
@@ -81,14 +78,12 @@ def _memory() -> Iterator[None]:
     secrets = dict(blanked.SECRETS.__dict__)
     warned = network._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
-    assert signals.seen is None
     try:
         blanked.SECRETS.clear()
         network._warned.clear()
         with mock.patch.object(JobLock, "held", set()), mock.patch.dict(auth._tokens, clear=True):
             yield
     finally:
-        signals.seen = None
         blanked.SECRETS.__dict__.update(secrets)
         (network._warned.set if warned else network._warned.clear)()
         for name, (handlers, level) in log.items():

@@ -116,8 +116,8 @@ def continue_(
     """
     from flows.commands import review
     from flows.gate.answers import answer_left, leave_answer
+    from flows.job.record import RecordWriter
     from flows.job.which import step_to_repeat
-    from flows.job.writer import RecordWriter
     from flows.session import execute, outcome, taken_up
 
     answer = review.of_options(**decision)

@@ -11,12 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.gate.reviewed import Covered, destination
-from flows.job.job import RunningJob
-from flows.job.outcome import Ended, ends_at, held_back
-from flows.job.record import AT_THE_END
-from flows.job.steps import Sources
+from flows.job.record import AT_THE_END, at
+from flows.job.running import RunningJob
+from flows.job.sources import Sources
 from flows.job.waiting import Decision, Shown
-from flows.job.watch import Watcher
 from flows.prefect.artifacts import REPORT
 from flows.reports.markdown import best_effort, literal
 from tasks import declared
@@ -54,21 +52,19 @@ def decided(job: RunningJob, position: int) -> None:
 def check_before_sending(job: RunningJob, position: int, sources: Sources) -> None:
     """Make the release report if the step at ``position`` sends data that no reviewer released.
 
-    Raises ``Ended``: the report has stops or failed, and the configuration ends the job for that.
+    Raises ``GateError``: the report has stops or failed, and the configuration ends the job for that.
     """
     source = sources.read_by(declared(job.step_names[position - 1]))
     if not job.config.report.enabled or source is None or source.approved or job.steps[position].state == "completed":
         return
-    with ends_at(job, position):
-        there = _manifest(job, source)
-        shown = _shown(job, _facts(job, position, source), there)
-        job.writer.set(**{f"shown__{position}": shown, "progress": None})
-        job.presenter.reported(job.directory.path, shown)
+    shown = _shown(job, _facts(job, position, source), _manifest(job, source))
+    job.writer.write({at("shown", position): shown, "progress": None})
+    job.presenter.reported(job.directory.path, shown)
     lines = lines_of(job.directory.path) if shown.stops else []
     for line in lines:
         logger.warning("release report: %s", line)
     if job.config.report.on_stop == "fail" and shown.needs_comment:
-        raise Ended(held_back(job, position, _refusal(job, source, shown, lines)))
+        raise _refusal(job, source, shown, lines)
 
 
 def at_the_end(job: RunningJob, source: Source | None) -> None:
@@ -80,7 +76,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         return
     wanted = job.record().shown_at_the_end is not None
     if not wanted and not any(one.delivers or one.is_wait for one in map(declared, job.step_names)):
-        job.writer.set(**{f"shown__{AT_THE_END}": Shown()})
+        job.writer.write({at("shown", AT_THE_END): Shown()})
         return
     try:
         there = _manifest(job, source)
@@ -90,7 +86,7 @@ def at_the_end(job: RunningJob, source: Source | None) -> None:
         shown = _shown(job, facts, there)
     except SluiceError as error:
         shown = Shown(failed=_line(error))
-    job.writer.set(**{f"shown__{AT_THE_END}": shown, "progress": None})
+    job.writer.write({at("shown", AT_THE_END): shown, "progress": None})
     job.presenter.reported(job.directory.path, shown)
 
 
@@ -115,8 +111,7 @@ def _shown(job: RunningJob, facts: JobFacts, there: Inventory) -> Shown:
     """Make the report in a Prefect task and publish it; return it for the record. Raises ``Stopped``."""
     meter = Meter()
     meter.set_status("reading the data")
-    watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
-    with watcher.watching(NAME, facts.step or len(job.step_names), meter):
+    with job.watch.step(facts.step or len(job.step_names), NAME, meter):
         made = as_task(NAME, lambda: make_report(facts, there, stop=job.stop, read=lambda n: meter.add(bytes=n)))
     seen = Shown(files=there.digest, destination=destination(job.config))
     if isinstance(made, Summary):

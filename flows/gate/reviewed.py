@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import PipelineConfig, SendMode
-from flows.job.steps import Sources
+from flows.job.sources import Sources
 from tasks.shared.corrections import corrected_files, wait_directory
 from tasks.shared.errors import DataError
 from tasks.shared.files.data_directory import finished_files

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 from flows.gate import release
 from flows.gate.answers import answer_left
 from flows.gate.decision import NOBODY_DECIDED, Outcome, decided, difference, judge
 from flows.gate.reviewed import Covered, destination
-from flows.job.job import RunningJob
-from flows.job.outcome import cancelled, ends_at, show
-from flows.job.record import now
-from flows.job.steps import Sources, announce_end, leave_step
+from flows.job.ends import end, log_end
+from flows.job.record import at, now
+from flows.job.running import RunningJob
+from flows.job.sources import Sources
+from flows.job.state import JobState
 from flows.job.waiting import Decision, Reviewed, Shown, Waiting
 from flows.output import one_line
 from flows.prefect import runs
@@ -36,42 +38,38 @@ class Waits:
         """Return if the job may go on behind the wait at ``position``.
 
         Raises:
-            Ended: the answer is a rejection, or an error or a stop ends the run here.
-            prefect.exceptions.Pause: the job waits.
+            prefect.exceptions.Pause: the job waits, or the answer is a rejection.
         """
         job, record = self._job, self._job.record()
         covered = self._covered[position] = Covered.of(job.directory.path, position, self._sources)
         if job.steps[position].state == "completed":
             return
-        with ends_at(job, position):
-            decision, shown = record.decisions.get(position), record.shown.get(position)
-            files, there = self._there(covered, decision or shown)
-            if decision is not None and decision.approved:
-                self._hold(covered, decision, files, there)
-                return
-            answer = answer_left(job.api, record, position)
-            if answer is None or shown is None:
-                self._park(covered, files, NOBODY_DECIDED if position in record.forms else None)
-            verdict = judge(answer, shown, there, self._changes(covered, shown, files), covered.obstacle(files))
-            if verdict.outcome is Outcome.WAITS:
-                self._park(covered, files, verdict.reason)
-            decision = decided(answer, there)
-            job.writer.set(**{f"decision__{position}": decision, f"answer__{position}": None})
-            logger.info("step %d wait was %s", position, decision.describe(one_line))
-            release.decided(job, position)
-            if verdict.outcome is Outcome.CANCELLED:
-                error = rejected(decision, job.step_names[position - 1])
-                leave_step(job, position, "stopped", error=error)
-                raise cancelled(job, error)
+        decision, shown = record.decisions.get(position), record.shown.get(position)
+        files, there = self._there(covered, decision or shown)
+        if decision is not None and decision.approved:
+            self._hold(covered, decision, files, there)
+            return
+        answer = answer_left(job.api, record, position)
+        if answer is None or shown is None:
+            self._park(covered, files, NOBODY_DECIDED if position in record.forms else None)
+        verdict = judge(answer, shown, there, self._changes(covered, shown, files), covered.obstacle(files))
+        if verdict.outcome is Outcome.WAITS:
+            self._park(covered, files, verdict.reason)
+        decision = decided(answer, there)
+        job.writer.write({at("decision", position): decision, at("answer", position): None})
+        logger.info("step %d wait was %s", position, decision.describe(one_line))
+        release.decided(job, position)
+        if verdict.outcome is Outcome.CANCELLED:
+            error = rejected(decision, job.step_names[position - 1])
+            end(job, "cancelled", error.message, error)
 
     def check(self, position: int, source: Source | None) -> None:
         """Park the job again if the step at ``position`` would read approved data that changed since."""
         if source is None or source.approved is None or self._job.steps[position].state == "completed":
             return
-        with ends_at(self._job, position):
-            covered = self._covered[source.approved.position]
-            decision = self._job.record().decisions[covered.position]
-            self._hold(covered, decision, *self._there(covered, decision))
+        covered = self._covered[source.approved.position]
+        decision = self._job.record().decisions[covered.position]
+        self._hold(covered, decision, *self._there(covered, decision))
 
     def passed(self, position: int, report: StepReport) -> None:
         """Mark the data behind a wait as approved: the corrected files, or those that were there."""
@@ -122,20 +120,23 @@ class Waits:
         )  # fmt: skip
         state, form = runs.pause(position, deployed=job.deployed)
         state.message = f"step {position} waits for a decision: Resume asks for it"
-        job.steps[position] = StepReport(position=position, name=name, directory=covered.directory.name)
         self._record(waiting, shown, form)
         make_directory(covered.directory)
-        announce_end(job, "waiting", waiting=waiting)
-        show(job, "waiting")
+        log_end(job, "waiting", f"the job waits at step {position} for a person's decision")
+        job.show("waiting")
         job.presenter.waits(job.record(), waiting)
         runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else job.continued_with))
 
     def _record(self, waiting: Waiting, shown: Shown, form: str) -> None:
         """Record where the job waits, in one write; an earlier answer and decision are void."""
-        position = waiting.position
-        labels: dict[str, Any] = {f"form__{position}": form, f"shown__{position}": shown}
-        labels |= {f"answer__{position}": None, f"decision__{position}": None}
-        leave_step(self._job, position, "waiting", waiting=waiting, **labels)
+        position, directory = waiting.position, Path(waiting.directory).name
+        step = StepReport(position=position, name=waiting.step, state="waiting", directory=directory)
+        self._job.writer.state = JobState.WAITING
+        self._job.writer.write({
+            at("step", position): step,
+            at("form", position): form, at("shown", position): shown, at("answer", position): None,
+            at("decision", position): None, "waiting": waiting, "progress": None,
+        })  # fmt: skip
 
 
 def rejected(decision: Decision, step: str) -> Problem:

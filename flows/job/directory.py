@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from flows.job.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
+from tasks.shared.file_work import records_of
+from tasks.shared.files.out_file import write_file
+from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 
 
@@ -29,28 +34,22 @@ class JobDirectory:
             InputError: not a UUID.
         """
         try:
-            canonical = str(UUID(job_id))
+            return cls(jobs_dir.absolute() / str(UUID(job_id)))
         except ValueError:
             raise InputError(
                 "job-id", "a job id is a UUID, as printed by pipeline start", context=shown(job_id),
                 hint="see: job list CONFIG",
             ) from None  # fmt: skip
-        return cls(jobs_dir.absolute() / canonical)
 
     @property
     def log(self) -> Path:
-        """The full log of all attempts, without payloads."""
+        """The full log of all runs, without payloads."""
         return self.path / "job.log"
 
     def create(self) -> None:
-        """Make the directory, private to this user.
-
-        Raises:
-            StorageError: the jobs directory cannot be written.
-        """
+        """Make the directory, private to this user. Raises ``StorageError``."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.mkdir(mode=0o700, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / ".results").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StorageError(
@@ -58,24 +57,31 @@ class JobDirectory:
                 context=str(self.path.parent), hint="check jobs_dir and its permissions",
             ) from None  # fmt: skip
 
-    def reset(self, steps: Sequence[StepReport], first: int) -> None:
-        """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
+    def mirror(self, document: dict[str, Any]) -> None:
+        """Replace ``job.json``, the record for people and monitoring. A failure stops nothing."""
+        try:
+            write_file(self.path / "job.json", json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
+        except StorageError as error:
+            logger.warning("job.json is not written: %s", error.message)
 
-        Directories named by a kept step, such as an earlier wait's corrected files, stay. Those of a forgotten wait get
-        another name.
+    def reset(self, steps: Sequence[StepReport], first: int) -> None:
+        """Remove what the steps from position ``first`` on wrote. May be repeated.
+
+        Directories of a kept step stay. Corrected files of a discarded wait are set aside.
         """
         from tasks.release_report import files  # a status needs no page
 
         files.remove_from(self.path, first)
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
-        for step in steps:
-            if step.position >= first:
-                for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
-                    list_of_files.unlink(missing_ok=True)
-                if step.directory is not None and step.directory not in kept:
-                    self._set_aside(step.directory)
-                for folder in _folders(step, steps) - kept:
-                    self._remove(folder)
+        for step in steps[first - 1 :]:
+            shutil.rmtree(records_of(self.path, step.position), ignore_errors=True)
+            for manifest in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
+                manifest.unlink(missing_ok=True)
+            if step.directory is not None and step.directory not in kept:
+                self._set_aside(step.directory)
+            for folder in _folders(step, steps) - kept:
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.path / folder)
 
     def _set_aside(self, folder: str) -> None:
         """Rename a wait's directory that holds files to ``<folder>.old``, or with a number if that exists."""
@@ -86,24 +92,13 @@ class JobDirectory:
                 number, free = number + 1, self.path / f"{folder}.old-{number + 1}"
             target.rename(free)
 
-    def _remove(self, folder: str) -> None:
-        target = self.path / folder
-        if target.exists():
-            shutil.rmtree(target)
-
     def clear(self) -> None:
-        """Remove everything but the lock file, which may still be in use.
-
-        NFS keeps a file that is open under another name, in the same directory, which then cannot be removed. Raises
-        ``StorageError`` (``job-delete``) if a removal fails.
-        """
+        """Remove everything but the lock file, which is in use. Raises ``StorageError`` (``job-delete``)."""
         with self._removing():
             for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
-                if entry.name == LOCK:
-                    continue
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
-                else:
+                elif entry.name != LOCK:
                     entry.unlink()
 
     def delete(self) -> None:
@@ -118,9 +113,7 @@ class JobDirectory:
         except OSError as error:
             raise StorageError(
                 "job-delete", f"the job's directory cannot be removed: {error.strerror}",
-                context=str(error.filename or self.path),
-                hint="let the user who runs the jobs delete them; what is left is removed by the next job prune or "
-                "delete",
+                context=str(error.filename or self.path), hint="let the user who runs the jobs delete them",
             ) from None  # fmt: skip
 
 

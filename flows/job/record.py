@@ -1,32 +1,45 @@
-"""The job record, read from the labels of its flow run. ``writer.py`` writes them.
+"""The record of a job: labels ``job.*`` of its flow run, which is the only truth about it (``4-product.md`` §4).
 
-``4-product.md`` §4: a flow run is a job; labels ``job.*`` are for the program, artifacts are for people. Structured
-values are JSON text in one label, so that they change together. The record has no payload, secret or identifier of a
-person.
+Structured values are JSON text in one label, so that they change together. An empty text clears a label; null would
+make every list with the run fail. The record has no payload, secret or identifier of a person.
 """
 
 from __future__ import annotations
 
-import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.job.lock import is_held
 from flows.job.state import JobState, job_state
 from flows.job.waiting import Answer, Decision, Shown, Waiting
-from flows.prefect.api import Json
+from flows.prefect.api import Json, Label, PrefectApi
 from flows.shell import command
-from tasks.shared.errors import InputError
+from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import Problem, StepReport, StoredModel
+from tasks.shared.step import Handle, HandleStore
 
 JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
 """How a run of a job ends, unless it is killed."""
 
-AT_THE_END = "end"
+AT_THE_END: Final = "end"
 """Replaces the position for the release report at the end of the job."""
+
+OF_JOB: Final = {
+    "config", "directory", "crtdl", "steps", "waiting", "error", "progress", "reset", "stopped_by",
+    "extraction.status_url", "extraction.job_id",
+}  # fmt: skip
+"""Labels that a job has once."""
+
+OF_STEP: Final = {"step", "answer", "decision", "form", "shown"}
+"""Labels that a job has for a position, as in ``job.step.2``."""
+
+Value = Label | BaseModel | None
+_M = TypeVar("_M", bound=BaseModel)
 
 
 class ProgressRecord(StoredModel):
@@ -45,7 +58,7 @@ class Extraction(StoredModel):
 
 
 class JobRecord(StoredModel):
-    """The record of a job."""
+    """The record as it was read. ``parked`` says that the run is paused in Prefect."""
 
     id: str
     name: str
@@ -60,7 +73,6 @@ class JobRecord(StoredModel):
     answers: dict[int, Answer] = Field(default_factory=dict)
     decisions: dict[int, Decision] = Field(default_factory=dict)
     shown: dict[int, Shown] = Field(default_factory=dict)
-    """The release report at a wait, or at a step with which data leave without one."""
     shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
     waiting: Waiting | None = None
@@ -72,64 +84,66 @@ class JobRecord(StoredModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
     parked: bool = False
-    """True if the run is paused in Prefect."""
 
     @classmethod
-    def of(cls, run: Json) -> JobRecord:
-        """Read the record out of a flow run as the API returns it."""
-        labels: dict[str, Any] = run.get("labels") or {}
+    def of(cls, run: Json, state: JobState | None = None) -> JobRecord:
+        """Read the record of a flow run as the API returns it; ``state`` is known to the process that runs the job."""
+        labels = {name.removeprefix("job."): value for name, value in (run.get("labels") or {}).items() if value != ""}
         parameters: dict[str, Any] = run.get("parameters") or {}
+        names = tuple(str(labels["steps"]).split(",")) if labels.get("steps") else ()
 
-        def label(name: str) -> Any:
-            return labels.get(f"job.{name}") or None
+        def each(model: type[_M], kind: str) -> dict[int, _M]:
+            found = {at: _parse(model, labels.get(f"{kind}.{at}")) for at in range(1, len(names) + 1)}
+            return {at: value for at, value in found.items() if value is not None}
 
-        names = tuple(str(label("steps")).split(",")) if label("steps") else ()
-        places = range(1, len(names) + 1)
-
-        def each(model: type[_M], name: str) -> dict[int, _M]:
-            return {p: found for p in places if (found := _parse(model, label(f"{name}.{p}")))}
-
-        steps = tuple(
-            _parse(StepReport, label(f"step.{position}")) or StepReport(position=position, name=name)
-            for position, name in enumerate(names, start=1)
-        )
-        decisions = each(Decision, "decision")
-        shown = each(Shown, "shown")
-        directory = label("directory")
-        waiting = _parse(Waiting, label("waiting"))
-        state = job_state(run, held=directory is not None and is_held(Path(directory)))
-        at = waiting.position if waiting is not None else 0
-        waits = at in places and at not in decisions and steps[at - 1].state == "waiting"
-        if state is JobState.INTERRUPTED and waits:
-            # Not parked, or no longer: killed before parking, or resumed with or without an answer without a worker to
-            # run it. ``continue`` runs it.
-            state = JobState.WAITING
-        return cls(
+        reports = each(StepReport, "step")
+        directory = labels.get("directory")
+        record = cls(
             id=run["id"],
             name=run.get("name") or "",
-            state=state,
+            state=state or job_state(run, held=directory is not None and is_held(Path(str(directory)))),
             created=asked_for(run),
             updated=run.get("updated"),
-            config=label("config") or parameters.get("config"),
+            config=labels.get("config") or parameters.get("config"),
             directory=directory,
-            crtdl=label("crtdl"),
+            crtdl=labels.get("crtdl"),
             step_names=names,
-            steps=steps,
+            steps=tuple(reports.get(at) or StepReport(position=at, name=name) for at, name in enumerate(names, 1)),
             answers=each(Answer, "answer"),
-            decisions=decisions,
-            shown=shown,
-            shown_at_the_end=_parse(Shown, label(f"shown.{AT_THE_END}")),
-            forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
-            waiting=waiting,
-            error=_parse(Problem, label("error")) or _never_began(run),
-            progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
-            extraction=Extraction(status_url=label("extraction.status_url"), job_id=label("extraction.job_id")),
-            stopped_by=label("stopped_by"),
-            reset=label("reset"),
+            decisions=each(Decision, "decision"),
+            shown=each(Shown, "shown"),
+            shown_at_the_end=_parse(Shown, labels.get(f"shown.{AT_THE_END}")),
+            forms={at: str(labels[f"form.{at}"]) for at in range(1, len(names) + 1) if f"form.{at}" in labels},
+            waiting=_parse(Waiting, labels.get("waiting")),
+            error=_parse(Problem, labels.get("error")) or _never_began(run),
+            progress=_parse(ProgressRecord, labels.get("progress")),
+            extraction=Extraction(
+                status_url=labels.get("extraction.status_url"), job_id=labels.get("extraction.job_id")
+            ),
+            stopped_by=labels.get("stopped_by"),
+            reset=labels.get("reset"),
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),
             parked=run.get("state_type") == "PAUSED",
         )
+        return record._settled()
+
+    def _settled(self) -> JobRecord:
+        """Return the record with the state that its labels imply, and progress only while it runs.
+
+        A job that was killed between the record of its wait and parking waits, and so does one that was resumed without
+        a worker to run it; one with an answer is decided.
+        """
+        state = self.state
+        if state is JobState.INTERRUPTED and self.waiting is not None and self.undecided_at(self.waiting.position):
+            state = JobState.DECIDED if self.waiting.position in self.answers else JobState.WAITING
+        progress = self.progress if state is JobState.RUNNING else None
+        return self.model_copy(update={"state": state, "progress": progress})
+
+    def undecided_at(self, position: int) -> bool:
+        """Return whether the job waits at the step at ``position`` without a decision."""
+        known = 0 < position <= len(self.steps)
+        return known and self.step(position).state == "waiting" and position not in self.decisions
 
     def step(self, position: int) -> StepReport:
         """Return the record of the step at ``position`` (from 1)."""
@@ -143,7 +157,7 @@ class JobRecord(StoredModel):
     @property
     def undecided(self) -> Waiting | None:
         """The wait that needs a decision now, if any."""
-        waiting = self.waiting if self.state is JobState.WAITING else None
+        waiting = self.waiting if self.state in {JobState.WAITING, JobState.DECIDED} else None
         return waiting if waiting and waiting.position not in self.decisions else None
 
     @property
@@ -151,24 +165,23 @@ class JobRecord(StoredModel):
         """The step that runs, waits, or failed (``None`` if the error belongs to no step); else the next step."""
         if self.state is JobState.FAILED and self.error is not None:
             return self.error.step
-        for step in self.steps:
-            if step.state != "completed":
-                return step.name
-        return None
-
-    @property
-    def at(self) -> str:
-        """The position of the job in words, to follow its state ("at send")."""
-        if self.current_step is None:
-            if self.state is JobState.FAILED:
-                return ""
-            return f" behind {self.steps[-1].name}" if self.steps else " before its first step"
-        return f" at {self.current_step}"
+        return next((step.name for step in self.steps if step.state != "completed"), None)
 
     @property
     def never_began(self) -> bool:
         """True if Prefect could not begin the run, mostly because of its parameters. Continuing would fail again."""
         return self.error is not None and self.error.reference == "run-not-begun"
+
+    @property
+    def at(self) -> str:
+        """The position of the job in words, to follow its state ("at send")."""
+        return f" at {self.current_step}" if self.current_step is not None else ""
+
+    @property
+    def files(self) -> int | None:
+        """Number of data files of the last finished step."""
+        done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
+        return done[-1] if done else None
 
     @property
     def newest_report(self) -> Shown | None:
@@ -179,10 +192,9 @@ class JobRecord(StoredModel):
 
     @property
     def newest_page(self) -> Shown | None:
-        """The newest release report that could be made."""
-        known = [one for _, one in sorted(self.shown.items())]
-        known += [self.shown_at_the_end] if self.shown_at_the_end else []
-        return next((one for one in reversed(known) if one.page), None)
+        """The newest release report that has a page."""
+        known = [one for _, one in sorted(self.shown.items())] + [self.shown_at_the_end]
+        return next((one for one in reversed(known) if one and one.page), None)
 
     @property
     def page(self) -> Path | None:
@@ -190,22 +202,103 @@ class JobRecord(StoredModel):
         newest = self.newest_page
         return Path(self.directory) / newest.page if newest and newest.page and self.directory else None
 
-    @property
-    def files(self) -> int | None:
-        """Number of data files of the last finished step."""
-        done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
-        return done[-1] if done else None
+
+class RecordWriter:
+    """The one writer of a job's labels in this process. Every write is durable when it returns.
+
+    ``mirror`` gets the record after each write. ``state`` is that of the job while this process runs it.
+    """
+
+    def __init__(self, api: PrefectApi, job_id: str, mirror: Callable[[JobRecord], None] = lambda _: None) -> None:
+        self.api = api
+        self.job_id = job_id
+        self.state: JobState | None = None
+        self._mirror = mirror
+        self._run: Json = {}
+        self._lock = threading.Lock()
+
+    def read(self) -> JobRecord:
+        """Return the record as it is now. Raises ``LookupError`` if the run is gone."""
+        with self._lock:
+            run = self.api.read_run(self.job_id)
+            if run is None:
+                raise LookupError(self.job_id)
+            self._run = run
+        return self.known()
+
+    def known(self) -> JobRecord:
+        """Return the record as last read, with the writes of this process since."""
+        return JobRecord.of(self._run, self.state) if self._run else self.read()
+
+    def write(self, changes: Mapping[str, Value]) -> bool:
+        """Write labels ``job.<name>``; ``None`` clears one. Return ``False`` if the run is gone."""
+        labels = {f"job.{_checked(name)}": _label(value) for name, value in changes.items()}
+        with self._lock:
+            there = self.api.set_labels(self.job_id, labels)
+            self._run = self._run | {"labels": (self._run.get("labels") or {}) | labels}
+            if "id" in self._run:
+                self._mirror(JobRecord.of(self._run, self.state))
+        return there
+
+    def reset_from(self, record: JobRecord, position: int) -> None:
+        """Record that the step at ``position`` and all later ones are to be done anew, in one write.
+
+        Nothing on the disk is removed before: that happens when the flow begins, and can be repeated.
+        """
+        gone = [at(kind, n) for n in range(position, len(record.steps) + 1) for kind in sorted(OF_STEP - {"step"})]
+        gone += [at("shown", AT_THE_END), "waiting", "error", "stopped_by"]
+        gone += ["extraction.status_url", "extraction.job_id"] if position == 1 else []
+        self.write(dict.fromkeys(gone) | {"reset": position})
 
 
-_M = TypeVar("_M", bound=BaseModel)
+class RecordedHandle(HandleStore):
+    """The extraction handle in the job record: read on ``load``, durable when ``save`` returns."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def load(self) -> Handle | None:
+        """Return the handle in the record."""
+        known = self._writer.read().extraction
+        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
+
+    def save(self, handle: Handle | None) -> None:
+        """Write the handle, or clear it. Raises ``TerminalError`` if the record was removed while the job ran."""
+        there = self._writer.write({
+            "extraction.status_url": handle.status_url if handle else None,
+            "extraction.job_id": handle.job_id if handle else None,
+        })  # fmt: skip
+        if handle and not there:
+            raise TerminalError(
+                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
+                hint=f"end the extraction that was submitted for it: sluice extraction cancel CONFIG {handle.job_id}",
+            )  # fmt: skip
+
+
+def at(kind: str, position: int | str) -> str:
+    """Return the name of a label for the step at ``position``."""
+    return f"{kind}.{position}"
+
+
+def _checked(name: str) -> str:
+    if name not in OF_JOB and name.partition(".")[0] not in OF_STEP:
+        raise ValueError(f"the record has no label job.{name}")
+    return name
+
+
+def _label(value: Value) -> Label:
+    if value is None:
+        return ""
+    if isinstance(value, StepReport):
+        return value.label()
+    return value.model_dump_json() if isinstance(value, BaseModel) else value
 
 
 def _parse(model: type[_M], text: Any) -> _M | None:
-    if not isinstance(text, str) or not text:
-        return None
     try:
-        return model.model_validate_json(text)
-    except ValidationError:
+        return model.model_validate_json(text) if text else None
+    except (ValidationError, TypeError):
         return None
 
 
@@ -224,17 +317,13 @@ def _never_began(run: Json) -> Problem | None:
     )
 
 
-def cancelled(error: Problem | None) -> str:
-    """Return the last line of the log of a cancelled job: rejected, or cancelled in the Prefect UI."""
-    return f"the job is cancelled: {error.message if error is not None else 'in the Prefect UI'}"
+def now() -> str:
+    """Return the current time in UTC, as the record writes times."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
-    """Check that the job is continued with the steps it was started with.
-
-    Raises:
-        InputError: names both lists.
-    """
+    """Raise ``InputError`` if the job was started with other steps."""
     if record.step_names and record.step_names != names:
         raise InputError(
             "steps-changed", "pipeline.enabled_steps differ from the job's",
@@ -243,29 +332,13 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
         )  # fmt: skip
 
 
-def now() -> str:
-    """Return the current time in UTC, as the record writes times."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
-    """Return lines with the command that continues the job, if any; with ``config`` if the job's own is gone."""
-    if record.never_began:
-        return []
-    nowhere = record.directory is None and not os.path.exists(str(record.config))  # noqa: PTH110 - an answer
-    mistyped = nowhere and config is not None
-    return [continue_hint(record.model_copy(update={"config": config}) if mistyped else record)]
-
-
-def hint_anywhere(record: JobRecord) -> str:
-    """Return the hint like ``continue_hint``, valid in any directory of the machine."""
-    where = ["--set", f"jobs_dir={Path(record.directory).parent}"] if record.directory else []
-    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where, anywhere=True)}"
-
-
 def continue_hint(record: JobRecord) -> str:
-    """Return the command that continues a job, with the options that decide if it waits."""
-    overrides = [str(one) for one in record.parameters.get("overrides") or ()]
-    where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
+    """Return the command that continues a job, and how it is decided if it waits."""
     how = "\n  You will be asked to confirm. In scripts, add --approve or --reject." if record.undecided else ""
-    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where)}{how}"
+    return f"continue with: {continue_command(record.config, record.parameters.get('overrides'), record.id)}{how}"
+
+
+def continue_command(config: str | None, overrides: Iterable[Any] | None, job_id: str, *rest: str) -> str:
+    """Return the command that continues a job; an overridden ``jobs_dir`` is named, because the job is in it."""
+    where = [part for one in overrides or () if str(one).startswith("jobs_dir=") for part in ("--set", str(one))]
+    return command("pipeline", "continue", str(config or "CONFIG"), job_id, *rest, *where)

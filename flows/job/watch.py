@@ -1,125 +1,129 @@
-"""Watch a running step in a thread: show and record progress, and notice a cancel in the Prefect UI."""
+"""Watch a run in a thread: show and record the progress of its step, and notice a cancel or suspend in the UI.
+
+It writes on a best-effort basis: a failed write is repeated next time.
+"""
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
-from flows.job.record import ProgressRecord
-from flows.job.writer import RecordWriter
-from flows.prefect.address import ApiAddress
+from flows.job.record import ProgressRecord, RecordWriter
 from flows.prefect.api import PrefectApi
-from flows.prefect.artifacts import JOB, Page
-from flows.reports.markdown import literal
-from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.meter import STILL, Held, Meter, Snapshot
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_count, human_rate, human_seconds
 
-RECORD_EVERY = 2.0
-"""Seconds between two writings of the progress into the record."""
+SHOW_EVERY: Final = 0.2
+RECORD_EVERY: Final = 2.0
+LOOK_EVERY: Final = 3.0
+"""Seconds between two looks for a cancel in the UI."""
 
-LAST_WORDS = 2.0
-"""Seconds to record a stop when the process ends without waiting for its threads."""
+HURRY: Final = 10.0
+"""Seconds that a call of the thread may last."""
 
-LOOK_EVERY = 3.0
-"""Seconds between two checks for a cancel in the UI."""
-
-HURRY = 10.0
-"""Seconds that a call of the watcher may last; after a failure, the next call writes current data."""
-
-WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
-"""The environment variable of a worker's run."""
-
-CANCEL = "cancel"
-SUSPEND = "suspend"
-"""Reason for a stop after a cancel or suspend in the UI; else it is the name of a signal."""
+CANCEL: Final = "cancel"
+SUSPEND: Final = "suspend"
+"""Reasons for a stop after a cancel or suspend in the UI; else it is the name of a signal."""
 
 
-class Watcher:
-    """A thread parallel to a step. It writes on a best-effort basis: a failed write is repeated next time."""
+@dataclass(frozen=True)
+class Watched:
+    """The step that runs."""
 
-    def __init__(self, writer: RecordWriter, page: Page, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
+    position: int
+    name: str
+    meter: Meter
+
+
+class Watch:
+    """The thread beside a run, and what it looks at."""
+
+    def __init__(self, writer: RecordWriter, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer
-        self._page = page
         self._stop = stop
         self._show = show
+        self._step: Watched | None = None
+        self._busy = threading.Lock()
+        """Held while progress is written, so that none is written once the step has ended."""
+        self._end = threading.Event()
+        self._artifact: str | None = None
 
     @contextmanager
-    def watching(self, step: str, position: int, progress: Meter) -> Iterator[None]:
-        """Watch while the step runs."""
-        # One for each step: a thread still waiting for an answer must not continue into the next step.
-        end = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(step, position, progress, end), daemon=True)
+    def running(self) -> Iterator[None]:
+        """Watch until the run ends."""
+        thread = threading.Thread(target=self._loop, name="watch", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            end.set()
-            thread.join(timeout=5)
+            self._end.set()
+            thread.join(HURRY)
 
-    def _watch(self, step: str, position: int, progress: Meter, end: threading.Event) -> None:
+    @contextmanager
+    def step(self, position: int, name: str, meter: Meter) -> Iterator[None]:
+        """Show and record the progress of a step while it runs."""
+        self._step = Watched(position, name, meter)
         try:
-            with self._writer.api.hurried(HURRY):
-                if self._until_the_end(step, position, progress, end):
-                    self._record(step, position, progress.snapshot(), over=True)
-        except SluiceError as error:
-            logger.warning("the last progress of %s is not recorded: %s", step, error.message)
+            yield
+        finally:
+            with self._busy:
+                self._step = None
 
-    def _until_the_end(self, step: str, position: int, progress: Meter, end: threading.Event) -> bool:
-        """Watch until the step ends; return whether progress was recorded."""
-        recorded = False
-        next_record = time.monotonic() + RECORD_EVERY
-        next_look = time.monotonic() + LOOK_EVERY
-        warned = False
-        while not end.wait(0.2):
-            snapshot = progress.snapshot()
-            self._present(step, snapshot)
-            now = time.monotonic()
-            try:
-                if now >= next_record:
-                    next_record = now + RECORD_EVERY
-                    self._record(step, position, snapshot)
-                    recorded = True
-                if now >= next_look:
-                    next_look = now + LOOK_EVERY
-                    self._look_for_stop()
-            except SluiceError as error:
-                if not warned:
-                    warned = True
-                    logger.warning("progress is not recorded at the moment: %s", error.message)
-        return recorded
+    def _loop(self) -> None:
+        recorded = looked = time.monotonic()
+        with self._writer.api.hurried(HURRY):
+            while not self._end.wait(SHOW_EVERY):
+                now = time.monotonic()
+                try:
+                    self._present()
+                    if now - recorded >= RECORD_EVERY:
+                        recorded = now
+                        self._record()
+                    if now - looked >= LOOK_EVERY:
+                        looked = now
+                        self._look()
+                except SluiceError as error:
+                    logger.debug("progress is not recorded at the moment: %s", error.message)
+                except (OSError, ValueError):  # the terminal is gone; a cancel must still reach the run
+                    self._show = _nobody
 
-    def _present(self, step: str, snapshot: Snapshot) -> None:
-        try:
-            self._show(step, snapshot)
-        except (OSError, ValueError) as error:
-            # The output is closed. Keep watching, because a cancel reaches the run this way.
-            self._show = _nobody
-            logger.warning("progress is not shown any more: %s", type(error).__name__)
+    def _present(self) -> None:
+        if (step := self._step) is not None:
+            self._show(step.name, step.meter.snapshot())
 
-    def _record(self, step: str, position: int, snapshot: Snapshot, *, over: bool = False) -> None:
-        text = describe(snapshot, over=over)
-        self._writer.set(
-            progress=ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
-        )
-        # All input read is not the end: the last answers of a service are still to come.
-        percent = min(round(100 * (snapshot.fraction or 0.0)), 100 if over else 99)
-        done = "" if snapshot.fraction is None else f", {percent} %"
-        self._page.publish(f"{JOB}: running step {position}, {literal(step)}{done}: {literal(text)}")
+    def _record(self) -> None:
+        with self._busy:
+            if (step := self._step) is None:
+                return
+            snapshot = step.meter.snapshot()
+            text = describe(snapshot)
+            progress = ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
+            self._writer.write({"progress": progress})
+            # All input read is not the end: the last answers of a service are still to come.
+            percent = min(round(100 * (snapshot.fraction or 0.0)), 99)
+            self._publish(f"Step {step.position}, {step.name}: {text}", percent)
 
-    def _look_for_stop(self) -> None:
+    def _publish(self, title: str, percent: int) -> None:
+        """Create or change the run's progress artifact."""
+        body = {"description": title, "data": percent}
+        if self._artifact is None:
+            about = {"type": "progress", "flow_run_id": self._writer.job_id}
+            self._artifact = self._writer.api.created("/artifacts/", about | body)
+        else:
+            self._writer.api.request("PATCH", f"/artifacts/{self._artifact}", body)
+
+    def _look(self) -> None:
         why = stop_asked(self._writer.api, self._writer.job_id)
-        if why is not None and not self._stop.requested:
+        if why is not None:
             self._stop.request(why)
-            signals.announce_ui_stop(why)
 
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:
@@ -134,13 +138,9 @@ def _nobody(_step: str, _snapshot: Snapshot) -> None:
     """Show nothing."""
 
 
-def describe(snapshot: Snapshot, *, over: bool = False) -> str:
-    """Return one line of progress for a person: pending retries, counts, rate, and remaining time if known; without the
-    last if the step is ``over``.
-    """
-    parts = []
-    if snapshot.held is not None and not over:
-        parts.append(tried_again(snapshot.held))
+def describe(snapshot: Snapshot) -> str:
+    """Return one line of progress for a person: pending retries, counts, rate, and remaining time if known."""
+    parts = [tried_again(snapshot.held)] if snapshot.held is not None else []
     if snapshot.message:
         parts.append(snapshot.message)
     if snapshot.files or snapshot.files_total:
@@ -149,12 +149,12 @@ def describe(snapshot: Snapshot, *, over: bool = False) -> str:
         parts.append(of + human_count(snapshot.files if total is None else total, "file"))
     if snapshot.resources:
         parts.append(human_count(snapshot.resources, "resource"))
-    still = snapshot.still >= STILL and not over
+    still = snapshot.still >= STILL
     if snapshot.bytes:
         parts.append(human_bytes(snapshot.bytes) + ("" if still else f" at {human_rate(snapshot.rate)}"))
     if still:
         parts.append(f"{human_rate(0)} for {human_seconds(snapshot.still)}")
-    if not over and parts:
+    if parts:
         eta = snapshot.eta_seconds
         parts.append(f"{human_seconds(eta)} left" if eta is not None else "time left unknown")
     return ", ".join(parts) or "started"
@@ -166,47 +166,3 @@ def tried_again(held: Held) -> str:
     ending = "s" if held.others == 1 else ""
     others = f", {human_count(held.others, 'more request')} wait{ending}" if held.others else ""
     return f"{held.service}: {held.why}, {when}, attempt {held.attempt} of {held.attempts}{others}"
-
-
-def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
-    """Record the end of a process that a signal ends, and return the reason: ``CANCEL`` if a worker passed one on."""
-    asked = stop_asked(api, job_id)
-    if asked == CANCEL:
-        api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
-        return CANCEL
-    reason = asked or signal_name
-    api.set_labels(job_id, {"job.stopped_by": reason})
-    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {reason}")
-    return reason
-
-
-def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[str], Any]) -> None:
-    """Record the end of a job and end the process although threads still work. Their files have no final names.
-
-    ``farewell`` is called with the reason: ``CANCEL``, or the signal, also if the API does not answer. Recording takes
-    at most ``LAST_WORDS`` seconds.
-    """
-    reason = signal_name
-
-    def record() -> None:
-        nonlocal reason
-        try:
-            with PrefectApi(address, timeout=LAST_WORDS, patience=0) as api:
-                reason = record_end(api, job_id, signal_name)
-        except SluiceError as error:
-            logger.error("the stop could not be recorded: %s", error.message)
-
-    last_words = threading.Thread(target=record, daemon=True)
-    last_words.start()
-    last_words.join(LAST_WORDS)
-    try:
-        farewell(reason)
-    finally:
-        os._exit(_exit_code(reason, signal_name))
-
-
-def _exit_code(reason: str, signal_name: str) -> int:
-    if WORKERS_RUN in os.environ:
-        # A worker sets a run whose process ends with another code to Crashed: a suspended one is to be resumed.
-        return 0 if reason == SUSPEND else exit_code_of(signal_name)
-    return 1 if reason == CANCEL else exit_code_of(signal_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from flows.job.record import JobRecord, how_to_go_on
+from flows.job.record import JobRecord, continue_hint
 from flows.job.state import JobState
 from flows.job.waiting import Waiting
 from flows.output import one_line
@@ -145,8 +145,8 @@ def text(record: JobRecord, config: str | None = None) -> str:
         lines.append(f"directory {record.directory}")
     if record.page is not None and not waiting:
         lines.append(f"release report {record.page}")
-    if record.state in _GOES_ON:
-        lines += how_to_go_on(record, config)
+    if record.state in _GOES_ON and not record.never_began:
+        lines.append(continue_hint(record))
     return "\n".join(lines)
 
 

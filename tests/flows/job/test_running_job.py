@@ -7,14 +7,14 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from pydantic import BaseModel
-
-from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs
 from flows.job.job import RunningJob
 from flows.job.outcome import show, stopped
 from flows.job.steps import finish_step, hold_back, record_failure
 from flows.job.writer import RecordWriter
+from pydantic import BaseModel
+
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
 from flows.prefect.api import Label, PrefectApi
 from flows.reports.terminal import Presenter
 from tasks import declared

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from flows.job.steps import Sources
 
 from config import PipelineConfig, SendMode
 from flows.gate.reviewed import Covered
-from flows.job.steps import Sources
 from tasks import declared
 from tasks.shared.report import Corrections
 from tasks.shared.step import Source

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+from flows.job.writer import RecordWriter
 
 from flows.job.watch import CANCEL, SUSPEND, Watcher, describe, record_end, stop_asked
-from flows.job.writer import RecordWriter
 from flows.prefect.artifacts import Page
 from flows.signals import exit_code_of
 from tasks.shared.errors import NetworkError, ServiceBusyError

@@ -1,8 +1,8 @@
 """The extraction handle is written into the job record, and read back (4-product.md §4)."""
 
 import pytest
-
 from flows.job.writer import RecordedHandle, RecordWriter
+
 from tasks.shared.errors import TerminalError
 from tasks.shared.step import Handle
 from tests.peers.prefect import prefect_in_memory

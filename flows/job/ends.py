@@ -1,0 +1,161 @@
+"""End a run of a job: record how, publish its page, set Prefect's state, and leave the flow. One function for all ends.
+
+The state is set by the client and ``Pause`` is raised with it: an exception that left the flow would be logged with its
+traceback, and Prefect would try for minutes to report it while its API is away.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn
+
+from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import TerminationSignal
+from prefect.states import Failed
+
+from flows.job.inputs import JobInputs
+from flows.job.record import JobEnd, RecordWriter, Value, at, continue_command
+from flows.job.running import RunningJob
+from flows.job.state import JobState
+from flows.job.watch import CANCEL, SUSPEND, stop_asked
+from flows.prefect import runs
+from flows.prefect.address import configured_api
+from flows.prefect.api import PrefectApi
+from flows.reports.terminal import Presenter
+from flows.signals import exit_code_of
+from tasks.shared.errors import SluiceError, Stopped, internal_error
+from tasks.shared.log import logger
+from tasks.shared.report import Problem
+
+LAST_WORDS: Final = 2.0
+"""Seconds to record a stop when the process ends without waiting for its threads."""
+
+STATES: Final[dict[JobEnd, tuple[JobState, str, str]]] = {
+    "completed": (JobState.COMPLETED, "COMPLETED", "Completed"),
+    "failed": (JobState.FAILED, "FAILED", "Failed"),
+    "stopped": (JobState.STOPPED, "CRASHED", "Stopped"),
+    "cancelled": (JobState.CANCELLED, "CANCELLED", "Cancelled"),
+}
+"""The state that a job is shown in, and type and name of Prefect's."""
+
+
+@contextmanager
+def ending(job: RunningJob) -> Iterator[None]:
+    """End the run for an error or a stop, at the step that is the job's current one.
+
+    Raises:
+        prefect.exceptions.Pause: in place of every exception.
+    """
+    try:
+        yield
+    except Stopped as stop:
+        _stopped(job, str(stop))
+    except SluiceError as error:
+        fail(job, error)
+    except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
+        fail(job, internal_error(defect))
+
+
+def _stopped(job: RunningJob, reason: str) -> NoReturn:
+    """End the run for a signal or a suspend; a cancel in the UI, which a worker passes on as a signal, ends the job."""
+    asked: str | None = reason
+    with suppress(SluiceError):
+        asked = stop_asked(job.api, job.id)
+    if CANCEL in (reason, asked):
+        end(job, "cancelled", "cancelled in the Prefect UI")
+    if reason == SUSPEND and asked is None:
+        runs.leave()  # resumed meanwhile: the next process waits for the lock of this one
+    end(job, "stopped", f"stopped by {reason}")
+
+
+def fail(job: RunningJob, error: SluiceError) -> NoReturn:
+    """End the run for an error at the job's current step."""
+    logger.error("%s", error.render())
+    end(job, "failed", error.render(), Problem.of(error, step=job.step_name))
+
+
+def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> NoReturn:
+    """End the run with this message; ``error`` is why it failed, or was cancelled by a rejection.
+
+    Raises:
+        prefect.exceptions.Pause: always.
+    """
+    log_end(job, how, message, error)
+    shown, kind, name = STATES[how]
+    job.writer.state = shown
+    changes: dict[str, Value] = {"progress": None, "error": error}
+    if how == "stopped":
+        changes["stopped_by"] = job.stop.reason
+    step = job.step(job.position) if job.position else None
+    if step is not None and step.state in {"running", "waiting"}:
+        left = "failed" if how == "failed" else "stopped"
+        changes[at("step", step.position)] = step.model_copy(update={"state": left})
+    try:
+        job.writer.write(changes)
+    except SluiceError as away:
+        logger.error("the end of the job is not recorded: %s", away.message)
+    job.show(how)
+    line = f"{job.step_name}: {message}" if how == "failed" and job.step_name else message
+    runs.end(job.id, State(type=StateType(kind), name=name, message=line), away=job.api.away)
+
+
+def log_end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> None:
+    """Write the last line of a run into the log."""
+    go_on = f"; continue with: {job.continued_with}"
+    match how:
+        case "completed":
+            level, words, go_on = logging.INFO, "the job is complete", ""
+        case "waiting":
+            level, words = logging.INFO, message
+        case "cancelled":
+            level, words, go_on = logging.WARNING, f"the job is cancelled: {message}", ""
+        case "failed":
+            where = f"step {job.step_name}" if job.step_name else "preparation"
+            level, words = logging.ERROR, f"the job is failed: {error.reference if error else ''} in {where}"
+        case "stopped":
+            level, words = logging.WARNING, f"the job is {message}"
+    logger.log(level, "%s%s", words, go_on)
+
+
+def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -> None:
+    """Record a stop in one attempt, because threads still work and the process ends. Their files have no final names.
+
+    If it fails, the job is shown as interrupted.
+    """
+    presenter.close()
+    how: JobEnd = "cancelled" if reason == CANCEL else "stopped"
+    logger.warning("the job is %s (%s); the process ends without waiting for its threads", how, reason)
+    _, kind, name = STATES[how]
+    try:
+        with PrefectApi(configured_api(), timeout=LAST_WORDS, patience=0) as api:
+            api.set_state(job_id, kind, name=name, message=f"stopped by {reason}")
+    except SluiceError as error:
+        logger.error("the stop could not be recorded: %s", error.message)
+    go_on = f"\ncontinue with: {continue_command(inputs.config, inputs.overrides, job_id)}"
+    presenter.process_ends(f"job {job_id} is {how}{go_on if how == 'stopped' else ''}")
+
+
+def fail_early(api: PrefectApi, job_id: str, error: SluiceError) -> NoReturn:
+    """End a run whose job could not be opened.
+
+    Raises:
+        prefect.exceptions.Pause: always.
+    """
+    logger.error("the job is failed: %s", error.render())
+    RecordWriter(api, job_id).write({"error": Problem.of(error)})
+    runs.end(job_id, Failed(message=error.render()), away=api.away)
+
+
+@contextmanager
+def stop_recorded(api: PrefectApi, job_id: str) -> Iterator[None]:
+    """Record a stop by a signal that came while Prefect began or ended the run, where no handler of the flow is."""
+    try:
+        yield
+    except (SystemExit, TerminationSignal) as signal:
+        run = api.read_run(job_id) or {}
+        if run.get("state_type") in {"PENDING", "RUNNING"} or run.get("state_name") == "Crashed":
+            api.set_state(job_id, "CRASHED", name="Stopped", message="stopped by a signal")
+        sys.exit(signal.code if isinstance(signal, SystemExit) else exit_code_of("SIGTERM"))

@@ -1,0 +1,214 @@
+"""A job while this process has its lock: opened, prepared, and each step with its context, begin and end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from config import LoadedConfig, PipelineConfig
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.lock import PATIENCE, JobBusyError, JobLock
+from flows.job.record import (
+    JobRecord,
+    RecordedHandle,
+    RecordWriter,
+    at,
+    continue_command,
+    now,
+    refuse_changed_steps,
+)
+from flows.job.state import JobState
+from flows.job.watch import Watch
+from flows.prefect.api import PrefectApi
+from flows.prefect.artifacts import REPORT, Page
+from flows.reports import page as pages
+from flows.reports.job_log import job_log
+from flows.reports.status import status_of
+from flows.reports.terminal import Presenter
+from flows.shell import command
+from tasks.shared.files.inventory import Recorded, kept_at
+from tasks.shared.log import logger
+from tasks.shared.meter import Meter
+from tasks.shared.report import StepReport
+from tasks.shared.step import Source, Step, StepContext
+from tasks.shared.stop import Stop
+
+ENDS_WITHIN: Final = 20.0
+"""Seconds after which a process that was asked in the UI to stop has released its job."""
+
+
+@dataclass
+class RunningJob:
+    """A job whose lock this process holds; ``position`` is its current step, 0 before the first."""
+
+    id: str
+    inputs: JobInputs
+    loaded: LoadedConfig
+    directory: JobDirectory
+    writer: RecordWriter
+    presenter: Presenter
+    stop: Stop
+    crtdl: Path | None = None
+    deployed: bool = False
+    position: int = 0
+    page: Page = field(init=False)
+    short: Page = field(init=False)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.page, self.short = Page(self.api, self.id), Page(self.api, self.id, REPORT)
+        self.watch = Watch(self.writer, self.stop, self.presenter.progress)
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration as it is now."""
+        return self.loaded.config
+
+    @property
+    def api(self) -> PrefectApi:
+        """The Prefect API that keeps the record."""
+        return self.writer.api
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of this job, in order."""
+        return self.config.pipeline.enabled_steps
+
+    @property
+    def step_name(self) -> str | None:
+        """The name of the current step."""
+        return self.step_names[self.position - 1] if self.position else None
+
+    @property
+    def continued_with(self) -> str:
+        """The command that continues the job."""
+        return continue_command(self.inputs.config, self.inputs.overrides, self.id)
+
+    def run_again(self, position: int) -> str:
+        """Return the command that runs a step of this job and all later ones again."""
+        return continue_command(self.inputs.config, self.inputs.overrides, self.id, "--from", str(position))
+
+    def record(self) -> JobRecord:
+        """Return the record as it is now."""
+        return self.writer.known()
+
+    @property
+    def steps(self) -> dict[int, StepReport]:
+        """The record of each step by its position."""
+        return {step.position: step for step in self.record().steps}
+
+    def step(self, position: int) -> StepReport:
+        """Return the record of a step."""
+        return self.record().step(position)
+
+    def show(self, state: pages.PageState) -> None:
+        """Publish the job's page with the state that it has or is about to have."""
+        pages.publish(self.page, self.record(), state, self.continued_with)
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, stop: Stop, *, deployed: bool
+    ) -> Iterator[RunningJob]:
+        """Take the job's lock and open its log.
+
+        Raises:
+            ConfigError: the configuration is not valid now.
+            JobBusyError: another process runs the job, or, with ``deployed``, has ended it meanwhile.
+            InputError: ``enabled_steps`` changed since the start of the job.
+        """
+        loaded = inputs.load()
+        directory = JobDirectory.of(loaded.config.jobs_dir, job_id)
+        directory.create()
+        with ExitStack() as stack:
+            # A worker's run may come while the process that was suspended still ends.
+            stack.enter_context(JobLock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
+            if deployed and (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
+                raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
+            stack.enter_context(job_log(directory.log))
+            writer = RecordWriter(api, job_id, mirror=lambda record: directory.mirror(status_of(record)))
+            writer.state = JobState.RUNNING
+            record = writer.read()
+            if record.reset is not None:  # recorded before anything is removed, so it is repeated after a kill
+                directory.reset(record.steps, record.reset)
+                steps = range(record.reset, len(record.steps) + 1)
+                writer.write({at("step", position): None for position in steps} | {"reset": None})
+            refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
+            yield cls(job_id, inputs, loaded, directory, writer, presenter, stop, deployed=deployed)
+
+    def prepare(self) -> None:
+        """Write what all steps need: the record's head and the effective CRTDL."""
+        self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path)
+        for warning in (*doubts, *(found.render() for found in self.loaded.warnings)):
+            logger.warning("%s", warning)
+        logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
+        self.writer.write({
+            "config": self.inputs.config,
+            "directory": str(self.directory.path),
+            "steps": ",".join(self.step_names),
+            "crtdl": str(self.crtdl) if self.crtdl else None,
+        } | dict.fromkeys(("error", "stopped_by", "waiting", "progress")))  # fmt: skip
+
+    def context(self, step: Step, source: Source | None) -> StepContext:
+        """Return the context of the current step."""
+        given = self.inputs.step_inputs()
+        return StepContext(
+            config=self.config,
+            job_id=self.id,
+            job_dir=self.directory.path,
+            position=self.position,
+            name=step.name,
+            given=replace(given, crtdl=self.crtdl),
+            given_crtdl=given.crtdl,
+            source=source,
+            handle=RecordedHandle(self.writer),
+            meter=Meter(),
+            stop=self.stop,
+            command=lambda verb, *rest: command(*verb.split(), self.inputs.config, *rest),
+            again=self.run_again,
+        )
+
+    @contextmanager
+    def step_running(self, context: StepContext) -> Iterator[None]:
+        """Record that the current step runs, and watch it."""
+        begun = self.step(self.position)
+        running = StepReport(
+            position=self.position, name=context.name, state="running", started=begun.started or now(),
+            directory=begun.directory,
+        )  # fmt: skip
+        self.writer.write({at("step", self.position): running})
+        logger.info("step %d %s begins", self.position, context.name)
+        self.presenter.step_started(self.position, context.name)
+        with self.watch.step(self.position, context.name, context.meter):
+            yield
+
+    def step_complete(self, context: StepContext, report: StepReport) -> StepReport:
+        """Record the report of the current step, which makes it complete, and announce it."""
+        begun = self.step(self.position)
+        step = report.model_copy(update={
+            "position": self.position, "name": context.name, "state": "completed", "started": begun.started,
+            "directory": begun.directory, "lines_expected": context.source.lines if context.source else None,
+        })  # fmt: skip
+        self.writer.write({at("step", self.position): step, "progress": None})
+        logger.info("step %d %s is complete: %s", self.position, context.name, step.summary())
+        logged = context.meter.snapshot().warnings
+        for warning in step.warnings:
+            if warning not in logged:
+                logger.warning("step %d %s: %s", self.position, context.name, warning)
+        self.presenter.step_finished(step, again=False)
+        return step
+
+    def written(self, position: int, *, tables: bool) -> Source:
+        """Return the data that a finished step wrote, as the next one reads it."""
+        report, kept = self.step(position), kept_at(self.directory.path, position)
+        return Source(
+            path=self.directory.path / str(report.output),
+            lines=report.lines_out,
+            tables=tables,
+            recorded=Recorded(report.name, report.position, kept, report.inventory) if report.inventory else None,
+        )

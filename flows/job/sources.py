@@ -1,0 +1,58 @@
+"""The data that each step reads (``4-product.md`` §4, "What a step reads")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from config import PipelineConfig
+from tasks import declared
+from tasks.shared.report import Corrections
+from tasks.shared.step import Reads, Source, Step
+
+
+class Sources:
+    """The data in the directory of a job while its steps finish one after the other.
+
+    ``newest`` is the output of the nearest earlier step, ``resources`` the newest output that is not tables.
+    """
+
+    def __init__(self, steps: Sequence[str], config: PipelineConfig) -> None:
+        self._steps = [declared(name) for name in steps]
+        self._config = config
+        self.newest: Source | None = None
+        self.resources: Source | None = None
+
+    def wrote(self, source: Source) -> None:
+        """Record the output of a step."""
+        self.newest = source
+        self.resources = self.resources if source.tables else source
+
+    def read_by(self, step: Step) -> Source | None:
+        """Return the data that a step reads now."""
+        of = {Reads.NOTHING: None, Reads.LATEST: self.newest, Reads.RESOURCES: self.resources}
+        return of[step.reads(self._config)]
+
+    def delivery(self, position: int) -> Step | None:
+        """Return the step after ``position`` that sends the data unchanged; ``None`` if a step changes them before."""
+        for step in self._steps[position:]:
+            if step.delivers:
+                return step
+            if step.output is not None:
+                return None
+        return None
+
+    def data_sent_after(self, position: int) -> Source | None:
+        """Return the data that are sent after ``position`` as they are; ``None`` if a step changes them before."""
+        step = self.delivery(position)
+        return self.read_by(step) if step is not None else None
+
+    def asks_before_delivery(self) -> bool:
+        """Return whether a person reviews the data that are sent."""
+        return any(step.is_wait and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
+
+    def corrections(self, position: int) -> Corrections:
+        """Return which corrected files a wait at ``position`` can take."""
+        if self.newest is None or not self.newest.tables:
+            return Corrections.NDJSON
+        leaving = self.data_sent_after(position)
+        return Corrections.NOT_SENT if leaving is not None and leaving is not self.newest else Corrections.TABLES
