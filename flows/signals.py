@@ -72,9 +72,9 @@ def _serve(stop: Stop, asked: list[int], over: threading.Event, give_up: Callabl
             return
     if asked:
         stop.request(signal.Signals(asked[0]).name)
-    reason = stop.reason or ""
+    reason, seen = stop.reason or "", len(asked)
     print_without_waiting(f"{reason}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once")
-    deadline, seen = time.monotonic() + STOP_SECONDS, len(asked)
+    deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and len(asked) == seen:
         if over.wait(LOOK_EVERY):
             return

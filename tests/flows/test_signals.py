@@ -1,4 +1,4 @@
-"""Messages at a signal (``4-product.md`` §4 "Stop", §5): printed at once, with the effect of the next signal."""
+"""Signals (``4-product.md`` §4 "Stop"): a run ends between two files, within seconds, with the right exit code."""
 
 from __future__ import annotations
 
@@ -11,53 +11,32 @@ from contextlib import contextmanager
 
 import pytest
 
+from flows.signals import exit_code_of
 from tests.peers.project import allowed
 
 RUNNING = """
-import os, sys, time
-from flows.signals import exit_code_of, signals
+import time
+from flows import signals
 from tasks.shared.stop import Stop
-signals.install(lambda text: print(text, file=sys.stderr, flush=True))
-def give_up(name): os._exit(exit_code_of(name))
-with signals.stopping(Stop(), give_up):
+signals.install()
+signals.STOP_SECONDS = {seconds}
+stop = Stop()
+with signals.stopping(stop, lambda reason: print("gave up:", reason, flush=True)):
     print("runs", flush=True)
     end = time.monotonic() + 60
-    while time.monotonic() < end:
-        time.sleep(60)
+    while time.monotonic() < end and not ({looks} and stop.requested):
+        time.sleep(0.05)
+print("ended:", stop.reason, flush=True)
 """
-"""A flow whose step does not look at its stop."""
+"""A flow whose step looks at its stop, or does not."""
 
-BESIDE = """
-import sys
-from flows import run
-def wait(_):
-    import time
-    print("runs", flush=True)
-    time.sleep(60)
-run.run = wait
-run.main([])
+COMMAND = """
+import time
+from flows import signals
+signals.install()
+print("runs", flush=True)
+time.sleep(60)
 """
-"""A command before its flow begins."""
-
-ENDING = """
-import os, sys, time
-from flows import run
-class Last:
-    def __del__(self, write=os.write, sleep=time.sleep):
-        write(1, b"runs\\n")
-        sleep(1)
-def done(_):
-    {then}
-    return 3
-run.run = done
-run.main([])
-"""
-"""A command that is over: its exit code is decided."""
-
-ENDINGS = {
-    "what is called at the exit": "import atexit; atexit.register(Last().__del__)",
-    "the modules are put away": "sys.modules['last'] = sys.last = Last()",
-}
 
 
 @contextmanager
@@ -73,43 +52,44 @@ def process(program: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def answer(child: subprocess.Popen[str], number: signal.Signals) -> tuple[str, float]:
-    """Return the line printed after a signal, and after how many seconds."""
-    assert child.stderr is not None
-    began = time.monotonic()
-    child.send_signal(number)
-    return child.stderr.readline(), time.monotonic() - began
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)])
-def test_the_first_signal_is_answered_at_once_and_the_next_ends_the_process(
-    number: signal.Signals, name: str, code: int
-) -> None:
-    with process(RUNNING) as child:
-        said, seconds = answer(child, number)
-        assert said == f"{name}: stopping after this file, within 7 s; repeat to end at once\n"
-        assert seconds < allowed(0.2)
-        said, seconds = answer(child, number)
-        assert said == "ending at once; completed work is kept, and the job can be continued\n"
-        assert seconds < allowed(0.2)
-        assert child.wait(10) == code
-
-
-@pytest.mark.slow
-def test_a_signal_while_no_flow_runs_is_answered_too() -> None:
-    with process(BESIDE) as child:
-        said, seconds = answer(child, signal.SIGINT)
-        assert said == "Ctrl-C: stopping\n"
-        assert seconds < allowed(0.2)
-        assert child.wait(10) == 130
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("then", ENDINGS.values(), ids=ENDINGS)
-def test_a_signal_while_the_interpreter_ends_changes_no_exit_code(number: signal.Signals, then: str) -> None:
-    with process(ENDING.format(then=then)) as child:
+def test_a_run_that_looks_at_its_stop_ends_itself(number: signal.Signals) -> None:
+    with process(RUNNING.format(seconds=7, looks=True)) as child:
+        child.send_signal(number)
+        out, err = child.communicate(timeout=10)
+    assert out == f"ended: {number.name}\n"
+    assert err == f"{number.name}: stopping after this file, within 7 s; repeat to end at once\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_does_not_is_ended_after_its_time(number: signal.Signals, code: int) -> None:
+    with process(RUNNING.format(seconds=1, looks=False)) as child:
+        began = time.monotonic()
+        child.send_signal(number)
+        out, _ = child.communicate(timeout=20)
+        assert 1 <= time.monotonic() - began < allowed(2)
+    assert (child.returncode, out) == (code, f"gave up: {number.name}\n")
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with process(RUNNING.format(seconds=60, looks=False)) as child:
+        assert child.stderr is not None
+        child.send_signal(signal.SIGTERM)
+        child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 143
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_without_a_flow(number: signal.Signals, code: int) -> None:
+    with process(COMMAND) as child:
         child.send_signal(number)
         _, err = child.communicate(timeout=10)
-        assert (child.returncode, err) == (3, "")
+    assert (child.returncode, err) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("suspend", 130), ("cancel", 1), (None, 130)]
+)
+def test_exit_codes_of_stopped_runs(reason: str | None, code: int) -> None:
+    assert exit_code_of(reason) == code

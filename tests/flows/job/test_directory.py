@@ -18,9 +18,12 @@ def test_a_reset_keeps_corrected_files_under_another_name_and_may_be_repeated(tm
         for folder in ("import", "import_wait", "pseudonymized"):
             (job.path / folder).mkdir(parents=True, exist_ok=True)
             (job.path / folder / "a.ndjson").write_text(folder)
+        for position in (1, 2, 3):
+            (job.path / ".done" / str(position)).mkdir(parents=True, exist_ok=True)
         for _ in range(2):  # killed in between
             job.reset(STEPS, 2)
-        assert sorted(path.name for path in job.path.iterdir()) == ["import", "import_wait.old", *(
+        assert [path.name for path in (job.path / ".done").iterdir()] == ["1"]
+        assert sorted(path.name for path in job.path.iterdir()) == [".done", "import", "import_wait.old", *(
             [f"import_wait.old{time}"] if time else []
         )]  # fmt: skip
         assert (job.path / f"import_wait.old{time}" / "a.ndjson").read_text() == "import_wait"

@@ -129,8 +129,6 @@ class TestNamedFiles:
     def test_a_pipe_is_no_file_and_is_not_waited_for(self, found, tmp_path):
         os.mkfifo(tmp_path / "p.txt")
         assert "file-unreadable" in found("extractor", EXTRACTOR, patients=str(tmp_path / "p.txt"))
-        os.mkfifo(tmp_path / "rules.yaml")
-        assert "file-unreadable" in found("local_import, pseudonymizer", PSEUDONYMIZER)
 
     def test_rules_that_no_enabled_step_reads_are_a_finding_that_names_the_step(self, found, tmp_path):
         (tmp_path / "rules.yaml").write_text("fhirVersion: R4\n")

@@ -7,7 +7,7 @@ import pytest
 
 from flows.job.record import JobRecord
 from flows.job.state import JobState
-from flows.job.waiting import Decision, Waiting
+from flows.job.waiting import Answer, Decision, Waiting
 from flows.reports.status import row_of, status_of
 from tasks.shared.errors import NetworkError
 from tasks.shared.report import Problem, StepReport
@@ -26,6 +26,8 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
         "job.waiting": waiting.model_dump_json(),
     }  # fmt: skip
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.WAITING
+    labels["job.answer.1"] = Answer(approved=True, by="me", when="now").model_dump_json()
+    assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.DECIDED
     labels["job.decision.1"] = Decision(approved=True, by="me", when="now").model_dump_json()
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 

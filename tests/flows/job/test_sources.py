@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flows.job.steps import Sources
 
 from config import PipelineConfig, SendMode
 from flows.gate.reviewed import Covered
+from flows.job.sources import Sources
 from tasks import declared
 from tasks.shared.report import Corrections
 from tasks.shared.step import Source
@@ -92,23 +92,3 @@ def test_a_wait_behind_flattening_covers_what_will_leave(
     assert covered.place() == job / folder
     (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
     assert covered.place() == job / corrected
-
-
-@pytest.mark.parametrize(
-    ("steps", "send_as", "position", "readers"),
-    [
-        (("local_import", "wait", "send"), DIRECT, 2, [3]),
-        (("local_import", "wait", "validation", "pseudonymizer", "send"), DIRECT, 2, [3, 4]),
-        (("local_import", "wait", "validation", "wait", "send"), DIRECT, 2, [3]),
-        (("local_import", "wait", "flattening", "send"), DIRECT, 2, [3, 4]),
-        (("local_import", "wait", "flattening", "send"), S3, 2, [3]),
-        (BEHIND, DIRECT, 3, [4, 6]),
-        (BEHIND, TRANSFER, 3, [4]),
-        (BEHIND, DIRECT, 5, [6]),
-        (("local_import", "wait"), DIRECT, 2, []),
-    ],
-)
-def test_who_reads_what_a_wait_released(
-    steps: tuple[str, ...], send_as: SendMode, position: int, readers: list[int]
-) -> None:
-    assert Sources(steps, sending(send_as)).readers(position) == readers

@@ -1,82 +1,68 @@
-"""Progress as a person reads it, a cancel in the UI, and exit codes of signals."""
+"""Progress as a person reads it, and a cancel or suspend in the UI."""
+
+from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from flows.job.writer import RecordWriter
 
-from flows.job.watch import CANCEL, SUSPEND, Watcher, describe, record_end, stop_asked
-from flows.prefect.artifacts import Page
-from flows.signals import exit_code_of
+from flows.job.record import RecordWriter
+from flows.job.watch import CANCEL, SUSPEND, Watch, describe, stop_asked
 from tasks.shared.errors import NetworkError, ServiceBusyError
 from tasks.shared.meter import Meter, Snapshot
 from tasks.shared.stop import Stop
 from tests.conftest import wait_until
-from tests.peers.prefect import prefect_in_memory
+from tests.peers.prefect import FakePrefect, prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 
 
 @pytest.fixture
-def prefect():
+def prefect() -> Iterator[FakePrefect]:
     with prefect_in_memory() as known:
         yield known
 
 
-def recorded(prefect, *snapshots, over=False):
-    """Let the watcher of a step write these; the page it leaves."""
-    watcher = Watcher(RecordWriter(prefect.api, JOB), Page(prefect.api, JOB), Stop(), lambda _step, _snapshot: None)
-    for snapshot in snapshots:
-        watcher._record("http_import", 1, snapshot, over=over)
-    return prefect.page
+def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
+    prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
+    monkeypatch.setattr("flows.job.watch.RECORD_EVERY", 0.02)
+    shown: list[str] = []
+    written: list[Any] = []
+    writer = RecordWriter(prefect.api, JOB)
+    monkeypatch.setattr(writer, "write", lambda changes: written.append(changes["progress"]))
+    watch = Watch(writer, Stop(), lambda name, _: shown.append(name))
+    meter = Meter()
+    meter.expect(files=4, bytes=4)
+    meter.add(files=4, bytes=4)
+    with watch.running():
+        for position, name in ((1, "local_import"), (2, "send")):
+            with watch.step(position, name, meter):
+                before = len(written)
+                wait_until(lambda before=before: len(written) > before + 1)  # type: ignore[misc]
+        before = len(written)
+    assert len(written) == before, "nothing is recorded once the step has ended"
+    assert set(shown) == {"local_import", "send"}
+    (artifact,) = prefect.artifacts.values()
+    assert (artifact["type"], artifact["data"]) == ("progress", 99)
+    assert artifact["description"].startswith("Step 2, send: 4/4 files, 4 B")
 
 
-def test_the_page_title_has_step_files_bytes_rate_and_time_left(prefect):
-    artifact = recorded(prefect, Snapshot(1, 4, 2_500_000, 9, 10.0, 250_000.0, None, 0.25, eta_seconds=30.0))
-    said = "1/4 files, 9 resources, 2.5 MB at 250 kB/s, 30 s left"
-    assert artifact["description"] == f"**The page of the job**: running step 1, http_import, 25 %: {said}"
-
-
-def test_a_step_that_is_done_again_goes_on_in_the_title(prefect):
-    recorded(prefect, Snapshot(1, 4, 0, 9, 10.0, 0.0, None, 0.25), Snapshot(2, 4, 0, 9, 10.0, 0.0, None, 0.5))
-    assert "75 %" in recorded(prefect, Snapshot(3, 4, 0, 9, 10.0, 0.0, None, 0.75))["description"]
-
-
-def test_a_step_that_has_read_everything_is_not_at_100_percent_before_it_is_over(prefect):
-    read = Snapshot(1, 2, 0, 9, 10.0, 0.0, None, 1.0)
-    assert "99 %" in recorded(prefect, read)["description"]
-    done = recorded(prefect, read, over=True)
-    assert "100 %" in done["description"]
-    assert "left" not in done["description"]
-
-
-def test_what_a_service_says_of_its_progress_stands_there_as_it_is(prefect):
-    said = Snapshot(0, None, 0, 0, 1.0, 0.0, "<img src='http://outside.example/a.png'>", None)
-    title = recorded(prefect, said)["description"]
-    assert title.endswith(
-        r"running step 1, http_import: \<img src='http\://outside.example/a.png'\>, time left unknown"
-    )
-
-
-def test_a_watcher_waiting_for_an_answer_stops_when_the_next_step_begins(prefect, monkeypatch):
-    asked, answered = threading.Event(), threading.Event()
-    shown = []
-
-    def show(step, _snapshot):
-        shown.append(step)
-        if step == "send" or answered.is_set():
-            return
-        asked.set()
-        answered.wait(10)
-
-    watcher = Watcher(RecordWriter(prefect.api, JOB), Page(prefect.api, JOB), Stop(), show)
-    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: None)
-    with watcher.watching("local_import", 1, Meter()):
-        assert asked.wait(10)
-    with watcher.watching("send", 2, Meter()):
-        answered.set()
-        wait_until(lambda: shown.count("send") >= 3)
-        assert shown.count("local_import") == 1
+@pytest.mark.parametrize(("kind", "reason"), [("CANCELLING", CANCEL), ("PAUSED", SUSPEND)])
+def test_a_cancel_or_suspend_in_the_ui_stops_the_run(
+    prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
+) -> None:
+    monkeypatch.setattr("flows.job.watch.SHOW_EVERY", 0.01)
+    monkeypatch.setattr("flows.job.watch.LOOK_EVERY", 0.02)
+    stop = Stop()
+    with Watch(RecordWriter(prefect.api, JOB), stop, lambda *_: None).running():
+        assert not stop.requested
+        prefect.run = {"state_type": kind}
+        wait_until(lambda: stop.requested)
+    assert stop.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -87,20 +73,6 @@ def test_a_watcher_waiting_for_an_answer_stops_when_the_next_step_begins(prefect
 def test_a_cancel_or_suspend_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run, asked):
     prefect.run = run
     assert stop_asked(prefect.api, JOB) == asked
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "reason"), [("RUNNING", "Stopped", "SIGTERM"), ("CANCELLING", "Cancelled", "cancel")]
-)
-def test_a_process_ended_at_once_records_a_stop_or_a_cancellation(prefect, before, after, reason):
-    prefect.run = {"state_type": before}
-    assert record_end(prefect.api, JOB, "SIGTERM") == reason
-    assert prefect.states == [after]
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), (None, 130), ("nonsense", 130)])
-def test_exit_codes_of_signals(name, code):
-    assert exit_code_of(name) == code
 
 
 def test_how_long_it_still_takes_is_not_known_while_nothing_moves():

@@ -1,0 +1,211 @@
+"""A running job: what each transition writes into the record, and how a run ends (4-product.md §4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
+
+from flows.job.ends import end, ending
+from flows.job.inputs import JobInputs
+from flows.job.record import RecordedHandle, RecordWriter, at
+from flows.job.running import RunningJob
+from flows.job.state import JobState
+from flows.reports.terminal import Presenter
+from tasks import declared
+from tasks.shared.errors import GateError, NetworkError, ReconciliationError, SluiceError, Stopped, TerminalError
+from tasks.shared.report import StepReport
+from tasks.shared.step import Handle
+from tasks.shared.stop import Stop
+from tests.peers.prefect import FakePrefect, prefect_in_memory
+
+JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
+STEPS = ("local_import", "validation", "send")
+
+
+@pytest.fixture
+def prefect() -> Iterator[FakePrefect]:
+    with prefect_in_memory() as known:
+        known.run = {"id": JOB, "name": "n", "state_type": "RUNNING", "labels": {}}
+        yield known
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[State[Any]]:
+    """Return the states that runs ended in."""
+    states: list[State[Any]] = []
+
+    def leave(_job: str, state: State[Any], *, away: bool = False) -> NoReturn:
+        states.append(state)
+        raise Pause(state=state)
+
+    monkeypatch.setattr("flows.prefect.runs.end", leave)
+    return states
+
+
+@pytest.fixture
+def job(tmp_path: Path, prefect: FakePrefect) -> Iterator[RunningJob]:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
+        "send: {send_as: direct_resource_load, url: 'http://f.test'}}\n"
+        f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\nreport: {{enabled: false}}\n"
+    )
+    inputs = JobInputs(config=str(config))
+    with RunningJob.opened(JOB, inputs, prefect.api, Presenter(), Stop(), deployed=False) as running:
+        running.prepare()
+        yield running
+
+
+def mirrored(job: RunningJob) -> dict[str, Any]:
+    path = job.directory.path / "job.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def begin(job: RunningJob, position: int) -> None:
+    job.position = position
+    with job.step_running(job.context(declared(job.step_names[position - 1]), None)):
+        pass
+
+
+def test_every_write_replaces_job_json_with_the_status(job: RunningJob) -> None:
+    begin(job, 1)
+    found = mirrored(job)
+    assert (found["id"], found["state"], found["step"]) == (JOB, "running", "local_import")
+    assert [step["state"] for step in found["steps"]] == ["running", "pending", "pending"]
+    done = StepReport(files=2, lines_out=7, output="import", details={"groups": 3})
+    job.step_complete(job.context(declared("local_import"), None), done)
+    assert mirrored(job)["steps"][0]["details"] == {"groups": 3}
+    source = job.written(1, tables=False)
+    assert (source.path, source.lines) == (job.directory.path / "import", 7)
+
+
+def test_a_finished_step_costs_two_requests_to_prefect(job: RunningJob, prefect: FakePrefect) -> None:
+    """Its label and the page of the job."""
+    begin(job, 1)
+    job.show("running")
+    prefect.asked.clear()
+    job.step_complete(job.context(declared("local_import"), None), StepReport(output="import"))
+    job.show("running")
+    assert prefect.asked == [
+        ("PATCH", f"/flow_runs/{JOB}/labels"), ("PATCH", f"/artifacts/{prefect.page['id']}"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raised", "position", "kind", "message", "step", "error"),
+    [
+        (NetworkError("connect-failed", "x"), 0, "FAILED", "error[connect-failed]: x", None, "connect-failed"),
+        (ReconciliationError("lines-differ", "x"), 3, "FAILED", "send: error[lines-differ]: x", "failed",
+         "lines-differ"),
+        (GateError("validation-findings", "x"), 2, "FAILED", "validation: error[validation-findings]: x", "failed",
+         "validation-findings"),
+        (Stopped("SIGTERM"), 3, "CRASHED", "stopped by SIGTERM", "stopped", None),
+        (Stopped("suspend"), 3, "CRASHED", "stopped by suspend", "stopped", None),
+        (Stopped("cancel"), 3, "CANCELLED", "cancelled in the Prefect UI", "stopped", None),
+        (KeyError("a defect"), 3, "FAILED", "send: error[internal]", "failed", "internal"),
+    ],
+)  # fmt: skip
+def test_every_end_has_its_state_message_and_record(
+    job: RunningJob, prefect: FakePrefect, ended: list[State[Any]], raised: Exception, position: int, kind: str,
+    message: str, step: str | None, error: str | None,
+) -> None:  # fmt: skip
+    if position:
+        begin(job, position)
+    if str(raised) == "suspend" and prefect.run is not None:
+        prefect.run |= {"state_type": "PAUSED"}
+    job.stop.request(str(raised))
+    with pytest.raises(Pause), ending(job):
+        raise raised
+    (state,) = ended
+    assert (state.type.value, (state.message or "").startswith(message)) == (kind, True), state.message
+    record = job.record()
+    assert (record.error.reference if record.error else None) == error
+    assert record.state.value == mirrored(job)["state"]
+    if position:
+        assert record.step(position).state == step
+
+
+def test_a_gate_leaves_its_step_complete(job: RunningJob, ended: list[State[Any]]) -> None:
+    begin(job, 2)
+    job.step_complete(job.context(declared("validation"), None), StepReport(findings=3))
+    with pytest.raises(Pause), ending(job):
+        raise GateError("validation-findings", "x")
+    assert job.step(2).state == "completed"
+    assert job.record().error is not None
+    assert (job.record().current_step, ended[0].name) == ("validation", "Failed")
+
+
+def test_an_end_that_cannot_be_recorded_is_logged_and_leaves_the_flow(
+    job: RunningJob, ended: list[State[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_changes: object) -> bool:
+        raise NetworkError("prefect-unreachable", "the Prefect API does not answer")
+
+    monkeypatch.setattr(job.writer, "write", away)
+    with pytest.raises(Pause):
+        end(job, "completed", "all steps are complete")
+    assert "the end of the job is not recorded" in job.directory.log.read_text()
+    assert ended[0].is_completed()
+
+
+def test_a_reset_is_one_write_and_is_carried_out_when_the_flow_begins(
+    job: RunningJob, prefect: FakePrefect, tmp_path: Path
+) -> None:
+    labels = dict(job.writer._run["labels"]) | {
+        "job.step.1": StepReport(position=1, name="local_import", state="completed").label(),
+        "job.step.2": StepReport(position=2, name="validation", state="completed").label(),
+        "job.error": "x", "job.reset": 2,
+    }  # fmt: skip
+    (job.directory.path / "validation").mkdir()
+    assert prefect.run is not None
+    prefect.run["labels"] = labels
+    with RunningJob.opened(JOB, job.inputs, prefect.api, Presenter(), Stop(), deployed=False) as again:
+        record = again.record()
+    assert [step.state for step in record.steps] == ["completed", "pending", "pending"]
+    assert record.reset is None
+    assert not (job.directory.path / "validation").exists()
+
+
+@pytest.mark.parametrize("names", [{"stepp.1": "x"}, {"waitin": None}, {"": 1}])
+def test_a_label_that_the_record_does_not_know_is_a_defect(prefect: FakePrefect, names: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="has no label"):
+        RecordWriter(prefect.api, JOB).write(names)
+
+
+def test_an_extraction_handle_is_in_the_record_and_a_removed_record_is_an_error(prefect: FakePrefect) -> None:
+    store = RecordedHandle(RecordWriter(prefect.api, JOB))
+    store.save(Handle("https://h.example/fhir/__status/x", "x"))
+    assert prefect.run is not None
+    prefect.run["labels"] = {"job.extraction.status_url": "https://h.example/x", "job.extraction.job_id": "x"}
+    assert store.load() == Handle("https://h.example/x", "x")
+    prefect.run["labels"] = {"job.extraction.status_url": "", "job.extraction.job_id": ""}
+    assert store.load() is None
+    prefect.run = None
+    with pytest.raises(TerminalError) as caught:
+        store.save(Handle("https://h.example/fhir/__status/x", "x"))
+    assert "extraction cancel CONFIG x" in str(caught.value.hint)
+
+
+def test_a_worker_run_that_ended_meanwhile_is_left_alone(job: RunningJob, prefect: FakePrefect) -> None:
+    assert prefect.run is not None
+    prefect.run["state_type"] = "COMPLETED"
+    opened: Callable[[], Any] = lambda: RunningJob.opened(  # noqa: E731 - one call
+        JOB, job.inputs, prefect.api, Presenter(), Stop(), deployed=True
+    )
+    with pytest.raises(SluiceError, match="ended while another process"), opened():
+        pass
+
+
+def test_progress_and_ends_are_written_one_after_the_other(job: RunningJob) -> None:
+    assert job.writer.state is JobState.RUNNING
+    job.writer.write({at("form", 2): "key", "stopped_by": "SIGTERM"})
+    job.writer.write({at("form", 2): None})
+    assert (job.record().forms, job.record().stopped_by) == ({}, "SIGTERM")
