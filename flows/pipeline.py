@@ -138,7 +138,7 @@ def do(job: RunningJob, step: Step, source: Source | None, corrections: Correcti
     """Run a step, unless its report is in the record, and ask its gate. Raises the exception that ended it."""
     job.stop.check()
     context = replace(job.context(step, source), corrections=corrections)
-    report = job.step(job.position)
+    report = job.steps[job.position]
     if report.state == "completed":
         job.presenter.step_finished(report, again=True)
     else:

@@ -89,7 +89,7 @@ def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None
     changes: dict[str, Value] = {"progress": None, "error": error}
     if how == "stopped":
         changes["stopped_by"] = job.stop.reason
-    step = job.step(job.position) if job.position else None
+    step = job.steps[job.position] if job.position else None
     if step is not None and step.state in {"running", "waiting"}:
         left = "failed" if how == "failed" else "stopped"
         changes[at("step", step.position)] = step.model_copy(update={"state": left})

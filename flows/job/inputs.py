@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
@@ -74,8 +74,14 @@ class JobInputs(BaseModel):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
-        """Return the inputs in the parameters of a flow run; missing ones are ``None``."""
-        return cls(**{name: value for name, value in parameters.items() if value is not None})
+        """Return the inputs in the parameters of a flow run. Raises ``InputError`` if they are not this flow's."""
+        try:
+            return cls(**{name: value for name, value in parameters.items() if value is not None})
+        except ValidationError:
+            raise InputError(
+                "run-parameters", "the run was not started with the parameters of the pipeline",
+                hint="look at the run in the Prefect UI, and start a new job",
+            ) from None  # fmt: skip
 
     def step_inputs(self) -> GivenInputs:
         """Return the inputs as steps take them."""

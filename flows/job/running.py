@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -53,16 +53,13 @@ class RunningJob:
     writer: RecordWriter
     presenter: Presenter
     stop: Stop
+    watch: Watch
+    page: Page
+    short: Page
+    """The short form of the release report."""
+    deployed: bool
     crtdl: Path | None = None
-    deployed: bool = False
     position: int = 0
-    page: Page = field(init=False)
-    short: Page = field(init=False)
-    watch: Watch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.page, self.short = Page(self.api, self.id), Page(self.api, self.id, REPORT)
-        self.watch = Watch(self.writer, self.stop, self.presenter.progress)
 
     @property
     def config(self) -> PipelineConfig:
@@ -102,10 +99,6 @@ class RunningJob:
         """The record of each step by its position."""
         return {step.position: step for step in self.record().steps}
 
-    def step(self, position: int) -> StepReport:
-        """Return the record of a step."""
-        return self.record().step(position)
-
     def show(self, state: pages.PageState) -> None:
         """Publish the job's page with the state that it has or is about to have."""
         pages.publish(self.page, self.record(), state, self.continued_with)
@@ -139,7 +132,11 @@ class RunningJob:
                 steps = range(record.reset, len(record.steps) + 1)
                 writer.write({at("step", position): None for position in steps} | {"reset": None})
             refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
-            yield cls(job_id, inputs, loaded, directory, writer, presenter, stop, deployed=deployed)
+            yield cls(
+                id=job_id, inputs=inputs, loaded=loaded, directory=directory, writer=writer, presenter=presenter,
+                stop=stop, watch=Watch(writer, stop, presenter.progress), page=Page(api, job_id),
+                short=Page(api, job_id, REPORT), deployed=deployed,
+            )  # fmt: skip
 
     def prepare(self) -> None:
         """Write what all steps need: the record's head and the effective CRTDL."""
@@ -176,7 +173,7 @@ class RunningJob:
     @contextmanager
     def step_running(self, context: StepContext) -> Iterator[None]:
         """Record that the current step runs, and watch it."""
-        begun = self.step(self.position)
+        begun = self.steps[self.position]
         running = StepReport(
             position=self.position, name=context.name, state="running", started=begun.started or now(),
             directory=begun.directory,
@@ -189,7 +186,7 @@ class RunningJob:
 
     def step_complete(self, context: StepContext, report: StepReport) -> StepReport:
         """Record the report of the current step, which makes it complete, and announce it."""
-        begun = self.step(self.position)
+        begun = self.steps[self.position]
         step = report.model_copy(update={
             "position": self.position, "name": context.name, "state": "completed", "started": begun.started,
             "directory": begun.directory, "lines_expected": context.source.lines if context.source else None,
@@ -205,7 +202,7 @@ class RunningJob:
 
     def written(self, position: int, *, tables: bool) -> Source:
         """Return the data that a finished step wrote, as the next one reads it."""
-        report, kept = self.step(position), kept_at(self.directory.path, position)
+        report, kept = self.steps[position], kept_at(self.directory.path, position)
         return Source(
             path=self.directory.path / str(report.output),
             lines=report.lines_out,

@@ -98,7 +98,7 @@ def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(slu
     failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert failed.code == 1
     assert "error[" in failed.err
-    assert f"pipeline continue config.yaml {job}" in failed.err
+    assert f"pipeline continue {project / 'config.yaml'} {job}" in failed.err
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_a_gate_leaves_its_step_complete(job: RunningJob, ended: list[State[Any]
     job.step_complete(job.context(declared("validation"), None), StepReport(findings=3))
     with pytest.raises(Pause), ending(job):
         raise GateError("validation-findings", "x")
-    assert job.step(2).state == "completed"
+    assert job.steps[2].state == "completed"
     assert job.record().error is not None
     assert (job.record().current_step, ended[0].name) == ("validation", "Failed")
 
