@@ -70,10 +70,9 @@ def _serve(stop: Stop, asked: list[int], over: threading.Event, give_up: Callabl
     while not (asked or stop.requested):
         if over.wait(LOOK_EVERY):
             return
-    if asked:
-        stop.request(signal.Signals(asked[0]).name)
-    reason, seen = stop.reason or "", len(asked)
+    reason, seen = signal.Signals(asked[0]).name if asked else stop.reason or "", len(asked)
     print_without_waiting(f"{reason}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once")
+    stop.request(reason)
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and len(asked) == seen:
         if over.wait(LOOK_EVERY):
