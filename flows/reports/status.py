@@ -112,7 +112,8 @@ def table(records: Sequence[JobRecord]) -> str:
 def _reason(record: JobRecord) -> str:
     """Return in a few words why a job failed or waits, to follow its name."""
     if error := error_of(record):
-        return f": {error.reference}, {one_line(error.message)[:80]}"
+        said = one_line(error.message)[:80]
+        return f": {said}" if said.startswith(error.reference) else f": {error.reference}, {said}"
     if waiting := waiting_of(record):
         return f": {one_line(waiting.reason)[:80]}" if waiting.reason else ": waits for a decision"
     return ""
