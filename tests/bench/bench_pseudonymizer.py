@@ -56,9 +56,10 @@ def main(given: argparse.Namespace) -> None:
             data = place / f"slow{slots}"
             write_files(data, 16 * slots, 4, list(bundles(16.0, kilobytes=KILOBYTES)))  # 200 requests for each slot
             with serving(serve_slowly, slots) as port:
+                bare = limit(port, 8 * slots, slots) * MB / 80_000
                 one = step(port, data, place / f"job-slow{slots}", slots)
             possible, rate_of = slots / TAKES, one.requests / one.seconds
             print(
                 f"20 ms, N = {slots:<2}     {rate_of:6.0f} requests/s of {possible:.0f}: "
-                f"{rate_of / possible:.2f} (target ≥ 0.9)"
+                f"{rate_of / possible:.2f} (target ≥ 0.9); http.client {bare / possible:.2f}"
             )

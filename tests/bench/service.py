@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -82,8 +83,8 @@ def serve(ready: Connection) -> None:
 
 
 def serve_slowly(ready: Connection, at_once: int) -> None:
-    """Serve what ``TAKES`` its time, so many requests at once: on bare sockets, as little as can be besides."""
-    slots = threading.Semaphore(at_once)
+    """Serve what ``TAKES`` its time, so many requests at once: on bare sockets, with answers that are made once."""
+    slots, kept = threading.Semaphore(at_once), lru_cache(maxsize=500)(answer)
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
     ready.send(server.getsockname()[1])
 
@@ -96,8 +97,9 @@ def serve_slowly(ready: Connection, at_once: int) -> None:
                         length = int(header[15:])
                 body = file.read(length)
                 with slots:
-                    time.sleep(TAKES)
-                status, text = answer(line.split()[1].decode(), body)
+                    begun = time.perf_counter()
+                    status, text = kept(line.split()[1].decode(), body)
+                    time.sleep(max(0.0, TAKES - (time.perf_counter() - begun)))
                 connection.sendall(_HEAD % (status, len(text)) + text)
 
     while True:
@@ -106,10 +108,10 @@ def serve_slowly(ready: Connection, at_once: int) -> None:
         threading.Thread(target=talk, args=(accepted,), daemon=True).start()
 
 
-def limit(port: int, megabytes: float) -> float:
-    """Return MB/s of two threads of ``http.client`` that post 80 kB, which the service sends back."""
+def limit(port: int, megabytes: float, threads: int = 2) -> float:
+    """Return MB/s of so many threads of ``http.client`` that post 80 kB, which the service sends back."""
     body = bytes(80_000)
-    count = int(megabytes * MB / len(body) / 2)
+    count = int(megabytes * MB / len(body) / threads)
 
     def post() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -118,10 +120,10 @@ def limit(port: int, megabytes: float) -> float:
             connection.getresponse().read()
         connection.close()
 
-    threads = [threading.Thread(target=post) for _ in range(2)]
+    posting = [threading.Thread(target=post) for _ in range(threads)]
     began = time.perf_counter()
-    for thread in threads:
+    for thread in posting:
         thread.start()
-    for thread in threads:
+    for thread in posting:
         thread.join()
-    return 2 * count * len(body) / (time.perf_counter() - began) / MB
+    return threads * count * len(body) / (time.perf_counter() - began) / MB
