@@ -76,16 +76,14 @@ def _environ(wanted: dict[str, str]) -> None:
 def _memory() -> Iterator[None]:
     """Clear the state that our modules hold for the life of a process, and restore it."""
     secrets = dict(blanked.SECRETS.__dict__)
-    warned = network._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     try:
         blanked.SECRETS.clear()
-        network._warned.clear()
+        network._context.cache_clear()
         with mock.patch.object(JobLock, "held", set()), mock.patch.dict(auth._tokens, clear=True):
             yield
     finally:
         blanked.SECRETS.__dict__.update(secrets)
-        (network._warned.set if warned else network._warned.clear)()
         for name, (handlers, level) in log.items():
             logging.getLogger(name).handlers[:] = handlers
             logging.getLogger(name).setLevel(level)

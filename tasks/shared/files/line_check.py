@@ -21,23 +21,8 @@ _ARCHIVES: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zi
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
 _DATA_TYPES: Final = re.compile(r"application/(x-ndjson|ndjson|fhir\+\w+|zip|gzip|zstd)", re.IGNORECASE)
-_OUTCOME: Final = b'OperationOutcome"'
 _SERVER: Final = "see the log of the server that made this file, and fetch it again"
 _ONE_LINE: Final = "NDJSON holds one JSON object per line"
-
-
-class _Line(msgspec.Struct, rename="camel", gc=False):
-    """The members of a line that tell whether it is a resource, and whether its source was complete."""
-
-    resource_type: Any = None
-    entry: list[msgspec.Raw] | None = None
-    type: Any = None
-    total: Any = None
-    link: Any = None
-    issue: Any = None
-    content_type: Any = None
-    export_id: Any = None
-    event_id: Any = None
 
 
 class _Resource(msgspec.Struct, rename="camel", gc=False):
@@ -54,8 +39,21 @@ class _Entry(msgspec.Struct, gc=False):
     search: _Search | None = None
 
 
+class _Line(msgspec.Struct, rename="camel", gc=False):
+    """The members of a line that tell whether it is a resource, and whether its source was complete."""
+
+    resource_type: Any = None
+    entry: list[_Entry] | None = None
+    type: Any = None
+    total: Any = None
+    link: Any = None
+    issue: Any = None
+    content_type: Any = None
+    export_id: Any = None
+    event_id: Any = None
+
+
 _line = msgspec.json.Decoder(_Line)
-_entry = msgspec.json.Decoder(_Entry)
 
 
 class ExportLogError(DataError):
@@ -130,7 +128,7 @@ class LineCheck:
                 line.decode()
             read = _line.decode(line)
         except msgspec.ValidationError:
-            read = self._unusual(line)
+            raise self._unusual(line) from None
         except UnicodeDecodeError:
             raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8") from None
         except (msgspec.DecodeError, RecursionError):
@@ -142,7 +140,7 @@ class LineCheck:
         self.types[kind] += 1
         if kind == "Bundle":
             self.resources += len(read.entry or ())
-            self._check_bundle(line, read)
+            self._check_bundle(read)
             return
         self.resources += 1
         if kind == "OperationOutcome":
@@ -152,14 +150,14 @@ class LineCheck:
             hint = "take the data out of the Binary, and import them as NDJSON"
             raise self._error("data-in-binary", "a Binary holds data in a wrapper, which no step would look into", hint)
 
-    def _unusual(self, line: bytes) -> _Line:
-        """Return a line whose ``entry`` is no list; raise for one that is no object."""
+    def _unusual(self, line: bytes) -> DataError:
+        """Raise for a line that is no object, or whose ``entry`` is no list of them."""
         if not line.lstrip().startswith(b"{"):
             hint = "write one resource per line instead" if line.lstrip().startswith(b"[") else _ONE_LINE
             raise self._error("not-object", "the line is JSON, but not an object", hint)
-        raise self._error("not-a-resource", "the entry of the Bundle is not a list", _SERVER)
+        raise self._error("not-a-resource", "the entry of the Bundle is not a list of objects", _SERVER)
 
-    def _check_bundle(self, line: bytes, read: _Line) -> None:
+    def _check_bundle(self, read: _Line) -> None:
         if read.type == "searchset":
             links = read.link if isinstance(read.link, list) else ()
             more = any(isinstance(link, dict) and link.get("relation") == "next" for link in links)
@@ -167,20 +165,13 @@ class LineCheck:
                 hint = "import all pages of the search; if a part is intended, remove total and the next link"
                 what = "the search result is incomplete: it has a next page, or fewer entries than its total"
                 raise self._error("source-incomplete", what, hint)
-        if _OUTCOME in line:
-            for entry in self._entries(read):
-                if entry.resource is not None and entry.resource.resource_type == "OperationOutcome":
-                    self._check_outcome(entry.resource.issue)
-
-    def _entries(self, read: _Line) -> list[_Entry]:
-        try:
-            return [_entry.decode(raw) for raw in read.entry or ()]
-        except msgspec.ValidationError:
-            raise self._error("not-a-resource", "an entry of the Bundle is not an object", _SERVER) from None
+        for entry in read.entry or ():
+            if entry.resource is not None and entry.resource.resource_type == "OperationOutcome":
+                self._check_outcome(entry.resource.issue)
 
     def _matches(self, read: _Line) -> int:
         """Return how many entries of a searchset are hits of the search, not what was included with them."""
-        searches = [entry.search for entry in self._entries(read)]
+        searches = [entry.search for entry in read.entry or ()]
         return sum(1 for search in searches if search is None or search.mode not in ("include", "outcome"))
 
     def _check_outcome(self, issues: Any) -> None:

@@ -88,11 +88,11 @@ class ServiceClient:
         self._stop = stop or Stop()
         self._local = threading.local()
         self._clients: list[httpx.Client] = []
-        self._context = functools.cache(functools.partial(ssl_context, tls))
+        self._tls = tls
         self._proxies = Proxies(environ)
         self._transport = transport
         if tls.ca_cert_path is not None or tls.insecure_skip_verify:
-            self._context()  # what is wrong with it is found at once
+            ssl_context(tls)  # what is wrong with it is found at once
         self._own = origin_of(_url(credentials_origin)) if credentials_origin is not None else None
         self._credentials = Credentials(auth, service=self.service, fetch=self._fetch)
         ends = time.monotonic() + within
@@ -274,7 +274,7 @@ class ServiceClient:
         """Return this thread's client: httpcore's pool closes connections under threads that share it."""
         client: httpx.Client | None = getattr(self._local, "client", None)
         if client is None:
-            transport = self._transport(self._context(), self._proxies)
+            transport = self._transport(ssl_context(self._tls), self._proxies)
             self._local.client = client = httpx.Client(transport=transport, headers=_AGENT, trust_env=False)
             self._clients.append(client)
         return client

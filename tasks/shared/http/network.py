@@ -12,7 +12,6 @@ import ipaddress
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,13 +26,16 @@ from tasks.shared.log import logger
 
 KEY: Final = "tls.ca_cert_path"
 _KEEP_ALIVE_SECONDS: Final = 4.0  # many servers close an idle connection after 5
-_warned = threading.Event()
 
 
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return the context of every TLS connection. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE`` that cannot
-    be used. With ``insecure_skip_verify`` a warning is logged, once in a process."""
-    system = os.environ.get("SSL_CERT_FILE", "")
+    """Return the context of every TLS connection, made once. Raises ``InputError`` for a bundle or ``SSL_CERT_FILE``
+    that cannot be used. With ``insecure_skip_verify`` a warning is logged."""
+    return _context(tls.ca_cert_path, tls.insecure_skip_verify, os.environ.get("SSL_CERT_FILE", ""))
+
+
+@functools.lru_cache(maxsize=4)
+def _context(bundle: Path | None, insecure: bool, system: str) -> ssl.SSLContext:
     if system and not Path(system).is_file():
         raise InputError("ssl-cert-file", "the environment variable SSL_CERT_FILE names no file", context=system)
     context = ssl.create_default_context()
@@ -41,17 +43,15 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # Python 3.13 turns strict RFC 5280 checks on; hospital CAs often lack the extensions it asks for.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if tls.ca_cert_path is not None:
-        _add_bundle(context, tls.ca_cert_path)
-    if tls.insecure_skip_verify:
+    if bundle is not None:
+        _add_bundle(context, bundle)
+    if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        if not _warned.is_set():
-            _warned.set()
-            logger.warning(
-                "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and "
-                "change the data and the credentials of this run. For development and testing only."
-            )
+        logger.warning(
+            "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and "
+            "change the data and the credentials of this run. For development and testing only."
+        )
     return context
 
 
