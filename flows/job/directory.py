@@ -15,7 +15,7 @@ from flows.job.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.file_work import records_of
-from tasks.shared.files.out_file import write_file
+from tasks.shared.files.part_file import write_whole
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 
@@ -60,7 +60,7 @@ class JobDirectory:
     def mirror(self, document: dict[str, Any]) -> None:
         """Replace ``job.json``, the record for people and monitoring. A failure stops nothing."""
         try:
-            write_file(self.path / "job.json", json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
+            write_whole(self.path / "job.json", json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
         except StorageError as error:
             logger.warning("job.json is not written: %s", error.message)
 

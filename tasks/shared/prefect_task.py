@@ -100,7 +100,7 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
         return None
     known = {f"{done.output}/{one.output}": one for one in read_records(records_of(context.job_dir, context.position))}
 
-    def recorded_hash(name: str, _state: object) -> str | None:
+    def recorded_hash(name: str, *_: object) -> str | None:
         record = known.get(name)
         return record.sha256 if record is not None else None
 
