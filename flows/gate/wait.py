@@ -128,12 +128,17 @@ class Waits:
         runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else job.continued_with))
 
     def _record(self, waiting: Waiting, shown: Shown, form: str) -> None:
-        """Record where the job waits, in one write; an earlier answer and decision are void."""
+        """Record where the job waits, in one write; an earlier answer and decision are void.
+
+        Steps behind an approval that is void are done again: they read other data then.
+        """
         position, directory = waiting.position, Path(waiting.directory).name
         step = StepReport(position=position, name=waiting.step, state="waiting", directory=directory)
+        behind = range(position + 1, len(self._job.step_names) + 1)
+        again = behind if position in self._job.record().decisions else ()
         self._job.writer.state = JobState.WAITING
         self._job.writer.write({
-            at("step", position): step,
+            at("step", position): step, **{at("step", later): None for later in again},
             at("form", position): form, at("shown", position): shown, at("answer", position): None,
             at("decision", position): None, "waiting": waiting, "progress": None,
         })  # fmt: skip

@@ -127,3 +127,24 @@ def test_a_validation_service_that_fails_is_no_finding(
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "validation-findings" not in ran.err
+
+
+@pytest.mark.slow
+def test_corrections_after_an_approval_are_approved_and_validated_before_they_are_sent(
+    sluice: Commands, checked: Path, fhir: Fhir
+) -> None:
+    data = checked / "data" / "Patient.ndjson"
+    wrong = data.read_text()
+    data.write_text(wrong.replace(CANARY, "Richtig"))
+    text = (checked / "config.yaml").read_text().replace("local_import, validation", "local_import, wait, validation")
+    (checked / "config.yaml").write_text(text + "report: {enabled: false}\n")
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 3
+    fhir.faults()
+    (checked / "jobs" / job / "import_wait" / "Patient.ndjson").write_text(wrong)
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert [step["state"] for step in sluice.status(job)["steps"]] == ["completed", "waiting", "pending", "pending"]
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 5
+    assert sluice.status(job)["findings"] == {"errors": 1, "warnings": 0, "gate": "closed"}
+    assert fhir.total() == 0
