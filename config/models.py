@@ -63,7 +63,7 @@ class ReportConfig(ConfigBlock):
 
     enabled: bool = Field(True, description="Make the release report before each `wait` and `send`, and at the end")
     k: Integer = Field(5, ge=3, le=20, description="Numbers of patients below this are never shown")
-    language: Literal["en", "de"] = Field("en", description="Language of the report and of the form")
+    language: Literal["en", "de"] = Field("en", description="Language of the release report")
     quasi_identifiers: Annotated[tuple[QuasiIdentifier, ...], AsList] = Field(
         get_args(QuasiIdentifier),
         description="Attributes by which patients may be told apart; of a birth date the year",
