@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.bench_start import ROOT, Spent, cpu_spent
 from tests.bench.data import bundles, write_files
-from tests.bench.measure import MB, in_turn, serving
+from tests.bench.measure import MB, Spent, cpu_spent, in_turn, serving
 from tests.bench.service import KILOBYTES, serve, serve_slowly
+from tests.conftest import ROOT
 
 
 def job(place: Path, port: int, *, report: bool) -> Spent:

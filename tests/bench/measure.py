@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -90,3 +92,39 @@ def ratio(ours: list[float], theirs: list[float]) -> str:
     """Return ours to theirs: best to best, and the median of the rounds' own ratios."""
     pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return f"{max(ours) / max(theirs):.2f} best to best, {statistics.median(pairs):.2f} median of the rounds"
+
+
+class Spent(NamedTuple):
+    """Seconds by the clock, and of CPU."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_spent() -> float:
+    """CPU seconds of all descendants of this process, those that ended and those that live."""
+    with _nothing_left():
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime + sum(_living(os.getpid()))
+
+
+@contextmanager
+def _nothing_left() -> Iterator[None]:
+    try:
+        yield
+    except ChildProcessError:
+        return
+
+
+def _living(parent: int) -> Iterator[float]:
+    """CPU seconds of the living descendants, with those that they have waited for."""
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split() if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if fields and int(fields[1]) == parent:
+            yield sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            yield from _living(int(entry.name))
