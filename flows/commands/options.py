@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 
@@ -37,6 +38,14 @@ class Age(click.ParamType[timedelta]):
             return parse_duration(str(value))
         except DurationError as error:
             return self.fail(f"{value!r}: {error}", param, ctx)
+
+
+def server_job(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return the whole id of a job of the extraction server, or ``new``; a wrong one could not be taken back."""
+    try:
+        return value if value in (None, "new") else str(UUID(value))
+    except ValueError:
+        raise click.BadParameter("neither the id of a job, as extraction list shows it, nor new") from None
 
 
 def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import config_argument, job_argument, job_inputs, json_option, progress_option, set_option
+from flows.commands.options import (
+    config_argument,
+    job_argument,
+    job_inputs,
+    json_option,
+    progress_option,
+    server_job,
+    set_option,
+)
 from flows.output import on_terminal, print_findings, print_json, print_line, write
 
 if TYPE_CHECKING:
@@ -90,6 +98,7 @@ def plan(inputs: JobInputs, wrong: Sequence[SluiceError]) -> None:
 @click.option(
     "--extraction",
     metavar="ID|new",
+    callback=server_job,
     help="After a submission whose answer was lost: go on with this job of the server, or submit again.",
 )
 @click.option("--yes", is_flag=True, help="With --from: do not ask.")

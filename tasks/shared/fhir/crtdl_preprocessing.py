@@ -47,9 +47,11 @@ def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputErro
 
 
 def doubtful(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[str]:
-    """Return what a server may refuse of a CRTDL after the rules are applied; empty if there are findings."""
+    """Return the rules that do nothing, and what a server may refuse of a CRTDL after the rules are applied; empty if
+    there are findings."""
     try:
-        return list(doubts(parse_document(enrich(read_content(path), rules, path).content, path)))
+        enriched = enrich(read_content(path), rules, path)
+        return [*enriched.warnings, *doubts(parse_document(enriched.content, path))]
     except InputError:
         return []
 
