@@ -16,6 +16,7 @@ from config import STEPS, ConfigError, Finding, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
+from flows.prefect.address import configured_api
 from tasks import declared
 from tasks.shared.errors import InputError, NetworkError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
@@ -50,7 +51,7 @@ def preflight(
     left = {name for position, name in enumerate(names, 1) if position not in complete}
     steps = [step for step in enabled if step.name in left]
     own = crtdl_preprocessing.effective_file(job_dir) if job_dir is not None else None
-    tls = list(_tls(config))
+    tls = list(_environment(config))
     context = CheckContext(config, inputs.step_inputs(), job_dir, online=not tls)
     findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]
     for step in steps:
@@ -158,8 +159,9 @@ def _unused(given: GivenInputs, enabled: Sequence[Step]) -> Iterator[SluiceError
                 yield finding(given)
 
 
-def _tls(config: PipelineConfig) -> Iterator[SluiceError]:
-    for check in (lambda: ssl_context(config.tls), Proxies):
+def _environment(config: PipelineConfig) -> Iterator[SluiceError]:
+    """Yield what is wrong with the TLS block, the variables of proxies and the files with Prefect's settings."""
+    for check in (lambda: ssl_context(config.tls), Proxies, configured_api):
         try:
             check()
         except SluiceError as error:

@@ -66,6 +66,16 @@ def _add_bundle(context: ssl.SSLContext, path: Path) -> None:
         ) from None
 
 
+EXCLUDED: Final = "SLUICE_NO_PROXY"
+"""Holds the user's ``NO_PROXY`` where that of this process is cut to what Prefect's client can read."""
+
+
+def excluded_hosts(values: Mapping[str, str]) -> list[str]:
+    """Return the entries of the environment's ``NO_PROXY``."""
+    excluded = values.get(EXCLUDED, values.get("no_proxy", values.get("NO_PROXY", "")))
+    return [item.strip().lower() for item in excluded.split(",") if item.strip()]
+
+
 class Proxies:
     """The proxies of this process, as the environment names them. Raises ``InputError`` (``proxy-invalid``), which
     names the variable and not its text: it may hold a password."""
@@ -74,8 +84,7 @@ class Proxies:
         values = os.environ if environ is None else environ
         found = {scheme: _named(values, scheme) or _named(values, "all") for scheme in ("http", "https")}
         self._by_scheme = {scheme: _checked(*named) for scheme, named in found.items() if named is not None}
-        excluded = values.get("no_proxy", values.get("NO_PROXY", ""))
-        self._excluded = [item.strip().lower() for item in excluded.split(",") if item.strip()]
+        self._excluded = excluded_hosts(values)
 
     def select(self, url: httpx.URL) -> str | None:
         """Return the URL of the proxy for a request; ``None`` when its host is reached directly."""
