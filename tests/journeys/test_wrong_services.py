@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,8 +21,8 @@ from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands, is_apart
 from tests.peers.project import write_input
 from tests.peers.sandbox import Sandboxed
-from tests.peers.server import Reply, SeenRequest, loopback
-from tests.peers.services import issue, outcome, pseudonyms
+from tests.peers.server import Reply, loopback
+from tests.peers.services import issue, outcome
 
 STEPS = ("pseudonymizer", "validation", "flattening", "send")
 RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", marks=pytest.mark.slow)]
@@ -136,32 +135,6 @@ def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_
         shown = sluice_process("pipeline", "plan", path)
         assert (shown.code, len(server.seen)) == (0, 2), shown.err
     assert "validation: probe failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
-
-
-def test_a_token_endpoint_on_another_host_is_named_once_on_screen_and_in_the_log(
-    sluice: Commands, tmp_path: Path
-) -> None:
-    write_input(tmp_path / "data")
-    words = "services.pseudonymizer.auth: the token endpoint of the issuer 127.0.0.1 is on another host, localhost"
-
-    def answer(seen: SeenRequest) -> Reply:
-        said = pseudonyms(seen.body)
-        if "openid-configuration" in seen.target:
-            elsewhere = server.url.replace("127.0.0.1", "localhost")
-            said = json.dumps({"issuer": server.url, "token_endpoint": f"{elsewhere}/token"}).encode()
-        elif seen.target == "/token":
-            said = b'{"access_token": "a-token", "expires_in": 600}'
-        return Reply(200, said, {"Content-Type": "application/json"})
-
-    with loopback(answer) as server:
-        auth = {"oauth_issuer_uri": server.url, "oauth_client_id": "c", "oauth_client_secret": "${CLIENT_SECRET}"}
-        more: Any = {"auth": auth, "residual_identifiers": "warn"}
-        path = configured(tmp_path, dict.fromkeys(STEPS, server.url), ("local_import", "pseudonymizer"), **more)
-        planned = sluice("pipeline", "plan", path, env={"CLIENT_SECRET": "s3cret-of-client"})
-        ran = sluice("pipeline", "start", path, env={"CLIENT_SECRET": "s3cret-of-client"})
-    assert (planned.code, ran.code) == (0, 0), ran.err
-    assert (planned.err.count(words), ran.err.count(words)) == (1, 1)
-    assert (tmp_path / "jobs" / ran.job / "job.log").read_text().count(words) == 1
 
 
 def take_requests(url: str) -> list[tuple[str, str]]:

@@ -125,6 +125,6 @@ def test_a_command_about_the_configuration_has_its_path_and_its_overrides():
     inputs = JobInputs(config="/etc/site config.yaml", overrides=("services.extractor.base_url=https://t.example",))
     said = config_command(inputs, "extraction resume", "0b2c4a5e-1111-4222-8333-444455556666")
     assert said.endswith(
-        " -m flows.run extraction resume '/etc/site config.yaml' 0b2c4a5e-1111-4222-8333-444455556666"
+        " extraction resume '/etc/site config.yaml' 0b2c4a5e-1111-4222-8333-444455556666"
         " --set services.extractor.base_url=https://t.example"
     )
