@@ -14,8 +14,8 @@ from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxOptions, start_child
+from flows.job.find import opened
 from flows.job.record import JobRecord
-from flows.job.session import opened
 from flows.job.state import JobState
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import on_terminal, patience, print_line

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 from config import LoadedConfig
 from flows.job.directory import JobDirectory
+from flows.job.find import Session
 from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
 from flows.job.record import JobRecord, RecordedHandle, RecordWriter, continue_hint, refuse_changed_steps
-from flows.job.session import Session, meant
 from flows.job.state import JobState
 from flows.jobs_dir import load
 from flows.output import patience, print_json, print_line
@@ -84,7 +84,6 @@ def taken_up(
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
     loaded = load(config, overrides)
-    meant(loaded, job)
     with with_prefect(loaded) as session:
         record = session.job(session.find(job))
         known = [str(one) for one in record.parameters.get("overrides") or ()]

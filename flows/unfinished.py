@@ -2,7 +2,7 @@
 
 from prefect import flow, get_run_logger
 
-from flows.job.session import has_any_job, opened
+from flows.job.find import has_any_job, opened
 from flows.job.unfinished import look
 from flows.jobs_dir import load
 

@@ -42,7 +42,7 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
     With their state and step, and why they failed or what they wait for.
     """
     from flows.gate.answers import with_answer
-    from flows.job.session import has_any_job, opened
+    from flows.job.find import has_any_job, opened
     from flows.jobs_dir import load
     from flows.reports.status import row_of, table
 
@@ -77,13 +77,13 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
     import webbrowser
 
     from flows.job.directory import JobDirectory
-    from flows.job.session import opened
+    from flows.job.find import opened
     from flows.jobs_dir import load
     from tasks.release_report import files
     from tasks.release_report.markdown import lines
     from tasks.shared.errors import DataError, InputError
 
-    with opened(load(config, overrides), job) as session:
+    with opened(load(config, overrides)) as session:
         record = session.job(session.find(job))
         directory = JobDirectory.of(session.jobs_dir, record.id).path
     if _report_is_due(record):
@@ -156,7 +156,7 @@ def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
     Their process is gone, and nobody stopped them. The exit code is 1 if there are some. With --continue, those that a
     schedule started go on with their worker, at most three times each, and the exit code is 0.
     """
-    from flows.job.session import has_any_job, opened
+    from flows.job.find import has_any_job, opened
     from flows.job.unfinished import look
     from flows.jobs_dir import load
 
@@ -177,11 +177,11 @@ def unfinished(config: str, go: bool, overrides: tuple[str, ...]) -> int:
 @set_option
 def delete(config: str, job: str, yes: bool, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while the job runs or waits."""
+    from flows.job.find import opened
     from flows.job.prune import remove
-    from flows.job.session import opened
     from flows.jobs_dir import load
 
-    with opened(load(config, overrides), job) as session:
+    with opened(load(config, overrides)) as session:
         job_id = session.find(job)
         session.job(job_id)
         if confirmed(f"Delete job {job_id} with its files?", yes=yes):
@@ -200,9 +200,9 @@ def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, .
 
     Removes directories and records. A job that runs, waits, or is scheduled is kept.
     """
+    from flows.job.find import has_any_job, opened
     from flows.job.lock import JobBusyError
     from flows.job.prune import old_jobs, remove
-    from flows.job.session import has_any_job, opened
     from flows.jobs_dir import load
     from tasks.shared.errors import StorageError
 

@@ -22,9 +22,9 @@ from flows.output import on_terminal, print_findings, print_json, print_line, wr
 
 if TYPE_CHECKING:
     from config import Finding, LoadedConfig
+    from flows.job.find import Session
     from flows.job.inputs import JobInputs
     from flows.job.record import JobRecord
-    from flows.job.session import Session
     from tasks.shared.errors import SluiceError
 
 
@@ -47,7 +47,7 @@ def start(inputs: JobInputs, wrong: Sequence[SluiceError], no_progress: bool, as
     CRTDL is the query, a JSON file. INPUT is a directory, an HTTP(S) URL, or the URL of an extraction result. Either
     may be left out. With --json, the job's status is printed as JSON at the end.
     """
-    from flows.job.session import opened
+    from flows.job.find import opened
     from flows.prefect.api import run_deployment
     from flows.reports.status import status_of
     from flows.session import execute, new_job, outcome, with_prefect
@@ -125,8 +125,8 @@ def continue_(
     """
     from flows.commands import review
     from flows.gate.answers import answer_left, leave_answer
+    from flows.job.find import step_to_repeat
     from flows.job.record import RecordWriter
-    from flows.job.which import step_to_repeat
     from flows.session import execute, outcome, taken_up
 
     answer = review.of_options(**decision)
@@ -173,12 +173,12 @@ def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[s
     With its steps, counts, progress, last error, and what it waits for.
     """
     from flows.gate.answers import with_answer
-    from flows.job.session import opened
+    from flows.job.find import opened
     from flows.job.state import JobState
     from flows.jobs_dir import load
     from flows.reports.status import status_of, text
 
-    with opened(load(config, overrides), job) as session:
+    with opened(load(config, overrides)) as session:
         job_id = session.find(job)
         while True:
             record = with_answer(session.api, session.job(job_id))

@@ -116,7 +116,7 @@ def log_end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = 
             where = f"step {job.step_name}" if job.step_name else "preparation"
             level, words = logging.ERROR, f"the job is failed: {error.reference if error else ''} in {where}"
         case "stopped":
-            level, words = logging.WARNING, f"the job is {message}"
+            level, words = logging.WARNING, f"the job is stopped ({job.stop.reason})"
     logger.log(level, "%s%s", words, go_on)
 
 

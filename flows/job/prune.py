@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 from flows.job.directory import JobDirectory
+from flows.job.find import Session
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord
-from flows.job.session import Session
 from flows.job.state import JobState
 from flows.prefect.artifacts import delete_runs
 

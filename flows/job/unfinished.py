@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.job.find import Session
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, continue_hint
-from flows.job.session import Session
 from flows.job.state import TAKEN_UP, JobState, since
 from flows.prefect.api import Json, PrefectApi
 from tasks.shared.errors import StorageError

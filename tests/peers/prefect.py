@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from config import LoadedConfig
-from flows.job.session import Session
+from flows.job.find import Session
 from flows.job.waiting import Shown
 from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi

@@ -37,7 +37,7 @@ def config(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "study.yaml"
     path.write_text(f"jobs_dir: {tmp_path}/jobs\n{STEPS}")
-    recorded(monkeypatch, "flows.job.session", job, MADE)
+    recorded(monkeypatch, "flows.job.find", job, MADE)
     return str(path)
 
 
@@ -64,7 +64,7 @@ def test_a_stop_is_code_5_only_with_check(config: str, job: Path) -> None:
 def test_a_report_that_could_not_be_made_is_said_with_why(
     config: str, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(monkeypatch, "flows.job.session", job, MADE | {"end": Shown(failed="no space left (report/)")})
+    recorded(monkeypatch, "flows.job.find", job, MADE | {"end": Shown(failed="no space left (report/)")})
     assert run(["job", "report", config, JOB, "--check"]) == 2
     assert "error[no-report]: this job has no release report\n  no space left (report/)" in capsys.readouterr().err
 
@@ -111,7 +111,7 @@ def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
     path.write_text("{}")
     assert run(["job", "report", config, JOB]) == 1
     assert "error[report-damaged]" in capsys.readouterr().err
-    for spoil in (path.unlink, lambda: recorded(monkeypatch, "flows.job.session", job, {})):
+    for spoil in (path.unlink, lambda: recorded(monkeypatch, "flows.job.find", job, {})):
         spoil()
         assert run(["job", "report", config, JOB]) == 2
         assert "error[no-report]" in capsys.readouterr().err

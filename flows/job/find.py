@@ -1,0 +1,165 @@
+"""The jobs of one configuration: found by an id, a unique beginning of one, or ``latest`` (``4-product.md`` §2).
+
+A job of another jobs directory is refused: its lock is there, and two processes could run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from config import LoadedConfig
+from flows.job.directory import JobDirectory
+from flows.job.record import JobRecord, asked_for
+from flows.prefect.address import ApiAddress, configured_api
+from flows.prefect.api import Json, PrefectApi
+from flows.prefect.server import chosen_api
+from flows.shell import about
+from tasks.shared.errors import InputError, shown
+
+LATEST: Final = "latest"
+
+SHORTEST: Final = 4
+"""Characters of an id that name a job."""
+
+CLOCKS: Final = timedelta(minutes=1)
+"""By how much the clock of a Prefect server may be ahead of this machine's."""
+
+
+@dataclass
+class Session:
+    """An open Prefect API and the configuration that selects the jobs."""
+
+    loaded: LoadedConfig
+    address: ApiAddress
+    api: PrefectApi
+
+    @property
+    def jobs_dir(self) -> Path:
+        """The absolute path of the jobs directory."""
+        return self.loaded.config.jobs_dir.absolute()
+
+    def find(self, text: str) -> str:
+        """Return the id of the job given by an id, the beginning of one, or ``latest``.
+
+        Raises:
+            InputError: no job, or more than one.
+        """
+        if text == LATEST:
+            due = [record for record in self.jobs() if record.created and _moment(record.created) < _now() + CLOCKS]
+            found = [due[0].id] if due else []
+        elif (whole := _whole(text)) is not None:
+            return whole
+        elif len(text) < SHORTEST or set(text.lower()) - set("0123456789abcdef-"):
+            raise InputError(
+                "job-id", f"not an id: give the id, or at least its first {SHORTEST} characters", context=shown(text),
+                hint=f"see: {about('job list')}; {LATEST} is the newest one",
+            )  # fmt: skip
+        else:
+            found = sorted(str(run["id"]) for run in self.runs() if str(run["id"]).startswith(text.lower()))
+        if len(found) > 1:
+            raise InputError(
+                "id-ambiguous", f"{len(found)} ids begin with {text}", context=", ".join(found[:5]),
+                hint="give more characters",
+            )  # fmt: skip
+        if not found:
+            raise self._unknown(text)
+        return found[0]
+
+    def job(self, job_id: str) -> JobRecord:
+        """Return the record of one job of this jobs directory.
+
+        Raises:
+            InputError: it does not exist.
+        """
+        directory = JobDirectory.of(self.jobs_dir, job_id)
+        run = self.api.read_run(directory.path.name)
+        elsewhere = ((run or {}).get("labels") or {}).get("job.directory")
+        if elsewhere and Path(str(elsewhere)) != directory.path:
+            raise InputError(
+                "job-elsewhere", "the job belongs to another jobs directory", context=str(elsewhere),
+                hint=f"this configuration's is {self.jobs_dir}: use the job's configuration, or set jobs_dir",
+            )  # fmt: skip
+        if run is None or not self._has(run):
+            raise self._unknown(job_id)
+        return JobRecord.of(run)
+
+    def runs(self, **which: Any) -> list[Json]:
+        """Return the flow runs of this jobs directory; ``which`` goes to ``PrefectApi.runs``."""
+        return [run for run in self.api.runs(**which) if self._has(run)]
+
+    def jobs(self, since: datetime | None = None) -> list[JobRecord]:
+        """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
+        # Prefect's time of a continued job is later than its request, so filter again.
+        found = [run for run in self.runs(after=since) if since is None or _moment(str(asked_for(run))) >= since]
+        return [JobRecord.of(run) for run in sorted(found, key=lambda run: asked_for(run) or "", reverse=True)]
+
+    def _has(self, run: Json) -> bool:
+        """Return whether a run is a job of this jobs directory, or one of this configuration that never began."""
+        directory = (run.get("labels") or {}).get("job.directory")
+        config = (run.get("parameters") or {}).get("config")
+        if directory:
+            return Path(str(directory)).parent == self.jobs_dir
+        return bool(config) and Path(str(config)).absolute() == self.loaded.path.absolute()
+
+    def _unknown(self, text: str) -> InputError:
+        return InputError(
+            "job-unknown", "there is no such job", context=shown(text),
+            hint=f"see: {about('job list')}; the jobs of this configuration are in {self.jobs_dir}",
+        )  # fmt: skip
+
+
+@contextmanager
+def opened(loaded: LoadedConfig) -> Iterator[Session]:
+    """Open the user's Prefect API, or the local one of the configuration's jobs directory."""
+    address = chosen_api(loaded.config.jobs_dir)
+    with PrefectApi(address) as api:
+        yield Session(loaded, address, api)
+
+
+def has_any_job(loaded: LoadedConfig) -> bool:
+    """Return whether the record can hold any job; saves starting a server for an empty directory."""
+    return configured_api() is not None or (loaded.config.jobs_dir / ".prefect" / "prefect.db").exists()
+
+
+def step_to_repeat(record: JobRecord, step: str) -> int:
+    """Return the position of the step, given by name or position, from which a job is to go on again.
+
+    Raises:
+        InputError: there is no such step, its name occurs more than once, or a step before it is not complete.
+    """
+    known = ", ".join(f"{one.position} {one.name}" for one in record.steps)
+    found = [one.position for one in record.steps if step in {one.name, str(one.position)}]
+    if len(found) != 1:
+        what = "has no step" if not found else "has more than one step"
+        raise InputError(
+            "step-unknown" if not found else "step-ambiguous", f"the job {what} {shown(step)}", context=known,
+            hint="give its position",
+        )  # fmt: skip
+    before = [earlier.name for earlier in record.steps[: found[0] - 1] if earlier.state != "completed"]
+    if before:
+        raise InputError(
+            "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
+            hint=f"this runs them in order: {about('pipeline continue', record.id)}",
+        )  # fmt: skip
+    return found[0]
+
+
+def _whole(text: str) -> str | None:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
