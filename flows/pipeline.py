@@ -127,7 +127,7 @@ def prepare(job: RunningJob) -> None:
     """Prepare the job; name and check the new job of a deployment, which no command has checked before."""
     job.prepare()
     if job.deployed and not any(step.started for step in job.record().steps):
-        job.api.change(job.id, name=job_name(job.loaded, job.id, job.record().created))
+        job.api.change(job.id, name=job_name(job.loaded, job.record().created))
         findings = preflight(job.loaded, job.inputs, tell=logger.warning)
         if findings:
             raise as_one_error(findings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -60,7 +59,7 @@ def new_job(session: Session, inputs: JobInputs) -> Iterator[str]:
 
     job_id = runs.create(
         pipeline,
-        name=functools.partial(job_name, session.loaded),
+        name=job_name(session.loaded),
         parameters=inputs.parameters(),
         labels={"job.config": inputs.config, "job.steps": ",".join(session.loaded.config.pipeline.enabled_steps)},
     )

@@ -71,7 +71,8 @@ def _serve(stop: Stop, asked: list[int], over: threading.Event, give_up: Callabl
         if over.wait(LOOK_EVERY):
             return
     reason, seen = signal.Signals(asked[0]).name if asked else stop.reason or "", len(asked)
-    print_without_waiting(f"{reason}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once")
+    shown = "Ctrl-C" if reason == signal.SIGINT.name else reason
+    print_without_waiting(f"{shown}: stopping after this file, within {STOP_SECONDS:.0f} s; repeat to end at once")
     stop.request(reason)
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and len(asked) == seen:

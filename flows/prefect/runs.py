@@ -7,7 +7,7 @@ A run that ran before is set to Pending first, because the engine would refuse s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,17 +36,14 @@ class WaitForm(RunInput, FormAnswer):
     """
 
 
-def create(
-    flow: Flow[..., Any], *, name: Callable[[str], str], parameters: dict[str, Any], labels: dict[str, Any]
-) -> str:
-    """Create a run in state Pending and return its id: the job id. ``name`` returns the run's name for an id.
+def create(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
+    """Create a run in state Pending and return its id: the job id.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
     """
     with translated(), get_client(sync_client=True) as client:
-        run = client.create_flow_run(flow, parameters=parameters, state=Pending(), tags=[TAG])
-        client.set_flow_run_name(run.id, name(str(run.id)))
+        run = client.create_flow_run(flow, name=name, parameters=parameters, state=Pending(), tags=[TAG])
         client.update_flow_run_labels(run.id, labels)
     return str(run.id)
 

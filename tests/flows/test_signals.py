@@ -58,7 +58,8 @@ def test_a_run_that_looks_at_its_stop_ends_itself(number: signal.Signals) -> Non
         child.send_signal(number)
         out, err = child.communicate(timeout=10)
     assert out == f"ended: {number.name}\n"
-    assert err == f"{number.name}: stopping after this file, within 7 s; repeat to end at once\n"
+    shown = "Ctrl-C" if number is signal.SIGINT else number.name
+    assert err == f"{shown}: stopping after this file, within 7 s; repeat to end at once\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

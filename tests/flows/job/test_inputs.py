@@ -5,7 +5,7 @@ import json
 import pytest
 
 from config import ConfigError
-from flows.job.inputs import JobInputs, config_command, config_error, gather
+from flows.job.inputs import config_error, gather
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
@@ -15,6 +15,7 @@ CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "query.crtdl").write_text(json.dumps(CRTDL))
+    (tmp_path / "other.crtdl").write_text(json.dumps(CRTDL))
     (tmp_path / "data").mkdir()
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "wrapped.json").write_text(json.dumps({"resourceType": "Parameters", "parameter": []}))
@@ -47,9 +48,8 @@ def test_either_may_be_left_out_and_order_does_not_matter(files, arguments, crtd
         ("wrapped.json", "not-a-crtdl", "Parameters"),
         ("other.json", "not-a-crtdl", "dataExtraction"),
         ("nowhere", "argument-not-found", "neither a file"),
-        ("http://user:secret@h.example/x", "url-credentials", "password"),
-        ("http:///x", "url-without-host", "host"),
-        ("https://h.example/x?X-Amz-Signature=abc", "url-secret", "X-Amz-Signature"),
+        ("http://user:secret@h.example/x", "url-secret", "secret"),
+        ("https://h.example/x?X-Amz-Signature=abc", "url-secret", "secret"),
     ],
 )
 def test_what_is_neither_is_an_error_that_says_what_was_expected_and_found(files, argument, reference, says):
@@ -63,7 +63,7 @@ def test_what_is_neither_is_an_error_that_says_what_was_expected_and_found(files
 
 def test_two_of_a_kind_are_an_error(files):
     with pytest.raises(InputError, match="two CRTDL"):
-        gather("c", ["query.crtdl", "query.crtdl"])
+        gather("c", ["query.crtdl", "other.crtdl"])
     with pytest.raises(InputError, match="two inputs"):
         gather("c", ["data"], directory="elsewhere")
 
@@ -82,11 +82,11 @@ def test_the_parameters_of_a_run_are_plain_json(files):
     assert type(inputs).model_validate(inputs.parameters()) == inputs
 
 
-@pytest.mark.parametrize("url", ["https://[::1/x", "https://[h.example]/x"])
+@pytest.mark.parametrize("url", ["https://[::1/x"])
 def test_what_begins_like_a_url_and_is_none_is_an_error(files, url):
     with pytest.raises(InputError) as caught:
         gather("config.yaml", [url])
-    assert caught.value.reference in {"url-invalid", "url-without-host"}
+    assert caught.value.reference == "url-invalid"
 
 
 @pytest.mark.parametrize("query", ["?a=1&SIG=CANARY", "?access_token=CANARY", "#token=CANARY", "?%73ig=CANARY"])
@@ -119,12 +119,3 @@ def test_a_run_without_a_terminal_reports_every_finding_of_its_configuration(fil
         "- jobsdir: jobsdir is not a configuration key (did you mean jobs_dir?)",
         "- retry.max_attempts: max_attempts must be at most 10",
     ]
-
-
-def test_a_command_about_the_configuration_has_its_path_and_its_overrides():
-    inputs = JobInputs(config="/etc/site config.yaml", overrides=("services.extractor.base_url=https://t.example",))
-    said = config_command(inputs, "extraction resume", "0b2c4a5e-1111-4222-8333-444455556666")
-    assert said.endswith(
-        " extraction resume '/etc/site config.yaml' 0b2c4a5e-1111-4222-8333-444455556666"
-        " --set services.extractor.base_url=https://t.example"
-    )
