@@ -28,7 +28,6 @@ TAG: Final = "sluice"
 DEPLOYMENT: Final = "sluice"
 """The deployment that runs detached jobs."""
 
-
 COMMAND_SECONDS: Final = 20.0
 """Seconds for which a command repeats a call while the API is away or busy."""
 
@@ -74,7 +73,7 @@ class PrefectApi:
             raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
         self.address = address
         self.away = False
-        """True after the API was away for too long; from then on, a call is made once."""
+        """True after the API was away for too long; until it answers, a call is made once."""
         self._patience = patience
         self._hurry = threading.local()
         self._client = address.client(timeout)
@@ -116,10 +115,11 @@ class PrefectApi:
         )
         soon = 0.5 if self._patience <= COMMAND_SECONDS else 3.0  # a busy server is no news in a running job
         with reported(f"waiting for the Prefect server at {self.address.shown}", after=soon):
+            begun = time.monotonic()
             try:
                 return retrying(self._call, method, path, body)
-            except NetworkError as error:
-                self.away = error.status is None
+            except NetworkError:
+                self.away = time.monotonic() - begun >= self._patience
                 raise
 
     def _call(self, method: str, path: str, body: Any, seconds: float | None = None) -> Any:
@@ -137,6 +137,7 @@ class PrefectApi:
             raise self._away(NetworkError, "the answer does not come from the Prefect API") from None
         log_request(method, url, str(answer.status_code), begun, received=len(answer.content))
         if answer.is_success:
+            self.away = False
             return found
         return None if answer.status_code == 404 else self._refuse(method, path, answer.status_code)
 
@@ -145,7 +146,8 @@ class PrefectApi:
         return kind("prefect-unreachable", message, context=self.address.shown, hint=hint)
 
     def _refuse(self, method: str, path: str, status: int) -> None:
-        kind: type[NetworkError | TerminalError] = NetworkError if status >= 500 else TerminalError
+        ours = 400 <= status < 500  # a redirect is a proxy that wants a login
+        kind: type[NetworkError | TerminalError] = TerminalError if ours else NetworkError
         raise (NotTakenError if status == 503 else kind)(
             "prefect-refused", f"the Prefect API answered {status} to {method} {path}", status=status,
             context=self.address.shown,

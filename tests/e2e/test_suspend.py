@@ -52,7 +52,6 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
         took = time.monotonic() - pressed
         assert took < 10
         wait_until(lambda: not worker.runs, 60)
-        sent = len(fhir.posts())
         assert sluice.status(job)["state"] == "stopped"
         run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
         assert run["state_name"] == "Stopped"
@@ -61,7 +60,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
         wait_until(lambda: sluice.status(job)["state"] == "completed", 120)
         assert fhir.total() == 91
         assert log.read_text().count("step 1 local_import begins") == 1
-        assert len(fhir.posts()) - sent <= 31 - sent + 2  # as many as were under way at once
+        assert len(fhir.posts()) <= 31 + 10  # the file under way again
     finally:
         worker.stop()
 

@@ -14,6 +14,7 @@ from tests.peers.server import Reply, loopback
 
 BUSY, AWAY, GOOD = Reply(503, b"{}"), Reply(500, b"{}"), Reply(200, b'{"id": "1"}')
 PAGE = Reply(200, b"<html>back soon</html>")
+LOGIN = Reply(302, b"", {"Location": "/login"})
 
 Call = Callable[[PrefectApi], object]
 
@@ -44,7 +45,7 @@ def test_a_busy_server_is_asked_again_after_some_milliseconds(call: Call) -> Non
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("failure", [AWAY, PAGE], ids=["500", "a page of a proxy"])
+@pytest.mark.parametrize("failure", [AWAY, PAGE, LOGIN], ids=["500", "a page of a proxy", "a login"])
 def test_what_may_have_been_created_is_not_created_twice(failure: Reply) -> None:
     assert calls([failure, GOOD], label) == (True, 2)
     error, requests = calls([failure, GOOD], create)
