@@ -7,6 +7,7 @@ Click's own frame handles usage errors, prompts and closed pipes; ``Root`` adds 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -111,6 +112,9 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
+    for stream in (sys.stdout, sys.stderr):  # a terminal without the sign for it shows a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     signals.install()
     code = run(sys.argv[1:] if argv is None else argv)
     signals.ignore()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -64,15 +63,14 @@ def list_(config: str, as_json: bool, state: str | None, since: timedelta | None
 @job_argument
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON instead of the page.")
-@click.option("--check", is_flag=True, help="Exit code 5 if the report has stops, 1 if files were edited.")
+@click.option("--check", is_flag=True, help="Exit code 5 if the report has stops.")
 @set_option
 def report(config: str, job: str, browser: bool, as_json: bool, check: bool, overrides: tuple[str, ...]) -> int:
     """Name the release report of a job.
 
     Prints the path of its page, the stops, and the points to check. It is the newest report: for the decision that the
-    job waits for, or of the job's end. A missing one is made first.
-    The exit code is 0 even if the report has stops. With --check it is then 5, and 1 if the data files are not those
-    that the report covers.
+    job waits for, or of the job's end. A missing one is made first. Without --check the exit code is 0 even if the
+    report has stops.
     """
     import webbrowser
 
@@ -81,7 +79,7 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
     from flows.jobs_dir import load
     from tasks.release_report import files
     from tasks.release_report.markdown import lines
-    from tasks.shared.errors import DataError, InputError
+    from tasks.shared.errors import InputError
 
     with opened(load(config, overrides)) as session:
         record = session.job(session.find(job))
@@ -102,11 +100,6 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
         print_line("\n".join([str(page), *lines(found)]))
     if browser and not webbrowser.open(page.as_uri()):
         print_line("no browser found: open the file above yourself", err=True)
-    if check and not found.number_of("stop") and not _are_there(directory, record, found.files):
-        raise DataError(
-            "report-differs", "the release report was made from other files", context=str(directory),
-            hint="restore the files: the report covers only the original ones",
-        )  # fmt: skip
     return STOPS if check and found.number_of("stop") else 0
 
 
@@ -135,15 +128,6 @@ def _made_again(config: str, job_id: str, overrides: tuple[str, ...]) -> JobReco
             )  # fmt: skip
         execute(session, record.id, progress=False, aside=True)
         return session.job(record.id)
-
-
-def _are_there(directory: Path, record: JobRecord, digest: str) -> bool:
-    """Return whether the files with this digest are in a data directory of the job. Raises ``StorageError``."""
-    from tasks.shared.files.inventory import take_inventory
-    from tasks.shared.stop import Stop
-
-    places = dict.fromkeys(name for step in record.steps for name in (step.directory, step.output) if name)
-    return any(take_inventory(directory, [directory / name], stop=Stop()).digest == digest for name in places)
 
 
 @group.command()
@@ -213,16 +197,17 @@ def prune(config: str, older_than: timedelta, yes: bool, overrides: tuple[str, .
         old = old_jobs(session, older_than)
         for record in old:
             print_line(f"job {record.id}  {record.state.value}  {record.updated}")
-        if not old or not confirmed(f"Delete these {len(old)} jobs with their files?", yes=yes):
-            return 0
-        for record in old:
-            try:
-                remove(session, record.id)
-            except JobBusyError:
-                continue  # it goes on meanwhile
-            except StorageError as error:
-                print_line(error.render(), err=True)
-                code = 1
+        if not old:
+            print_line("no job is that old")
+        elif confirmed(f"Delete these {len(old)} jobs with their files?", yes=yes):
+            for record in old:
+                try:
+                    remove(session, record.id)
+                except JobBusyError:
+                    continue  # it goes on meanwhile
+                except StorageError as error:
+                    print_line(error.render(), err=True)
+                    code = 1
     return code
 
 

@@ -33,7 +33,7 @@ def test_old_jobs_are_deleted_and_a_waiting_or_running_one_never_is(
     sluice: Commands, project: Path, three: dict[str, str]
 ) -> None:
     young = sluice("job", "prune", "config.yaml", "--older", "P1D", "--yes")
-    assert (young.code, young.out) == (0, "")
+    assert (young.code, young.out) == (0, "no job is that old\n")
     assert sluice("job", "prune", "config.yaml", "--older", "50ms").code == 2, "nobody is asked here"
     assert sluice("job", "prune", "config.yaml", "--older", "30", "--yes").code == 2
     assert len(jobs(sluice)) == 3
