@@ -536,17 +536,15 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     assert ran.code == 0, ran.err
     job = project.job(ran)
     shown = sluice("pipeline", "status", "config.yaml", ran.job).out
-    for said in (ran.out, shown):
-        assert f"look at {job}/csv\n" in said
-        assert f"send will read these files in {job}/import\n" in said
-        assert all(f"    {path.name}, " in said for path in (job / "import").iterdir())
+    assert all(f"look at {job}/csv\n" in said for said in (ran.out, shown))
+    assert f"read next, in {job}/import:\n" in ran.out
+    assert all(f"    {path.name}, " in ran.out for path in (job / "import").iterdir())
     corrected = job / "csv_wait" / "Patienten.csv"
     shutil.copy(job / "csv" / "Patienten.csv", corrected)
     refused = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
-    assert refused.code == 1
-    assert "error[corrections-not-sent]" in refused.err
-    assert "Patienten.csv" in refused.err
-    assert "waits at step 3" in sluice("pipeline", "status", "config.yaml", ran.job).out
+    assert refused.code == 5
+    assert "Patienten.csv" in refused.out
+    assert "step 3 waits for a decision" in sluice("pipeline", "status", "config.yaml", ran.job).out
     loads = project.services["fhir"].posts()
     assert loads == []
     corrected.unlink()
