@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deployments.sandbox.common.serve import SandboxStartError
+from deployments.sandbox.child import SandboxStartError, start_child
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
-from deployments.sandbox.host import SandboxOptions, start_child
 from flows.job.find import opened
 from flows.job.record import JobRecord
 from flows.job.state import JobState
@@ -76,7 +75,7 @@ def _sandbox(state: Path) -> Iterator[str]:
     """
     try:
         with patience("starting the sandbox services"):
-            child = start_child(SandboxOptions(state=state))
+            child = start_child(state)
     except SandboxStartError as error:
         raise TerminalError("sandbox", f"the sandbox did not start: {error}") from None
     try:

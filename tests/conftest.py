@@ -307,11 +307,11 @@ def sluice_alone(tmp_path: Path) -> Iterator[Commands]:
 @pytest.fixture
 def fhir(tmp_path: Path) -> Iterator[Fhir]:
     """Yield a sandbox FHIR server."""
-    from deployments.sandbox.common.serve import serve_in_thread
-    from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+    from deployments.sandbox.fhir.app import fhir_service
+    from deployments.sandbox.serve import serve_in_thread
     from tests.peers.project import Fhir
 
-    with serve_in_thread(fhir_service(FhirOptions(state=tmp_path / "fhir-state"))) as served:
+    with serve_in_thread(fhir_service(state=tmp_path / "fhir-state")) as served:
         yield Fhir(served.url)
 
 

@@ -46,20 +46,14 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
 
     Prints "configuration: PATH" when every service answers; that file is a complete configuration.
     """
-    from deployments.sandbox.data import DATA
-    from deployments.sandbox.host import SandboxOptions, run_sandbox
+    from deployments.sandbox.child import MISSING
+    from tasks.shared.errors import InputError
 
-    pairs = [setting.partition("=") for setting in settings]
-    wrong = [name for name, equals, _ in pairs if not equals]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--set")
-    options = SandboxOptions(
-        data=Path(data) if data else DATA,
-        port=port,
-        state=Path(state) if state else None,
-        settings={name: value for name, _, value in pairs},
-    )
-    return run_sandbox(options)
+    try:
+        from deployments.sandbox.host import read_options, run_sandbox
+    except ModuleNotFoundError as error:
+        raise InputError("sandbox", f"the library {error.name} is not installed", hint=MISSING) from None
+    return run_sandbox(read_options(data, state, port, settings))
 
 
 config_argument = click.argument("config", required=False, shell_complete=complete.files)

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.e2e
 ALONE = """
 import subprocess, sys
 from pathlib import Path
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.serve import serve_in_thread
 from tests.peers.project import Fhir
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-with serve_in_thread(fhir_service(FhirOptions(state=Path("fhir-state")))) as served:
+with serve_in_thread(fhir_service(state=Path("fhir-state"))) as served:
     text = Path("config.yaml").read_text()
     Path("config.yaml").write_text(text.replace("FHIR", served.url))
     ran = subprocess.run([sys.executable, "-m", "flows.run", "pipeline", "start", "config.yaml"])

@@ -20,9 +20,9 @@ import pytest
 
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.flattening import flattening_service
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran
 from tests.peers.data import grouped_person, of_patient, provenance, resource
@@ -154,9 +154,9 @@ def project(tmp_path: Path) -> Iterator[FlattenProject]:
     shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
     with sandboxed(
         extraction=extraction_service(ExtractionOptions(data=data, state=tmp_path / "x-state", batchsize=5)),
-        pseudonymizer=pseudonymization_service(PseudonymizationOptions()),
-        flattening=flattening_service(FlatteningOptions()),
-        fhir=fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+        pseudonymizer=pseudonymization_service(),
+        flattening=flattening_service(),
+        fhir=fhir_service(state=tmp_path / "fhir-state"),
     ) as services:
         yield FlattenProject(tmp_path, services)
 
@@ -399,7 +399,7 @@ def test_a_run_makes_the_same_tables_after_service_faults(sluice: Commands, proj
     assert project.tables(ran) == {}
     kept = project.recorded(ran)  # two requests at a time: one may have been under way when the other failed
     assert 1 <= kept <= 2
-    project.faults(fault("reset", times=1, skip=PROBES))
+    project.faults(fault("cut", times=1, skip=PROBES))
     before = project.posts()
     last = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert last.code == 0, last.err

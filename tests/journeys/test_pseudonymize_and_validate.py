@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from deployments.sandbox.validation.app import validation_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
+from deployments.sandbox.validation import validation_service
 from tasks.shared.files.data_directory import data_files
 from tests.conftest import Commands, Ran, started, wait_until
 from tests.peers.lines import read_lines
@@ -49,10 +49,10 @@ def held(services: Services) -> list[bytes]:
 @pytest.fixture
 def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Services]:
     """Yield the three services that such a run talks to, by the name of their block."""
-    options: PseudonymizationOptions = getattr(request, "param", PseudonymizationOptions())
+    options: dict[str, bool] = getattr(request, "param", {})
     with sandboxed(
-        validation=validation_service(), pseudonymizer=pseudonymization_service(options),
-        send=fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+        validation=validation_service(), pseudonymizer=pseudonymization_service(**options),
+        send=fhir_service(state=tmp_path / "fhir-state"),
     ) as served:  # fmt: skip
         yield served
 
@@ -202,7 +202,7 @@ def test_the_artifact_has_findings_by_severity_type_and_message_code_only(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("services", [PseudonymizationOptions(ignore_config=True)], indirect=True)
+@pytest.mark.parametrize("services", [{"ignores_config": True}], indirect=True)
 def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
     sluice: Commands, project: PseudonymizeProject, services: Services
 ) -> None:

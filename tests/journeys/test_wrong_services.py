@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deployments.sandbox.common.serve import serve_in_thread
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from deployments.sandbox.validation.app import ValidationOptions, validation_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.flattening import flattening_service
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
+from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.validation import validation_service
 from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands, is_apart
@@ -32,10 +32,10 @@ RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", mark
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Yield the four services of the sandbox, by the step that uses them."""
     services = {
-        "pseudonymizer": pseudonymization_service(PseudonymizationOptions()),
-        "validation": validation_service(ValidationOptions(serial=True)),
-        "flattening": flattening_service(FlatteningOptions()),
-        "send": fhir_service(FhirOptions(state=tmp_path_factory.mktemp("fhir"))),
+        "pseudonymizer": pseudonymization_service(),
+        "validation": validation_service(),
+        "flattening": flattening_service(),
+        "send": fhir_service(state=tmp_path_factory.mktemp("fhir")),
     }
     with ExitStack() as stack:
         yield {name: stack.enter_context(serve_in_thread(service)).url for name, service in services.items()}

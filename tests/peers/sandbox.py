@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.serve import serve_in_thread
 
 PATIENCE = 60
 """Seconds for an answer of the sandbox: it shares its processors with everything else."""

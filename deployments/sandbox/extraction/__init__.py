@@ -1,1 +1,1 @@
-"""The sandbox extraction server: document 2 over a directory of FHIR NDJSON (``4-product.md`` §8)."""
+"""The extraction server: all of document 2 over a directory of FHIR NDJSON that is held in memory."""

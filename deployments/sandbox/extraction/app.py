@@ -1,74 +1,57 @@
-"""The sandbox extraction server as an ASGI application. It routes requests; ``JobEngine`` does the work.
-
-Base path ``/fhir``; result files below ``/output``; ``/openapi.json`` and ``/docs`` describe the API. The event loop
-only moves bytes: work that can wait for a lock or the disk runs in threads.
-"""
+"""The extraction server over HTTP: operations at ``/fhir`` (document 2), result files below ``/output``."""
 
 from __future__ import annotations
 
-import shutil
+import base64
+import re
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, Response
 
-from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer
-from deployments.sandbox.common.service import SandboxService, ServiceBackend
+from deployments.sandbox.child import SandboxStartError
+from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.board import JobStore
+from deployments.sandbox.extraction.checks import QueryError, quoted, read_cohort, read_query
 from deployments.sandbox.extraction.cohort import CohortQuery
-from deployments.sandbox.extraction.dates import instant
+from deployments.sandbox.extraction.data import load
 from deployments.sandbox.extraction.engine import (
+    EngineSettings,
     JobEngine,
-    JobEngineSettings,
     NotAllowedError,
-    StaleVersionError,
+    UnitControl,
     UnknownJobError,
 )
-from deployments.sandbox.extraction.files import OUTPUT, ResultFileServer, ResultUrls, UrlStyle
-from deployments.sandbox.extraction.index import BadLines, ResourceIndex
-from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus
-from deployments.sandbox.extraction.kickoff import MAX_BODY, read_kickoff
-from deployments.sandbox.extraction.openapi import capability_statement, description, page
-from deployments.sandbox.extraction.query import QueryError, read_cohort
-from deployments.sandbox.extraction.status import FHIR_JSON, JSON, json_response, manifest, root_url, unfinished
-from deployments.sandbox.extraction.task import (
-    UUID,
-    etag,
-    read_priority,
-    read_version,
-    search,
-    searchset,
-    task,
+from deployments.sandbox.extraction.events import SUMMARY
+from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
+from deployments.sandbox.extraction.status import manifest, unfinished
+from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
+from deployments.sandbox.extraction.units import UnitRunner, Wait
+from deployments.sandbox.r4 import ID
+from deployments.sandbox.service import (
+    Call,
+    Endpoint,
+    FhirProblem,
+    Json,
+    SandboxService,
+    capability_statement,
+    json_answer,
 )
-from deployments.sandbox.extraction.units import REPORTS, SUMMARY, UnitControl, Units
 
-_THREADS = 8
-_CONTROLS = ("pause", "resume", "cancel")
-
-
-Seconds = Annotated[float, Field(ge=0, le=3600)]
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _root_url(text: str) -> str:
-    """Return a URL without its trailing slash. Raises ``ValueError``."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError("expected an http or https URL")
-    return text.rstrip("/")
+MAX_BODY: Final = 2 * 1024 * 1024
+_FILE: Final = re.compile(
+    rf"(?:{UUID.pattern}(?:_consent)?|core)\.ndjson"
+    r"|reports/(?:job-summary\.json|resource-exclusions\.csv|patient-exclusions\.csv)"
+)
+_TYPES: Final = {".ndjson": "application/fhir+ndjson", ".csv": "text/csv", ".json": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -78,223 +61,211 @@ class ExtractionOptions:
     data: Path = DATA
     """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
     state: Path | None = None
-    """Directory for index, jobs and results; None: a temporary one, deleted at the end."""
-    batchsize: Annotated[int, Field(ge=1)] = 500
+    """Directory for jobs and results; None: a temporary one, deleted at the end."""
+    batchsize: int = 500
     """Patients per batch (``extractor.batchsize``)."""
-    maxconcurrency: Annotated[int, Field(ge=1)] = 4
+    maxconcurrency: int = 4
     """Batches that run at the same time (``extractor.maxconcurrency``)."""
-    batch_delay: Seconds = 0.0
-    """Seconds added to each cohort query, batch and core pass, so that a person or test can watch."""
-    retry_delay: Seconds = 5.0
-    """Seconds before a unit that failed temporarily is retried."""
-    availability_delay: Annotated[int, Field(ge=0)] = 0
+    batch_delay: float = 0.0
+    """Seconds added to each cohort query, batch and core pass, so that a person can watch."""
+    retry_delay: float = 5.0
+    """Seconds before a unit that failed temporarily is tried again."""
+    availability_delay: int = 0
     """Number of requests for each result file that are answered 404 first."""
-    result_urls: UrlStyle = UrlStyle.ABSOLUTE
-    """Form of the URLs of files in the manifest."""
-    public_url: Annotated[str, AfterValidator(_root_url)] | None = None
-    """Root URL for clients; None: the URL that clients, or a proxy's headers, use."""
-    bad_lines: BadLines = BadLines.REFUSE
-    """Treatment of lines that are not FHIR resources."""
-    clock: Callable[[], datetime] = _now
+    result_urls: Literal["absolute", "path", "host"] = "absolute"
+    """Form of the URLs of files in the manifest; ``host`` leaves out the scheme."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Clock for ages, consents and the times of jobs."""
-    wait: Callable[[UnitControl, float], None] = UnitControl.wait
+    wait: Wait = UnitControl.wait
     """Function that waits for the parts of ``batch_delay``; a test can hold a unit there."""
 
 
-class ExtractionServer(ServiceBackend):
-    """An extraction server over one data directory."""
-
-    name = "extraction"
-    elsewhere = "Unknown path. The endpoints are listed at /docs."
-    kind = FHIR_JSON
-    threads = _THREADS
-
-    def __init__(self, options: ExtractionOptions, gate: RequiredCredentials) -> None:
+class _ExtractionServer:
+    def __init__(self, options: ExtractionOptions, credentials: Credentials) -> None:
         self._options = options
-        self._gate = gate
-        self._started = instant(options.clock())
+        self._asked: Counter[str] = Counter()
+        one = "/fhir/Task/{id}"
+        endpoints: list[Endpoint] = [
+            ("POST", "/fhir/$extract-data", self._kick_off), ("POST", "/fhir/$evaluate-cohort", self._preview),
+            ("GET", "/fhir/__status/{id}", self._status), ("GET", "/fhir/Task", self._search), ("GET", one, self._read),
+            ("PUT", one, self._prioritize), ("DELETE", one, self._delete),
+            *(("POST", f"{one}/${name}", partial(self._control, name)) for name in ("pause", "resume", "cancel")),
+            ("GET", "/fhir/metadata", self._metadata), ("GET", "/output/{job}/{name:path}", self._file),
+        ]  # fmt: skip
+        self.service = SandboxService("extraction", endpoints, credentials, opened=self._opened, max_body=MAX_BODY)
 
-    def open(self) -> None:
-        """Index the data and continue the jobs. Raises ``SandboxStartError``."""
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Read the data and continue the jobs. Raises ``SandboxStartError``."""
         options = self._options
-        self._temporary = tempfile.mkdtemp(prefix="sluice-extraction-") if options.state is None else None
-        state = options.state if options.state is not None else Path(self._temporary or "")
-        try:
+        with ExitStack() as opened:
+            state = options.state
+            if state is None:
+                state = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="sluice-extraction-")))
+            self._data = load(options.data)
             self._store = JobStore(state)
-        except BaseException:
-            self._forget()
-            raise
+            runner = UnitRunner(self._data, self._store, options.clock, options.batch_delay, options.wait)
+            settings = EngineSettings(options.batchsize, options.maxconcurrency, options.retry_delay, options.clock)
+            self._engine = JobEngine(self._store, runner, settings)
+            try:
+                opened.enter_context(self._engine.working())
+            except OSError as error:
+                raise SandboxStartError(f"the state directory {state} cannot be used: {error.strerror}") from None
+            yield
+
+    # Kick-off and preview
+
+    def _kick_off(self, call: Call) -> Response:
+        crtdl, patients = _read_kickoff(call)
+        job = self._engine.submit(crtdl, patients)
+        return Response(status_code=202, headers={"content-location": _status_url(call, job)})
+
+    def _preview(self, call: Call) -> Response:
         try:
-            self._index = ResourceIndex(options.data, state / "index", options.bad_lines)
-            self._index.build()
-        except BaseException:
-            self._store.close()
-            self._forget()
-            raise
-        self._units = Units(self._index, state / "results", options.clock, options.batch_delay, options.wait)
-        self._files = ResultFileServer(self._units.results, options.availability_delay)
-        settings = JobEngineSettings(options.batchsize, options.maxconcurrency, options.retry_delay)
-        self._engine = JobEngine(self._store, self._units, settings)
-        self._engine.start()
-        super().open()
-        self._previews = UnitControl()
-
-    def close(self) -> None:
-        """Interrupt running units; they run again at the next start."""
-        self._previews.abort()
-        self._engine.stop()
-        super().close()
-        self._store.close()
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def routes(self) -> list[Route]:
-        """Return routes for the operations on jobs, the result files, and the description of the API."""
-        task = "/fhir/Task/{id}"
-        return [
-            self._in_thread("/fhir/$extract-data", self._kick_off, "POST"),
-            self._in_thread("/fhir/$evaluate-cohort", self._preview, "POST"),
-            self._in_thread("/fhir/__status/{id}", self._status, "GET"),
-            self._in_thread("/fhir/Task", self._search, "GET"),
-            self._in_thread(task, self._read, "GET"),
-            self._in_thread(task, self._prioritize, "PUT"),
-            self._in_thread(task, self._delete, "DELETE"),
-            *(self._in_thread(f"{task}/${name}", partial(self._control, name), "POST") for name in _CONTROLS),
-            self._in_thread("/fhir/metadata", self._metadata, "GET"),
-            self._in_thread("/openapi.json", self._description, "GET"),
-            self._in_thread("/docs", self._page, "GET"),
-            self._in_thread(f"/{OUTPUT}/{{job}}/{{name:path}}", self._file, "GET"),
-        ]
-
-    def _in_thread(self, path: str, function: Callable[[FhirRequest], Response], method: str) -> Route:
-        """Return a route whose work can wait for a lock or the disk."""
-
-        async def handle(request: FhirRequest) -> Response:
-            await request.read_content(MAX_BODY)
-            return await self.work(partial(function, request))
-
-        return self.route(path, handle, method)
-
-    def _root(self, request: FhirRequest) -> str:
-        return root_url(request, self._options.public_url)
-
-    def _metadata(self, request: FhirRequest) -> Response:
-        return answer(capability_statement(self._root(request), self._started), kind=FHIR_JSON)
-
-    def _description(self, request: FhirRequest) -> Response:
-        return json_response(description(self._root(request)), kind=JSON)
-
-    def _page(self, _request: FhirRequest) -> Response:
-        return answer(page(), kind="text/html; charset=utf-8")
-
-    def _file(self, request: FhirRequest) -> Response:
-        return self._files.answer(request)
-
-    def _search(self, request: FhirRequest) -> Response:
-        root = self._root(request)
-        found = search(self._engine.jobs(), request)
-        return json_response(searchset([self._task(job, root) for job in found], root, request.query))
-
-    def _kick_off(self, request: FhirRequest) -> Response:
-        wanted = read_kickoff(request.content)
-        job = self._engine.submit(wanted.crtdl, wanted.patients)
-        return answer(status=202, headers={"content-location": _status_url(self._root(request), job)})
-
-    def _preview(self, request: FhirRequest) -> Response:
-        try:
-            cohort = read_cohort(request.content)
+            cohort = read_cohort(call.body)
         except QueryError as error:
-            raise FhirProblem(400, "invalid", *error.findings, severity="fatal") from None
-        with self._index.reader() as reader:
-            query = CohortQuery(reader, self._options.clock().date(), self._previews.check)
-            patients = query.patients(cohort)
-        found: dict[str, Any] = {"resourceType": "List", "status": "current", "mode": "working"}
+            raise _refused(*error.findings) from None
+        found: Json = {"resourceType": "List", "status": "current", "mode": "working"}
+        patients = CohortQuery(self._data, self._options.clock().date()).patients(cohort)
         if patients:
             found["entry"] = [{"item": {"reference": f"Patient/{patient}"}} for patient in patients]
-        return json_response(found)
+        return json_answer(found)
 
-    def _status(self, request: FhirRequest) -> Response:
-        if not UUID.fullmatch(request.path_params["id"]):
+    # Status and files
+
+    def _status(self, call: Call) -> Response:
+        if not UUID.fullmatch(call.params["id"]):
             raise FhirProblem(400, "invalid", "A job id must be a UUID.")
-        job = self._find(request)
-        if job.status is not ExtractionJobStatus.COMPLETED:
+        job = self._find(call)
+        if job.status is not JobStatus.COMPLETED:
             return unfinished(job)
-        root = self._root(request)
-        urls = ResultUrls(root, self._options.result_urls)
         try:
-            crtdl = self._engine.crtdl(job.id)
-            summary = (self._units.directory(job.id) / REPORTS / SUMMARY).read_bytes() if job.batches else None
-        except (UnknownJobError, FileNotFoundError):
-            # The job is being deleted at this moment.
+            summary = (self._store.results(job.id) / SUMMARY).read_bytes() if job.batches else None
+        except FileNotFoundError:  # the job is being deleted at this moment
             raise _unknown() from None
-        return manifest(job, _status_url(root, job), urls, crtdl, summary, needs_token=not self._gate.is_open)
+        url_of = partial(self._file_url, call.root, job.id)
+        needs_token = not self.service.credentials.is_open
+        return manifest(job, _status_url(call, job), url_of, summary, needs_token=needs_token)
 
-    def _read(self, request: FhirRequest) -> Response:
-        return self._shown(self._find(request), request)
+    def _file_url(self, root: str, job: str, name: str) -> str:
+        url = f"{root}/output/{job}/{name}"
+        match self._options.result_urls:
+            case "path":
+                return urlsplit(url).path
+            case "host":
+                return url.partition("://")[2]
+        return url
 
-    def _prioritize(self, request: FhirRequest) -> Response:
-        job = self._find(request)
-        version = read_version(request)
-        priority = read_priority(request.content)
-        return self._changed(request, partial(self._engine.prioritize, job.id, version, priority))
+    def _file(self, call: Call) -> Response:
+        job, name = call.params["job"], call.params["name"]
+        path = self._store.results(job) / name
+        if not UUID.fullmatch(job) or not _FILE.fullmatch(name) or not path.is_file():
+            raise FhirProblem(404, "not-found", "There is no such file.")
+        if self._asked[str(path)] < self._options.availability_delay:
+            self._asked[str(path)] += 1
+            raise FhirProblem(404, "not-found", "The file is not available yet.")
+        return FileResponse(path, media_type=_TYPES[path.suffix])
 
-    def _delete(self, request: FhirRequest) -> Response:
+    # Tasks
+
+    def _search(self, call: Call) -> Response:
+        found = [self._task(job, call) for job in search(self._engine.jobs(), call)]
+        return json_answer(searchset(found, call.root, call.request.url.query))
+
+    def _read(self, call: Call) -> Response:
+        return self._shown(self._find(call), call)
+
+    def _prioritize(self, call: Call) -> Response:
+        job, version = self._find(call), read_version(call)
+        priority = read_priority(call.document())
+        return self._changed(call, partial(self._engine.prioritize, job.id, version, priority))
+
+    def _delete(self, call: Call) -> Response:
         try:
-            self._engine.delete(self._find(request).id)
+            self._engine.delete(self._find(call).id)
         except UnknownJobError:
             raise _unknown() from None
         except OSError:
             raise FhirProblem(500, "exception", "The result files could not be removed.") from None
-        return answer(status=204)
+        return Response(status_code=204)
 
-    def _control(self, name: str, request: FhirRequest) -> Response:
-        change: dict[str, Callable[[str], ExtractionJob]] = {
-            "pause": self._engine.pause,
-            "resume": self._engine.resume,
-            "cancel": self._engine.cancel,
-        }
-        return self._changed(request, partial(change[name], self._find(request).id))
+    def _control(self, name: Literal["pause", "resume", "cancel"], call: Call) -> Response:
+        operation = {"pause": self._engine.pause, "resume": self._engine.resume, "cancel": self._engine.cancel}[name]
+        return self._changed(call, partial(operation, self._find(call).id))
 
-    def _changed(self, request: FhirRequest, change: Callable[[], ExtractionJob]) -> Response:
+    def _changed(self, call: Call, change: Callable[[], Job]) -> Response:
         try:
-            return self._shown(change(), request)
+            return self._shown(change(), call)
         except UnknownJobError:
             raise _unknown() from None
-        except (NotAllowedError, StaleVersionError) as error:
+        except NotAllowedError as error:
             raise FhirProblem(409, "conflict", str(error)) from None
 
-    def _find(self, request: FhirRequest) -> ExtractionJob:
+    def _find(self, call: Call) -> Job:
         try:
-            return self._engine.get(request.path_params["id"].lower())
+            return self._engine.get(call.params["id"].lower())
         except UnknownJobError:
             raise _unknown() from None
 
-    def _shown(self, job: ExtractionJob, request: FhirRequest) -> Response:
-        return json_response(self._task(job, self._root(request)), headers={"etag": etag(job)})
+    def _shown(self, job: Job, call: Call) -> Response:
+        return json_answer(self._task(job, call), headers={"etag": etag(job)})
 
-    def _task(self, job: ExtractionJob, root: str) -> dict[str, Any]:
-        urls = ResultUrls(root)
-        directory = self._units.directory(job.id)
-        done = job.batches if job.status is ExtractionJobStatus.COMPLETED else ()
-        names = [f"{batch.id}_consent.ndjson" for batch in done]
-        audits = [urls.of(job.id, name) for name in names if (directory / name).is_file()]
-        return task(job, self._engine.stages(job.id), audits)
+    def _task(self, job: Job, call: Call) -> Json:
+        audits = [batch.id for batch in job.batches if batch.audited]
+        urls = [f"{call.root}/output/{job.id}/{name}_consent.ndjson" for name in audits]
+        return task(job, self._engine.stages(job.id), urls)
 
-
-def extraction_service(
-    options: ExtractionOptions | None = None, gate: RequiredCredentials | None = None
-) -> SandboxService:
-    """Return the extraction server, ready for ``serve_in_thread`` or the host."""
-    gate = gate or RequiredCredentials()
-    return SandboxService(ExtractionServer(options or ExtractionOptions(), gate), gate)
+    def _metadata(self, call: Call) -> Response:
+        interactions = [{"code": code} for code in ("read", "update", "delete", "search-type")]
+        base = f"{call.root}/fhir"
+        names = ("extract-data", "evaluate-cohort")
+        operation = [{"name": name, "definition": f"{base}/OperationDefinition/{name}"} for name in names]
+        resource = [{"type": "Task", "interaction": interactions}]
+        return json_answer(capability_statement(self.service, base, resource=resource, operation=operation))
 
 
-def _status_url(root: str, job: ExtractionJob) -> str:
-    return f"{root}/fhir/__status/{job.id}"
+def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
+    """Return the CRTDL and the listed patients. Raises ``FhirProblem`` 400 with all errors in the query."""
+    try:
+        document = call.document() if call.body.strip() else None
+    except FhirProblem:
+        raise _refused("the body is not JSON") from None
+    if not isinstance(document, dict) or document.get("resourceType") != "Parameters":
+        raise _refused("the body is empty" if document is None else "the body is not a Parameters resource")
+    entries = document.get("parameter") or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _refused("parameter is not a list of objects")
+    for entry in entries:
+        if entry.get("name") not in ("crtdl", "patient"):
+            raise _refused(f"the parameter {quoted(entry.get('name'))} is unknown; known are crtdl and patient")
+    given = [entry.get("valueBase64Binary") for entry in entries if entry["name"] == "crtdl"]
+    patients = [entry.get("valueString") for entry in entries if entry["name"] == "patient"]
+    if len(given) != 1 or not isinstance(given[0], str):
+        raise _refused(f"exactly one crtdl parameter with a valueBase64Binary is required, {len(given)} found")
+    if not all(isinstance(patient, str) and ID.fullmatch(patient) for patient in patients):
+        raise _refused("a patient parameter needs a valueString with the id of a Patient")
+    try:
+        crtdl = base64.b64decode("".join(given[0].split()), validate=True)
+        read_query(crtdl)
+    except QueryError as error:
+        raise _refused(*error.findings) from None
+    except ValueError:
+        raise _refused("the parameter crtdl is not Base64") from None
+    return crtdl, tuple(sorted(set(patients)))
+
+
+def _refused(*diagnostics: str) -> FhirProblem:
+    return FhirProblem(400, "invalid", *diagnostics, severity="fatal")
 
 
 def _unknown() -> FhirProblem:
     return FhirProblem(404, "not-found", "There is no such job.")
+
+
+def _status_url(call: Call, job: Job) -> str:
+    return f"{call.root}/fhir/__status/{job.id}"
+
+
+def extraction_service(options: ExtractionOptions | None = None, credentials: Credentials = OPEN) -> SandboxService:
+    """Return the extraction server."""
+    return _ExtractionServer(options or ExtractionOptions(), credentials).service

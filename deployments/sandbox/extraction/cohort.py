@@ -1,51 +1,45 @@
-"""Evaluate a cohort query over the index: patients who meet the inclusion and not the exclusion criteria.
+"""Evaluate a cohort query: the patients who meet the inclusion and not the exclusion criteria.
 
-Rules: document 3 §3. A patient meets a criterion if one resource meets all parts of the criterion.
+A patient meets a criterion if one resource meets all parts of the criterion.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from typing import Final
 
-from deployments.sandbox.common.r4 import LITERAL
-from deployments.sandbox.extraction.dates import DayRange, age, days_of
-from deployments.sandbox.extraction.query import codes_of, days_between
-from deployments.sandbox.extraction.query_model import (
+from deployments.sandbox.extraction.data import DataSet, Resource
+from deployments.sandbox.extraction.dates import age, days_of
+from deployments.sandbox.extraction.query import (
     AttributeFilter,
-    CohortCriterion,
-    CohortDefinition,
-    CriterionFilter,
+    Cohort,
+    ConceptFilter,
+    Criterion,
+    QuantityFilter,
+    ReferenceFilter,
+    ValueFilter,
+    codes_of,
 )
-from deployments.sandbox.extraction.reader import ResourceLocation, ResourceReader
-from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
-from deployments.sandbox.extraction.types import ATTRIBUTES, CODES, CONTEXTS, DATES, GENDER, PATIENT, CriterionAttribute
+from deployments.sandbox.extraction.vocabulary import DATES, GENDER, IN_EXTENSIONS, MEDICATION, PATIENT
 
-_COMPARE: dict[str, Callable[..., bool]] = {
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "lt": operator.lt,
-    "le": operator.le,
-    "eq": operator.eq,
-}
-_ADMINISTRATIVE_GENDER = "http://hl7.org/fhir/administrative-gender"
-Check = Callable[[], None]
+_ADMINISTRATIVE_GENDER: Final = "http://hl7.org/fhir/administrative-gender"
 
 
+@dataclass(frozen=True)
 class CohortQuery:
-    """Evaluates one cohort. ``check`` is called often and may raise to stop the evaluation."""
+    """Evaluates cohorts. ``check`` is called often and may raise to stop the evaluation."""
 
-    def __init__(self, reader: ResourceReader, today: date, check: Check = lambda: None) -> None:
-        self._reader = reader
-        self._today = today
-        self._check = check
+    data: DataSet
+    today: date
+    check: Callable[[], None] = lambda: None
 
-    def patients(self, cohort: CohortDefinition) -> list[str]:
+    def patients(self, cohort: Cohort) -> list[str]:
         """Return the ids of the patients, sorted."""
-        selected = set(self._reader.patients())
+        selected = set(self.data.patients())
         for alternatives in cohort.inclusion_criteria:
             selected &= set[str]().union(*(self._meeting(criterion) for criterion in alternatives))
         for conditions in cohort.exclusion_criteria or ():
@@ -53,136 +47,81 @@ class CohortQuery:
             selected -= excluded[0].intersection(*excluded[1:])
         return sorted(selected)
 
-    def _meeting(self, criterion: CohortCriterion) -> set[str]:
-        self._check()
-        if _type(criterion) == PATIENT:
-            return self._persons(criterion)
+    def _meeting(self, criterion: Criterion) -> set[str]:
         met: set[str] = set()
-        for place in self._candidates(criterion):
-            if place.patient is None or place.patient in met:
-                continue
-            if criterion.value_filter is None and not criterion.attribute_filters:
-                met.add(place.patient)
-                continue
-            self._check()
-            if self._passes(self._reader.load(place), criterion):
-                met.add(place.patient)
+        kind = criterion.known_context.type
+        meets = self._person_meets if kind == PATIENT else self._meets
+        for resource in self.data.of_type(kind):
+            self.check()
+            if not met.issuperset(resource.owners) and meets(resource, criterion):
+                met.update(resource.owners)
         return met
 
-    def _candidates(self, criterion: CohortCriterion) -> Iterator[ResourceLocation]:
-        kind, codes = _type(criterion), [*codes_of(criterion.term_codes)]
-        if CODES[kind].reference is not None:
-            codes += [(REFERS, place.id) for place in self._reader.with_codes("Medication", codes)]
-        return self._reader.with_codes(kind, codes, _time(criterion))
-
-    def _persons(self, criterion: CohortCriterion) -> set[str]:
-        met = set()
-        wanted = self._has_gender if codes_of(criterion.term_codes) == (GENDER,) else self._has_age
-        for place in self._reader.of_type(PATIENT):
-            self._check()
-            if wanted(self._reader.load(place), criterion.value_filter):
-                met.add(place.id)
-        return met
-
-    @staticmethod
-    def _has_gender(node: Node, wanted: CriterionFilter | None) -> bool:
-        gender = node.get("gender")
-        if not isinstance(gender, str) or wanted is None:
-            return isinstance(gender, str)
-        return (_ADMINISTRATIVE_GENDER, gender) in codes_of(wanted.selected_concepts)
-
-    def _has_age(self, node: Node, wanted: CriterionFilter | None) -> bool:
+    def _person_meets(self, resource: Resource, criterion: Criterion) -> bool:
+        node, wanted = resource.node(), criterion.value_filter
+        if criterion.codes == {GENDER}:
+            gender = node.get("gender")
+            if not isinstance(gender, str) or not isinstance(wanted, ConceptFilter):
+                return isinstance(gender, str)
+            return (_ADMINISTRATIVE_GENDER, gender) in codes_of(wanted.selected_concepts)
         born = days_of(node.get("birthDate"))
-        if born is None or wanted is None:
+        if born is None or not isinstance(wanted, QuantityFilter):
             return born is not None
-        years = age(date.fromordinal(born.first), self._today, wanted.unit.code if wanted.unit else "a")
-        return _within(wanted, Decimal(years))
+        unit = wanted.unit.code if wanted.unit else "a"
+        return wanted.contains(Decimal(age(date.fromordinal(born.first), self.today, unit)))
 
-    def _passes(self, node: Node, criterion: CohortCriterion) -> bool:
-        if criterion.value_filter is not None and not _has_value(values(node, ("value[x]",)), criterion.value_filter):
-            return False
-        known = ATTRIBUTES.get(_type(criterion), {})
-        return all(
-            self._has_attribute(_elements(node, known[condition.attribute_code.code]), condition)
-            for condition in criterion.attribute_filters or ()
-        )
-
-    def _has_attribute(self, found: Iterable[object], condition: AttributeFilter) -> bool:
-        if condition.type != "reference":
-            return _has_value(found, condition)
-        return any(self._leads_to(value, condition.criteria) for value in found)
-
-    def _leads_to(self, value: object, criteria: Iterable[CohortCriterion]) -> bool:
-        reference = value.get("reference") if isinstance(value, dict) else None
-        match = LITERAL.fullmatch(reference) if isinstance(reference, str) else None
-        place = self._reader.find(match[1], match[2]) if match else None
-        if place is None:
-            return False
-        node = self._reader.load(place)
-        return any(self._is_met_by(place, node, criterion) for criterion in criteria)
-
-    def _is_met_by(self, place: ResourceLocation, node: Node, criterion: CohortCriterion) -> bool:
-        kind, time = _type(criterion), _time(criterion)
-        if place.type != kind or not self._has_criterion_code(node, criterion):
+    def _meets(self, resource: Resource, criterion: Criterion) -> bool:
+        context, time, node = criterion.known_context, criterion.days, resource.node()
+        if resource.type != context.type or not self._has_criterion_code(node, criterion):
             return False
         if time is not None:
-            days = (days_of(value) for value in values(node, DATES[kind][0]))
+            days = (days_of(value) for value in values(node, DATES[context.type][0]))
             if not any(found is not None and found.overlaps(time) for found in days):
                 return False
-        return self._passes(node, criterion)
+        if criterion.value_filter is not None and not _has_value(values(node, ("value[x]",)), criterion.value_filter):
+            return False
+        return all(self._has_attribute(node, each) for each in criterion.attribute_filters or ())
 
-    def _has_criterion_code(self, node: Node, criterion: CohortCriterion) -> bool:
-        where, codes = CODES[_type(criterion)], set(codes_of(criterion.term_codes))
-        if any(codes.intersection(codings(value)) for value in values(node, where.path)):
+    def _has_criterion_code(self, node: Node, criterion: Criterion) -> bool:
+        codes = criterion.codes
+        if any(codes.intersection(codings(value)) for value in values(node, criterion.known_context.code.split("."))):
             return True
-        for value in values(node, where.reference) if where.reference else ():
-            reference = value.get("reference") if isinstance(value, dict) else None
-            match = LITERAL.fullmatch(reference) if isinstance(reference, str) else None
-            place = self._reader.find(match[1], match[2]) if match else None
-            if place is None:
-                continue
-            medication = self._reader.load(place)
-            if any(codes.intersection(codings(code)) for code in values(medication, ("code",))):
-                return True
-        return False
+        medications = (self._referred(value) for value in values(node, MEDICATION))
+        found = (value for each in medications if each is not None for value in values(each.node(), ("code",)))
+        return any(codes.intersection(codings(value)) for value in found)
+
+    def _has_attribute(self, node: Node, wanted: AttributeFilter) -> bool:
+        found = _elements(node, wanted.attribute)
+        if not isinstance(wanted, ReferenceFilter):
+            return _has_value(found, wanted)
+        targets = [target for value in found if (target := self._referred(value)) is not None]
+        return any(self._meets(target, criterion) for target in targets for criterion in wanted.criteria)
+
+    def _referred(self, value: object) -> Resource | None:
+        return self.data.find(value.get("reference")) if isinstance(value, dict) else None
 
 
-def _type(criterion: CohortCriterion) -> str:
-    return CONTEXTS[criterion.context.code].type
+def _elements(node: Node, attribute: str) -> Iterator[object]:
+    url = IN_EXTENSIONS.get(attribute)
+    if url is None:
+        yield from values(node, attribute.split("."))
+        return
+    for extension in values(node, ("extension",)):
+        if isinstance(extension, dict) and extension.get("url") == url:
+            yield from values(extension, ("value[x]",))
 
 
-def _time(criterion: CohortCriterion) -> DayRange | None:
-    limits = criterion.time_restriction
-    return None if limits is None else days_between(limits.after_date, limits.before_date)
-
-
-def _elements(node: Node, attribute: CriterionAttribute) -> Iterator[object]:
-    for value in values(node, attribute.path):
-        if attribute.extension is None:
-            yield value
-        elif isinstance(value, dict) and value.get("url") == attribute.extension:
-            yield from values(value, ("value[x]",))
-
-
-def _has_value(found: Iterable[object], wanted: CriterionFilter) -> bool:
-    if wanted.type == "concept":
-        concepts = codes_of(wanted.selected_concepts)
-        return any(has_code(value, concepts) for value in found)
+def _has_value(found: Iterable[object], wanted: ValueFilter) -> bool:
+    if isinstance(wanted, ConceptFilter):
+        return any(has_code(value, codes_of(wanted.selected_concepts)) for value in found)
     return any(_has_quantity(value, wanted) for value in found)
 
 
-def _has_quantity(value: object, wanted: CriterionFilter) -> bool:
+def _has_quantity(value: object, wanted: QuantityFilter) -> bool:
     # "< 5" is not a number to compare with.
     if not isinstance(value, dict) or value.get("comparator") is not None:
         return False
     if wanted.unit is not None and wanted.unit.code != (value.get("code") or value.get("unit")):
         return False
     amount = number(value.get("value"))
-    return amount is not None and _within(wanted, amount)
-
-
-def _within(wanted: CriterionFilter, amount: Decimal) -> bool:
-    # The shortest text of a float is the decimal in the query.
-    if wanted.type == "quantity-range":
-        return Decimal(repr(wanted.min_value)) <= amount <= Decimal(repr(wanted.max_value))
-    return _COMPARE[wanted.comparator](amount, Decimal(repr(wanted.value)))
+    return amount is not None and wanted.contains(amount)

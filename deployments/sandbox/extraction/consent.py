@@ -1,6 +1,6 @@
 """Consent: the patients and days that may be extracted today, and the audit of the resources this was read from.
 
-Rules: document 3 §2, "Consent". The codes are those of the MII consent policy. Only active Consents count. A deny
+The codes are those of the MII consent policy. Only active Consents count. A deny
 removes its days from every permit. A permit that begins during an encounter counts from the encounter's start.
 """
 
@@ -12,7 +12,7 @@ from datetime import date
 
 from deployments.sandbox.extraction.dates import FIRST_DAY, DayRange, days_of, subtract
 from deployments.sandbox.extraction.tree import Node, codings, values
-from deployments.sandbox.extraction.types import DATES
+from deployments.sandbox.extraction.vocabulary import DATES
 
 _POLICY = "2.16.840.1.113883.3.1937.777.24.5.3"
 USE = f"{_POLICY}.8"

@@ -1,168 +1,361 @@
-"""The job engine: operations that clients request, over the workers that run the jobs.
+"""The job engine: what clients ask for, and the threads that run the units of jobs.
 
-Rules: document 2, "States and transitions", and document 3 §2, "Server side".
+Every change of a job is written with the next version before it becomes visible. A unit that runs when the server ends
+runs again at the next start.
 """
 
 from __future__ import annotations
 
-import logging
+import threading
+import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
-from deployments.sandbox.extraction.board import JobBoard, JobStore, UnknownJobError
-from deployments.sandbox.extraction.diagnostics import Stage
-from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus, JobPriority
-from deployments.sandbox.extraction.units import Units
-from deployments.sandbox.extraction.workers import UnitWorkers
+import msgspec
 
-__all__ = ["JobEngine", "JobEngineSettings", "NotAllowedError", "StaleVersionError", "UnknownJobError"]
+from deployments.sandbox.extraction.events import Stage
+from deployments.sandbox.extraction.jobs import (
+    TRIES,
+    Job,
+    JobPriority,
+    JobStatus,
+    JobStore,
+    Parameters,
+    Severity,
+    Timings,
+    Unit,
+    UnitState,
+)
+from deployments.sandbox.service import log_place
 
-logger = logging.getLogger("sandbox.extraction")
+_IDLE = 1.0
+
+
+class Aborted(Exception):  # noqa: N818 - somebody asked for it
+    """The unit was stopped because its job was cancelled or deleted, or the server ends."""
+
+
+class UnknownJobError(Exception):
+    """There is no such job."""
 
 
 class NotAllowedError(Exception):
-    """The job's state does not allow the operation. The message names the state."""
+    """The job's state or version does not allow the operation. The message says why."""
 
 
-class StaleVersionError(Exception):
-    """The client's version is not current. The message names the current version."""
+class UnitControl:
+    """Controls a running unit."""
+
+    def __init__(self) -> None:
+        self._aborted = threading.Event()
+        self.stage: Stage | None = None
+        """Current stage of a batch; None before the first."""
+
+    def abort(self) -> None:
+        """Ask the unit to stop."""
+        self._aborted.set()
+
+    @property
+    def is_aborted(self) -> bool:
+        """Return whether the unit was asked to stop."""
+        return self._aborted.is_set()
+
+    def check(self) -> None:
+        """Raise ``Aborted`` if the unit was asked to stop."""
+        if self._aborted.is_set():
+            raise Aborted
+
+    def wait(self, seconds: float) -> None:
+        """Wait for ``seconds``. Raises ``Aborted`` as soon as the unit is asked to stop."""
+        if self._aborted.wait(seconds):
+            raise Aborted
 
 
 @dataclass(frozen=True)
-class JobEngineSettings:
+class UnitDone:
+    """The outcome of a unit: its end state, other changes of its job, and a warning about it."""
+
+    unit: Unit
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    warning: str | None = None
+
+
+RunUnit = Callable[[Job, Unit, UnitControl], UnitDone]
+"""Does the work of a unit. Raises ``OSError`` for what may work later."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
     """Settings of the engine."""
 
     batch_size: int = 500
     concurrency: int = 4
     """Units that run at the same time, over all jobs."""
     retry_delay: float = 5.0
-    """Seconds before a unit that failed temporarily is retried."""
+    """Seconds before a unit that failed temporarily is tried again."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 class JobEngine:
-    """Runs jobs."""
+    """Runs jobs. ``_changed`` guards all that follows it and tells of every change."""
 
-    def __init__(self, store: JobStore, units: Units, settings: JobEngineSettings) -> None:
-        self._units = units
+    def __init__(self, store: JobStore, run: RunUnit, settings: EngineSettings) -> None:
+        self._store = store
+        self._run = run
         self._settings = settings
-        self._board = JobBoard(store, units.clock)
-        self._workers = UnitWorkers(self._board, units, settings.concurrency, settings.retry_delay)
+        self._changed = threading.Condition()
+        self._jobs: dict[str, Job] = {}
+        self._running: dict[tuple[str, str], UnitControl] = {}
+        self._retry_at: dict[str, float] = {}
+        self._deleting: set[str] = set()
+        self._stopping = False
 
-    def start(self) -> None:
-        """Complete interrupted removals, continue all unfinished jobs, and start the workers."""
-        for identity in self._board.store.interrupted_removals():
-            try:
-                self._units.remove(identity)
-            except OSError as error:
-                logger.warning("results of a deleted job cannot be removed: %s", type(error).__name__)
-            self._board.store.delete(identity)
-        self._board.jobs = {job.id: job for job in self._board.store.load()}
-        self._workers.start()
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Continue all unfinished jobs and run new ones while the block runs."""
+        self._jobs = {job.id: job for job in self._store.load()}
+        names = (f"sandbox-extraction-{number}" for number in range(self._settings.concurrency))
+        threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._stopping = True
+                for control in self._running.values():
+                    control.abort()
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
 
-    def stop(self) -> None:
-        """Interrupt running units and end the workers."""
-        self._workers.stop()
+    # Operations
 
-    def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> ExtractionJob:
+    def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> Job:
         """Start a job."""
-        now = self._units.clock()
-        job = ExtractionJob(
-            id=str(uuid.uuid4()), created=now, updated=now, patients=patients, batch_size=self._settings.batch_size
-        )
-        with self._board.changed:
-            self._board.store.add(job, crtdl)
-            self._board.jobs[job.id] = job
-            self._board.changed.notify_all()
+        now = self._settings.clock()
+        parameters = Parameters(msgspec.Raw(crtdl), patients, self._settings.batch_size)
+        job = Job(str(uuid.uuid4()), now, parameters, updated_at=now)
+        with self._changed:
+            self._store.save(job)
+            self._jobs[job.id] = job
+            self._changed.notify_all()
         return job
 
-    def get(self, identity: str) -> ExtractionJob:
+    def get(self, identity: str) -> Job:
         """Return a job. Raises ``UnknownJobError``."""
-        with self._board.changed:
-            return self._board.need(identity)
+        with self._changed:
+            return self._need(identity)
 
-    def jobs(self) -> list[ExtractionJob]:
+    def jobs(self) -> list[Job]:
         """Return all jobs, newest first."""
-        with self._board.changed:
-            # The order of arrival decides between equal times.
-            return sorted(self._board.jobs.values(), key=lambda job: job.created)[::-1]
+        with self._changed:
+            return sorted(self._jobs.values(), key=lambda job: job.created_at)[::-1]
 
     def stages(self, identity: str) -> dict[str, Stage]:
         """Return the stages of a job's running batches that have reported one."""
-        with self._board.changed:
+        with self._changed:
+            controls = ((unit, control) for (job, unit), control in self._running.items() if job == identity)
             return {
                 unit: control.stage
-                for (job, unit), control in self._board.running.items()
-                if job == identity
-                and control.stage is not None
-                and not control.is_aborted
-                and unit not in ("cohort", "core")
+                for unit, control in controls
+                if control.stage is not None and not control.is_aborted and unit not in ("cohort", "core")
             }
 
-    def crtdl(self, identity: str) -> bytes:
-        """Return the query of a job. Raises ``UnknownJobError``."""
-        with self._board.changed:
-            self._board.need(identity)
-            return self._board.store.crtdl(identity)
-
-    def pause(self, identity: str) -> ExtractionJob:
-        """Pause a running job; running units are completed and recorded. Raises ``NotAllowedError``."""
-        with self._board.changed:
-            job = self._board.need(identity)
+    def pause(self, identity: str) -> Job:
+        """Pause a running job; running units are finished and recorded. Raises ``NotAllowedError``."""
+        with self._changed:
+            job = self._need(identity)
             if not job.status.is_running:
                 raise NotAllowedError(f"a job that is {job.status} cannot be paused")
-            return self._board.save(job, status=ExtractionJobStatus.PAUSED, held_from=job.status)
+            return self._save(job, status=JobStatus.PAUSED, held_from=job.status)
 
-    def resume(self, identity: str) -> ExtractionJob:
+    def resume(self, identity: str) -> Job:
         """Continue a paused job. Raises ``NotAllowedError``."""
-        with self._board.changed:
-            job = self._board.need(identity)
-            if job.status is not ExtractionJobStatus.PAUSED or job.held_from is None:
+        with self._changed:
+            job = self._need(identity)
+            if job.status is not JobStatus.PAUSED or job.held_from is None:
                 raise NotAllowedError(f"a job that is {job.status} cannot be resumed")
-            return self._board.save(job, status=job.held_from, held_from=None)
+            return self._save(job, status=job.held_from, held_from=None)
 
-    def cancel(self, identity: str) -> ExtractionJob:
+    def cancel(self, identity: str) -> Job:
         """Cancel an unfinished job and interrupt its units. Raises ``NotAllowedError``."""
-        with self._board.changed:
-            job = self._board.need(identity)
+        with self._changed:
+            job = self._need(identity)
             if job.status.is_final:
                 raise NotAllowedError(f"a job that is {job.status} cannot be cancelled")
-            self._board.abort(identity)
-            return self._board.save(
-                job, status=ExtractionJobStatus.CANCELLED, held_from=None, finished=self._units.clock()
-            )
+            self._abort(identity)
+            return self._save(job, status=JobStatus.CANCELLED, held_from=None, finished_at=self._settings.clock())
 
-    def prioritize(self, identity: str, version: int, priority: JobPriority) -> ExtractionJob:
-        """Change the priority if the client's version is current. Raises ``StaleVersionError``."""
-        with self._board.changed:
-            job = self._board.need(identity)
+    def prioritize(self, identity: str, version: int, priority: JobPriority) -> Job:
+        """Change the priority if the client's version is current. Raises ``NotAllowedError``."""
+        with self._changed:
+            job = self._need(identity)
             if job.version != version:
-                raise StaleVersionError(f"the current version is {job.version}")
-            return self._board.save(job, priority=priority)
+                raise NotAllowedError(f"the current version is {job.version}")
+            return self._save(job, priority=priority)
 
     def delete(self, identity: str) -> None:
         """Remove a job and its results, after its running units have ended.
 
-        Raises ``UnknownJobError``, and ``OSError`` if the results cannot be removed; the job then remains.
+        Raises ``UnknownJobError``, and ``OSError`` if the results cannot be removed; the job then stays.
         """
-        with self._board.changed:
-            self._board.need(identity)
-            while identity in self._board.deleting:
-                self._board.changed.wait()
-                self._board.need(identity)
-            self._board.deleting.add(identity)
-            self._board.abort(identity)
+        with self._changed:
+            self._need(identity)
+            self._deleting.add(identity)
+            self._abort(identity)
             try:
-                while any(job == identity for job, _ in self._board.running):
-                    self._board.changed.wait()
-                self._board.store.mark_removal(identity)
-                try:
-                    self._units.remove(identity)
-                except OSError:
-                    self._board.store.unmark_removal(identity)
-                    raise
-                self._board.store.delete(identity)
-                del self._board.jobs[identity]
-                self._board.retry_at.pop(identity, None)
+                while any(job == identity for job, _ in self._running):
+                    self._changed.wait()
+                self._need(identity)
+                self._store.delete(identity)
+                del self._jobs[identity]
             finally:
-                self._board.deleting.discard(identity)
-                self._board.changed.notify_all()
+                self._deleting.discard(identity)
+                self._changed.notify_all()
+
+    def _need(self, identity: str) -> Job:
+        if identity not in self._jobs:
+            raise UnknownJobError
+        return self._jobs[identity]
+
+    def _abort(self, identity: str, but: UnitControl | None = None) -> None:
+        for (job, _), control in self._running.items():
+            if job == identity and control is not but:
+                control.abort()
+
+    def _save(self, job: Job, **changes: Any) -> Job:
+        """Write a change of a job, then publish it."""
+        version = self._jobs[job.id].version + 1
+        changed = msgspec.structs.replace(job, **changes, version=version, updated_at=self._settings.clock())
+        self._store.save(changed)
+        self._jobs[job.id] = changed
+        self._changed.notify_all()
+        return changed
+
+    # Units
+
+    def _work(self) -> None:
+        while True:
+            try:
+                claim = self._claim_or_wait()
+            except OSError as error:  # the job's file cannot be written: nothing was changed
+                log_place(error)
+                time.sleep(_IDLE)
+                continue
+            if claim is None:
+                return
+            job, unit, control = claim
+            try:
+                self._carry_out(job, unit, control)
+            finally:
+                with self._changed:
+                    self._running.pop((job.id, unit.id), None)
+                    self._changed.notify_all()
+
+    def _claim_or_wait(self) -> tuple[Job, Unit, UnitControl] | None:
+        with self._changed:
+            while not self._stopping:
+                claim = self._claim()
+                if claim is not None:
+                    return claim
+                left = min(self._retry_at.values(), default=time.monotonic() + _IDLE) - time.monotonic()
+                self._changed.wait(max(0.01, min(_IDLE, left)))
+        return None
+
+    def _claim(self) -> tuple[Job, Unit, UnitControl] | None:
+        """Take the next unit: HIGH jobs before NORMAL ones, then older jobs first."""
+        waiting = [job for job in self._jobs.values() if not job.status.is_final and job.id not in self._deleting]
+        for job in sorted(waiting, key=lambda job: (job.priority is not JobPriority.HIGH, job.created_at)):
+            unit = self._next_unit(job)
+            if unit is not None:
+                timings = Timings(unit.timings.started_at or self._settings.clock())
+                unit = msgspec.structs.replace(unit, state=UnitState.IN_PROGRESS, timings=timings)
+                current = self._save(self._jobs[job.id].with_unit(unit))
+                control = self._running[(job.id, unit.id)] = UnitControl()
+                return current, unit, control
+        return None
+
+    def _next_unit(self, job: Job) -> Unit | None:
+        """Return a unit of this job that can start now, after moves that need no work."""
+        while True:
+            match job.status:
+                case JobStatus.TEMP_FAILED if self._retry_at.get(job.id, 0.0) <= time.monotonic():
+                    self._retry_at.pop(job.id, None)
+                    job = self._save(job, status=job.held_from or JobStatus.PENDING, held_from=None)
+                case JobStatus.PENDING:
+                    started = self._settings.clock()
+                    job = self._save(job, status=JobStatus.RUNNING_GET_COHORT, started_at=started)
+                case JobStatus.RUNNING_GET_COHORT if job.cohort.state is UnitState.FINISHED:
+                    job = self._save(job, status=JobStatus.RUNNING_PROCESS_BATCH)
+                case JobStatus.RUNNING_GET_COHORT:
+                    return self._free(job, job.cohort)
+                case JobStatus.RUNNING_PROCESS_BATCH if job.completed_batches == len(job.batches):
+                    job = self._save(job, status=JobStatus.RUNNING_PROCESS_CORE)
+                case JobStatus.RUNNING_PROCESS_BATCH:
+                    return next((unit for batch in job.batches if (unit := self._free(job, batch)) is not None), None)
+                case JobStatus.RUNNING_PROCESS_CORE if job.core.state.is_done:
+                    self._save(job, status=JobStatus.COMPLETED, finished_at=self._settings.clock())
+                    return None
+                case JobStatus.RUNNING_PROCESS_CORE:
+                    return self._free(job, job.core)
+                case _:
+                    return None
+
+    def _free(self, job: Job, unit: Unit) -> Unit | None:
+        return None if unit.state.is_done or (job.id, unit.id) in self._running else unit
+
+    def _carry_out(self, job: Job, unit: Unit, control: UnitControl) -> None:
+        try:
+            self._finished(job, self._run(job, unit, control), control)
+        except Aborted:
+            return
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            self._failed(job, unit, control, reason, type(error).__name__, retry=True)
+        except Exception as error:  # noqa: BLE001 - a worker outlives every job
+            self._failed(job, unit, control, "internal error, or invalid data", log_place(error), retry=False)
+
+    def _finished(self, claimed: Job, done: UnitDone, control: UnitControl) -> None:
+        """Record a finished unit in its job, which others may have changed meanwhile."""
+        with self._changed:
+            control.check()
+            job = self._need(claimed.id)
+            attempts = job.unit(done.unit.id).attempts + 1
+            timings = msgspec.structs.replace(done.unit.timings, finished_at=self._settings.clock())
+            unit = msgspec.structs.replace(done.unit, attempts=attempts, timings=timings)
+            if done.warning is not None:
+                job = job.with_issue(Severity.WARNING, done.warning, _name(unit))
+            self._save(job.with_unit(unit), **done.changes)
+
+    def _failed(
+        self, claimed: Job, unit: Unit, control: UnitControl, reason: str, diagnostics: str, *, retry: bool
+    ) -> None:
+        with self._changed:
+            if control.is_aborted or claimed.id not in self._jobs:
+                return
+            job = self._jobs[claimed.id]
+            attempts = job.unit(unit.id).attempts + 1
+            again = retry and attempts < TRIES
+            state = UnitState.TEMP_FAILED if again else UnitState.FAILED
+            job = job.with_unit(msgspec.structs.replace(job.unit(unit.id), state=state, attempts=attempts))
+            place = f"{_name(unit)}: {diagnostics}"
+            if again:
+                text = f"Attempt {attempts} of {TRIES} failed and will be retried: {reason}"
+                job = job.with_issue(Severity.WARNING, text, place)
+                self._retry_at[job.id] = time.monotonic() + self._settings.retry_delay
+                held = {"status": JobStatus.TEMP_FAILED, "held_from": job.status} if job.status.is_running else {}
+                self._save(job, **held)
+                return
+            text = f"The job failed after {attempts} attempts: {reason}"
+            job = job.with_issue(Severity.FATAL, text, place)
+            self._abort(job.id, but=control)
+            self._save(job, status=JobStatus.FAILED, held_from=None, finished_at=self._settings.clock())
+
+
+def _name(unit: Unit) -> str:
+    return unit.id if unit.id in ("cohort", "core") else f"batch {unit.id}"

@@ -1,302 +1,229 @@
-"""Extract a batch of patients, or the core file, into a job's directory.
-
-The stages of document 2 run one after the other over the whole batch. Between stages, memory holds only the assignment
-of resources to groups, never the resources themselves.
-"""
+"""Extract a batch of patients, or the core file: the stages of document 2, one after the other."""
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
-from pathlib import Path
-from typing import IO
+from datetime import UTC, date, datetime
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
-from deployments.sandbox.common.json_text import encode
+import msgspec
+
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
-from deployments.sandbox.extraction.diagnostics import BatchEvents, Counts, DiscardingSink, PatientStage, Stage
-from deployments.sandbox.extraction.query import ExtractionGroup, ExtractionQuery
-from deployments.sandbox.extraction.reader import ResourceReader
+from deployments.sandbox.extraction.data import DataSet
+from deployments.sandbox.extraction.events import Pair, Stage, UnitRecord
+from deployments.sandbox.extraction.query import Query
 from deployments.sandbox.extraction.redact import ElementTree, element_tree, redact
-from deployments.sandbox.extraction.result import BundleOrigin, whole_file, write_bundle
-from deployments.sandbox.extraction.selection import Evaluator, Pair, Selection
+from deployments.sandbox.extraction.selection import Selection, Selector
 from deployments.sandbox.extraction.tree import Node
-from deployments.sandbox.extraction.types import PATIENT, is_patients
+from deployments.sandbox.extraction.vocabulary import PATIENT, is_patients
 
-CORE = "core"
-Enter = Callable[[Stage], None]
-"""Called at the start of a stage; may wait, and may raise to stop the extraction."""
-
-
-@dataclass(frozen=True)
-class ExtractionWork:
-    """Input of a batch or of the core pass."""
-
-    query: ExtractionQuery
-    reader: ResourceReader
-    directory: Path
-    """The job's directory of results."""
-    origin: BundleOrigin
-    today: date
-    enter: Enter
-    check: Callable[[], None]
-    """Called often; may raise to stop the extraction."""
+T = TypeVar("T")
+CORE: Final = "core"
+_SYSTEMS: Final = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/"
 
 
 @dataclass(frozen=True)
-class UnitOutcome:
-    """Result of a batch or of the core pass."""
+class Origin:
+    """Source of a Bundle, as given in its Provenances."""
 
-    counts: Counts
-    written: bool
-    """True if there is a result file."""
-    nobody_consents: bool = False
-    wanted: tuple[Pair, ...] = ()
-    """Resources of the core file to which the batch's patients refer."""
+    job: str
+    started: datetime
+    recorded: datetime
 
+    def provenance(self, bundle: str, group: str, keys: Sequence[str]) -> Node:
+        """Return the Provenance of one attribute group in one Bundle.
 
-def diagnostics_files(directory: Path, batch: str) -> tuple[Path, Path]:
-    """Return the files for the rows about resources and about patients of one batch, until the reports are made."""
-    return directory / ".diagnostics" / f"{batch}.resources.csv", directory / ".diagnostics" / f"{batch}.patients.csv"
-
-
-def extract_batch(work: ExtractionWork, batch: str, patients: Sequence[str]) -> UnitOutcome:
-    """Extract a batch. Raises ``OSError`` or ``sqlite3.Error`` if the data or the disk fails."""
-    with _events(work.directory, batch) as events:
-        return _Batch(work, batch, events).run(patients)
-
-
-def extract_core(work: ExtractionWork, roots: Sequence[Pair]) -> UnitOutcome:
-    """Extract resources of no patient: those that groups select directly, and ``roots``."""
-    with _events(work.directory, CORE) as events:
-        return _Core(work, events).run(roots)
+        Its id is derived from job, Bundle and group, so that Provenances of two Bundles never overwrite each other in
+        a FHIR server.
+        """
+        return {
+            "resourceType": "Provenance",
+            "id": f"prov-{uuid.uuid5(uuid.UUID(self.job), f'{bundle}|{group}')}",
+            "target": [{"reference": key} for key in keys],
+            "recorded": _second(self.recorded),
+            "occurredPeriod": {"start": _second(self.started)},
+            "agent": [{"who": {"identifier": {"system": f"{_SYSTEMS}program", "value": "sandbox"}}}],
+            "entity": [_source("attribute_group", group), _source("extraction_id", self.job)],
+        }
 
 
-@contextmanager
-def _events(directory: Path, batch: str) -> Iterator[BatchEvents]:
-    resources, patients = diagnostics_files(directory, batch)
-    with ExitStack() as stack:
-        sinks = [stack.enter_context(_text(stack.enter_context(whole_file(path)))) for path in (resources, patients)]
-        yield BatchEvents(batch, *sinks)
+def _source(system: str, value: str) -> Node:
+    return {"role": "source", "what": {"identifier": {"system": _SYSTEMS + system, "value": value}}}
 
 
-@contextmanager
-def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
-    wrapper = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
-    try:
-        yield wrapper
-    finally:
-        wrapper.flush()
-        wrapper.detach()
+def _second(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _Clock:
-    """Starts the stages and measures their duration."""
+@dataclass(frozen=True)
+class UnitResult:
+    """The lines of a unit's result file and of its consent audit file, and what is recorded of it."""
 
-    def __init__(self, work: ExtractionWork, counts: Counts) -> None:
-        self._work = work
-        self._counts = counts
-
-    @contextmanager
-    def stage(self, stage: Stage) -> Iterator[None]:
-        start = time.perf_counter_ns()
-        self._work.enter(stage)
-        yield
-        self._counts.timings[stage] = time.perf_counter_ns() - start
+    record: UnitRecord
+    lines: list[bytes]
+    audit: list[bytes]
 
 
 @dataclass
-class _Copier:
-    """Copies resources, each with the elements of its groups."""
+class Extraction:
+    """One unit of a job: a batch, or the core pass. ``enter`` is called at the start of a stage, ``check`` often; both
+    may raise to stop it."""
 
-    work: ExtractionWork
-    events: BatchEvents
-    trees: dict[tuple[str, ...], ElementTree] = field(default_factory=dict)
+    query: Query
+    data: DataSet
+    origin: Origin
+    today: date
+    unit: str
+    enter: Callable[[Stage], None]
+    check: Callable[[], None]
+    _trees: dict[tuple[str, ...], ElementTree] = field(default_factory=dict)
 
-    def nodes(self, selection: Selection, keys: dict[str, list[str]], keeps: Callable[[str], bool]) -> Iterator[Node]:
-        by_id = self.work.query.by_id
-        for key, groups in keys.items():
-            self.work.check()
-            chosen = tuple(groups)
-            if chosen not in self.trees:
-                paths = [attribute.path for group in chosen for attribute in by_id[group].attributes]
-                self.trees[chosen] = element_tree(by_id[chosen[0]].type, paths)
-            for group in chosen:
-                self.events.included(by_id[group])
-            profiles = dict.fromkeys(by_id[group].profile for group in chosen)
-            yield redact(self.work.reader.load(selection.places[key]), self.trees[chosen], [*profiles], keeps)
+    def __post_init__(self) -> None:
+        self.record = UnitRecord(self.unit)
+        self._audit: list[bytes] = []
 
-    def write(
-        self, file: IO[bytes], identity: str, selection: Selection, keys: dict[str, list[str]],
-        keeps: Callable[[str], bool],
-    ) -> None:  # fmt: skip
-        members: dict[str, list[str]] = {group.id: [] for group in self.work.query.groups}
-        for key, groups in keys.items():
-            for group in groups:
-                members[group].append(key)
-        targets = {group: found for group, found in members.items() if found}
-        write_bundle(file, identity, self.nodes(selection, keys, keeps), targets, self.work.origin)
-
-
-class _Batch:
-    """One batch during its stages."""
-
-    def __init__(self, work: ExtractionWork, batch: str, events: BatchEvents) -> None:
-        self._work = work
-        self._batch = batch
-        self._events = events
-        self._clock = _Clock(work, events.counts)
-        self._evaluator = Evaluator(work.query, work.reader, events)
-        self._core = _CoreView(work)
-
-    def run(self, patients: Sequence[str]) -> UnitOutcome:
-        """Run all stages; the batch ends early if a stage excludes all patients."""
-        with self._clock.stage(Stage.CONSENT_FETCH):
-            allowed = self._fetch_consents(patients)
+    def batch(self, patients: Sequence[str]) -> UnitResult:
+        """Extract some patients; the batch ends early if a stage excludes all of them."""
+        selector = Selector(self.query, self.data, self.record)
+        with self._stage(Stage.CONSENT_FETCH):
+            allowed = self._consenting(patients)
         if not allowed:
-            return UnitOutcome(self._events.counts, written=False, nobody_consents=bool(patients))
-        with self._clock.stage(Stage.DIRECT_LOAD):
-            selections = self._load(allowed)
-        with self._clock.stage(Stage.REFERENCE_RESOLVE):
-            for selection in self._each(selections):
+            self.record.nobody_consents = bool(patients)
+            return UnitResult(self.record, [], self._audit)
+        with self._stage(Stage.DIRECT_LOAD):
+            selections = self._loaded(selector, allowed)
+        with self._stage(Stage.REFERENCE_RESOLVE):
+            for selection in self._checked(selections.values()):
                 selection.expand()
-        with self._clock.stage(Stage.CASCADING_DELETE):
-            for patient, selection in list(selections.items()):
-                self._work.check()
+        with self._stage(Stage.CASCADING_DELETE):
+            for patient, selection in self._checked([*selections.items()]):
                 selection.prune()
                 if selection.lacks_alive():
-                    self._events.patient(PatientStage.CASCADING_DELETE, patient)
+                    self.record.patients.append((Stage.CASCADING_DELETE, patient))
                     del selections[patient]
-        with self._clock.stage(Stage.COPY_REDACT):
-            if selections:
-                self._write(selections)
-        self._events.counts.final_patients = len(selections)
-        shared = {pair for selection in selections.values() for pair in selection.alive if not _is_patients(pair)}
-        return UnitOutcome(self._events.counts, written=bool(selections), wanted=tuple(sorted(shared)))
+        with self._stage(Stage.COPY_REDACT):
+            lines = [self._patient_line(*each) for each in self._checked(selections.items())]
+        shared = {pair for each in selections.values() for pair in each.alive if not is_patients(_kind(pair))}
+        self.record.wanted = sorted(shared)
+        self.record.final_patients = len(selections)
+        self.record.written = bool(lines)
+        return UnitResult(self.record, lines, self._audit)
 
-    def _each(self, selections: dict[str, Selection]) -> Iterator[Selection]:
-        for selection in selections.values():
-            self._work.check()
-            yield selection
+    def core(self, roots: Iterable[Pair]) -> UnitResult:
+        """Extract resources of no patient: those that groups select directly, and ``roots``."""
+        selector = Selector(self.query, self.data, self.record, is_core=True)
+        selection = Selection(selector, None)
+        with self._stage(Stage.DIRECT_LOAD):
+            groups = selector.direct[False]
+            for kind in sorted({group.type for group in groups}):
+                for resource in self._checked(self.data.of_type(kind)):
+                    selection.add(resource, groups)
+            for key, group in roots:
+                found = self.data.find(key)
+                if found is not None:
+                    selection.add(found, [selector.by_id[group]])
+        with self._stage(Stage.REFERENCE_RESOLVE):
+            selection.expand()
+        with self._stage(Stage.CASCADING_DELETE):
+            selection.prune()
+        groups_of = selection.groups_of(of_patients=False)
+        with self._stage(Stage.COPY_REDACT):
+            lines = [self._line(CORE, selection, groups_of, groups_of.__contains__)] if groups_of else []
+        self.record.written = bool(lines)
+        return UnitResult(self.record, lines, [])
 
-    def _fetch_consents(self, patients: Sequence[str]) -> dict[str, Permission | None]:
-        """Return the permitted days of each consenting patient; write the audit file if there is anything to audit."""
-        if not self._work.query.needs_consent:
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        self.enter(stage)
+        yield
+        self.record.timings[stage] = time.perf_counter_ns() - start
+
+    def _checked(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            self.check()
+            yield item
+
+    def _consenting(self, patients: Sequence[str]) -> dict[str, Permission | None]:
+        """Return the permitted days of each consenting patient; None: all days."""
+        if not self.query.needs_consent:
             return dict.fromkeys(patients)
         allowed: dict[str, Permission | None] = {}
-        with ExitStack() as stack:
-            file: IO[bytes] | None = None
-            for patient in patients:
-                self._work.check()
-                places = self._work.reader.of_patient(patient, AUDITED)
-                nodes = [self._work.reader.load(place) for place in places]
-                if nodes:
-                    path = self._work.directory / f"{self._batch}_consent.ndjson"
-                    file = file or stack.enter_context(whole_file(path))
-                    file.write(encode(audit(patient, nodes)) + b"\n")
-                permission = decide(nodes, self._work.today)
-                if permission is None:
-                    self._events.patient(PatientStage.CONSENT, patient)
-                else:
-                    allowed[patient] = permission
+        for patient in self._checked(patients):
+            nodes = [resource.node() for resource in self.data.of_patient(patient, AUDITED)]
+            if nodes:
+                self._audit.append(msgspec.json.encode(audit(patient, nodes)))
+            permission = decide(nodes, self.today)
+            if permission is None:
+                self.record.patients.append(("CONSENT", patient))
+            else:
+                allowed[patient] = permission
         return allowed
 
-    def _load(self, allowed: dict[str, Permission | None]) -> dict[str, Selection]:
-        groups = self._evaluator.direct_groups(of_patients=True)
-        kinds = sorted({group.type for group in groups} | {PATIENT})
+    def _loaded(self, selector: Selector, allowed: Mapping[str, Permission | None]) -> dict[str, Selection]:
+        groups = selector.direct[True]
+        kinds = {group.type for group in groups} | {PATIENT}
         selections: dict[str, Selection] = {}
-        for patient, permission in allowed.items():
-            self._work.check()
-            selection = Selection(self._evaluator, patient, permission)
-            for place in self._work.reader.of_patient(patient, kinds):
-                selection.add(place, groups)
+        for patient, permission in self._checked(allowed.items()):
+            selection = Selection(selector, patient, permission)
+            for resource in self.data.of_patient(patient, kinds):
+                selection.add(resource, groups)
             if selection.lacks_direct():
-                self._events.patient(PatientStage.DIRECT_LOAD, patient)
+                self.record.patients.append((Stage.DIRECT_LOAD, patient))
             else:
                 selections[patient] = selection
         return selections
 
-    def _write(self, selections: dict[str, Selection]) -> None:
-        copier = _Copier(self._work, self._events)
-        with whole_file(self._work.directory / f"{self._batch}.ndjson") as file:
-            for patient, selection in selections.items():
-                kept = {key for key, _ in selection.alive}
+    def _patient_line(self, patient: str, selection: Selection) -> bytes:
+        kept = {key for key, _ in selection.alive}
+        groups_of = selection.groups_of(of_patients=True)
+        return self._line(patient, selection, groups_of, lambda key: key in kept or key in self._core_keys)
 
-                def is_in_result(key: str, kept: set[str] = kept) -> bool:
-                    return key in kept or self._core.has(key)
-
-                copier.write(file, patient, selection, selection.keys(of_patients=True), is_in_result)
-
-
-class _CoreView:
-    """Resources that groups put into the core file directly, known to a batch in advance."""
-
-    def __init__(self, work: ExtractionWork) -> None:
-        self._reader = work.reader
-        self._evaluator = Evaluator(work.query, work.reader, BatchEvents(CORE, DiscardingSink(), DiscardingSink()))
-        self._groups = self._evaluator.direct_groups(of_patients=False)
-        self._types = {group.type for group in self._groups}
-        self._known: dict[str, bool] = {}
-
-    def has(self, key: str) -> bool:
-        """Return True if ``Type/id`` will be in the core file regardless of patients' references."""
-        kind, _, identity = key.partition("/")
-        if kind not in self._types:
-            return False
-        if key not in self._known:
-            self._known[key] = self._decide(kind, identity)
-        return self._known[key]
-
-    def _decide(self, kind: str, identity: str) -> bool:
-        place = self._reader.find(kind, identity)
-        if place is None:
-            return False
-        selection = Selection(self._evaluator, None)
-        selection.add(place, self._groups)
+    @cached_property
+    def _core_keys(self) -> set[str]:
+        """``Type/id`` of what groups put into the core file directly, whatever patients refer to."""
+        selector = Selector(self.query, self.data, UnitRecord(CORE))
+        selection = Selection(selector, None)
+        for kind in {group.type for group in selector.direct[False]}:
+            for resource in self._checked(self.data.of_type(kind)):
+                selection.add(resource, selector.direct[False])
         selection.expand()
         selection.prune()
-        return any(key == place.key for key, _ in selection.alive)
+        return {key for key, _ in selection.alive}
 
-
-class _Core:
-    """The core pass."""
-
-    def __init__(self, work: ExtractionWork, events: BatchEvents) -> None:
-        self._work = work
-        self._events = events
-        self._clock = _Clock(work, events.counts)
-        self._evaluator = Evaluator(work.query, work.reader, events, core=True)
-
-    def run(self, roots: Sequence[Pair]) -> UnitOutcome:
-        """Load, resolve, prune and write."""
-        selection = Selection(self._evaluator, None)
-        with self._clock.stage(Stage.DIRECT_LOAD):
-            self._load(selection, self._evaluator.direct_groups(of_patients=False), roots)
-        with self._clock.stage(Stage.REFERENCE_RESOLVE):
-            selection.expand()
-        with self._clock.stage(Stage.CASCADING_DELETE):
-            selection.prune()
-        keys = selection.keys(of_patients=False)
-        with self._clock.stage(Stage.COPY_REDACT):
+    def _line(
+        self, identity: str, selection: Selection, groups_of: Mapping[str, Sequence[str]], keeps: Callable[[str], bool]
+    ) -> bytes:
+        """Return a transaction Bundle: the resources, then a Provenance for each attribute group with one of them."""
+        nodes = [self._copied(selection, key, tuple(groups), keeps) for key, groups in groups_of.items()]
+        for group in self.query.groups:
+            keys = [key for key, groups in groups_of.items() if group.id in groups]
             if keys:
-                with whole_file(self._work.directory / f"{CORE}.ndjson") as file:
-                    _Copier(self._work, self._events).write(file, CORE, selection, keys, keys.__contains__)
-        return UnitOutcome(self._events.counts, written=bool(keys))
+                nodes.append(self.origin.provenance(identity, group.id, keys))
+        entries = [
+            {"resource": node, "request": {"method": "PUT", "url": f"{node['resourceType']}/{node['id']}"}}
+            for node in nodes
+        ]
+        bundle = {"resourceType": "Bundle", "id": identity, "type": "transaction", "entry": entries}
+        return msgspec.json.encode(bundle)
 
-    def _load(self, selection: Selection, groups: Sequence[ExtractionGroup], roots: Sequence[Pair]) -> None:
-        for kind in sorted({group.type for group in groups}):
-            for place in self._work.reader.of_type(kind):
-                self._work.check()
-                selection.add(place, groups)
-        for key, group in roots:
-            kind, _, identity = key.partition("/")
-            found = self._work.reader.find(kind, identity)
-            if found is not None:
-                selection.add(found, [self._work.query.by_id[group]])
+    def _copied(
+        self, selection: Selection, key: str, groups: tuple[str, ...], keeps: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        by_id = {group.id: group for group in self.query.groups}
+        if groups not in self._trees:
+            paths = [attribute.path for group in groups for attribute in by_id[group].attributes]
+            self._trees[groups] = element_tree(by_id[groups[0]].type, paths)
+        for group in groups:
+            self.record.include(self.query.label(by_id[group]))
+        profiles = [*dict.fromkeys(by_id[group].profile for group in groups)]
+        return redact(selection.resources[key].node(), self._trees[groups], profiles, keeps)
 
 
-def _is_patients(pair: Pair) -> bool:
-    return is_patients(pair[0].partition("/")[0])
+def _kind(pair: Pair) -> str:
+    return pair[0].partition("/")[0]

@@ -1,129 +1,76 @@
-"""The status endpoint: answers to a poll, and the completion manifest (document 2; document 3 §2)."""
+"""The status endpoint: answers to a poll, and the completion manifest of document 2."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
-from deployments.sandbox.common.json_text import encode
-from deployments.sandbox.common.request import FhirRequest, answer
-from deployments.sandbox.extraction.dates import instant
-from deployments.sandbox.extraction.files import ResultUrls
-from deployments.sandbox.extraction.job import ExtractionJob, ExtractionJobStatus, Severity, UnitState
+from deployments.sandbox.extraction.events import PATIENT_EXCLUSIONS, RESOURCE_EXCLUSIONS, SUMMARY
+from deployments.sandbox.extraction.jobs import Job, JobStatus, Severity, UnitState, instant
 from deployments.sandbox.extraction.task import EXTENSION_BASE
-from deployments.sandbox.extraction.units import PATIENT_EXCLUSIONS, REPORTS, RESOURCE_EXCLUSIONS, SUMMARY
+from deployments.sandbox.service import JSON, Json, json_answer
 
-FHIR_JSON = "application/fhir+json"
-JSON = "application/json"
-
-
-def json_response(
-    document: object, status: int = 200, headers: dict[str, str] | None = None, kind: str = FHIR_JSON
-) -> Response:
-    """Return a response with a JSON document."""
-    return answer(encode(document), status, headers, kind)
+_SEVERITIES: Final = {Severity.FATAL: "fatal", Severity.WARNING: "warning"}
+_STATUSES: Final = {JobStatus.CANCELLED: 410, JobStatus.FAILED: 500, JobStatus.TEMP_FAILED: 503}
+_DEFINITIONS: Final = f"{EXTENSION_BASE}/StructureDefinition"
 
 
-def issue(severity: str, code: str, diagnostics: str) -> dict[str, Any]:
-    """Return one issue of an OperationOutcome."""
-    return {"severity": severity, "code": code, "diagnostics": diagnostics}
+def unfinished(job: Job) -> Response:
+    """Return the answer for a job without a result: its issues, and four lines of progress."""
+    size = "not known yet" if job.cohort_size is None else f"{job.cohort_size}"
+    lines = (
+        f"Job: {job.id}", f"Status: {job.status}", f"Batch progress: {job.percent}%", f"Cohort size: {size}",
+    )  # fmt: skip
+    issues = [
+        (_SEVERITIES[each.severity], "processing", ": ".join(filter(None, (each.msg, each.diagnostics))))
+        for each in job.issues
+    ]
+    issues.append(("information", "informational", "\n".join(lines)))
+    document = {
+        "resourceType": "OperationOutcome",
+        "issue": [{"severity": severity, "code": code, "diagnostics": text} for severity, code, text in issues],
+    }
+    status = _STATUSES.get(job.status, 202)
+    return json_answer(document, status, {"x-progress": _progress(job)} if status == 202 else {})
 
 
-def outcome(issues: Any) -> dict[str, Any]:
-    """Return an OperationOutcome."""
-    return {"resourceType": "OperationOutcome", "issue": list(issues)}
-
-
-def root_url(request: FhirRequest, public_url: str | None) -> str:
-    """Return the URL that the client used, or that a proxy forwards in ``X-Forwarded-…``, as for real servers.
-
-    ``public_url``: root URL to return instead.
-    """
-    if public_url:
-        return public_url
-
-    def forwarded(what: str) -> str:
-        return request.headers.get(f"x-forwarded-{what}", "").partition(",")[0].strip()
-
-    prefix = "".join(f"/{part}" for part in forwarded("prefix").split("/") if part)
-    here = request.base_url
-    return f"{forwarded('proto') or here.scheme}://{forwarded('host') or here.netloc}{prefix}"
-
-
-_SEVERITIES = {
-    Severity.FATAL: "fatal",
-    Severity.ERROR: "error",
-    Severity.WARNING: "warning",
-    Severity.INFO: "information",
-    Severity.SUCCESS: "information",
-}
-_STATUSES = {ExtractionJobStatus.CANCELLED: 410, ExtractionJobStatus.FAILED: 500, ExtractionJobStatus.TEMP_FAILED: 503}
-_DEFINITIONS = f"{EXTENSION_BASE}/StructureDefinition"
-
-
-def progress(job: ExtractionJob) -> str:
+def _progress(job: Job) -> str:
     """Return the short text for ``X-Progress``."""
     match job.status:
-        case ExtractionJobStatus.RUNNING_GET_COHORT:
+        case JobStatus.RUNNING_GET_COHORT:
             return "Getting cohort"
-        case ExtractionJobStatus.RUNNING_PROCESS_BATCH:
+        case JobStatus.RUNNING_PROCESS_BATCH:
             return f"Processing batches ({job.percent}%)"
-        case ExtractionJobStatus.RUNNING_PROCESS_CORE:
+        case JobStatus.RUNNING_PROCESS_CORE:
             return "Processing core resources"
     return job.status.value.capitalize()
 
 
-def unfinished(job: ExtractionJob) -> Response:
-    """Return the answer for an unfinished job: its issues, and four lines of progress."""
-    issues = [
-        issue(_SEVERITIES[found.severity], "processing", ": ".join(filter(None, (found.msg, found.diagnostics))))
-        for found in job.issues
-    ]
-    size = "not known yet" if job.cohort_size is None else f"{job.cohort_size}"
-    lines = (
-        f"Job: {job.id}",
-        f"Status: {job.status}",
-        f"Batch progress: {job.percent}%",
-        f"Cohort size: {size}",
-    )
-    issues.append(issue("information", "informational", "\n".join(lines)))
-    status = _STATUSES.get(job.status, 202)
-    return json_response(outcome(issues), status, {"x-progress": progress(job)} if status == 202 else {})
-
-
 def manifest(
-    job: ExtractionJob, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
+    job: Job, status_url: str, url_of: Callable[[str], str], summary: bytes | None, *, needs_token: bool
 ) -> Response:
-    """Return the completion manifest. ``summary``: the diagnostics summary, if available."""
+    """Return the completion manifest. ``summary``: the diagnostics summary, if available; ``url_of``: of a file."""
     files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
     files += ["core.ndjson"] if job.core.written else []
-    extensions: list[dict[str, Any]] = [{"url": f"{_DEFINITIONS}/extractor-job", "valueObject": job.describe(crtdl)}]
+    extensions: list[Json] = [{"url": f"{_DEFINITIONS}/extractor-job", "valueObject": job}]
     if summary is not None:
-        extensions += [
-            {
-                "url": f"{_DEFINITIONS}/extractor-job-diagnostics-summary",
-                "valueUrl": urls.of(job.id, f"{REPORTS}/{SUMMARY}"),
-                "valueObject": msgspec.Raw(summary),
-            },
-            {
-                "url": f"{_DEFINITIONS}/extractor-resource-exclusions",
-                "valueUrl": urls.of(job.id, f"{REPORTS}/{RESOURCE_EXCLUSIONS}"),
-            },
-            {
-                "url": f"{_DEFINITIONS}/extractor-patient-exclusions",
-                "valueUrl": urls.of(job.id, f"{REPORTS}/{PATIENT_EXCLUSIONS}"),
-            },
-        ]
+        for name, file in (
+            ("extractor-job-diagnostics-summary", SUMMARY), ("extractor-resource-exclusions", RESOURCE_EXCLUSIONS),
+            ("extractor-patient-exclusions", PATIENT_EXCLUSIONS),
+        ):  # fmt: skip
+            extensions.append({"url": f"{_DEFINITIONS}/{name}", "valueUrl": url_of(file)})
+        extensions[1]["valueObject"] = msgspec.Raw(summary)
     if job.issues:
-        extensions.append({"url": f"{_DEFINITIONS}/extractor-job-issues", "valueObject": job.described_issues()})
+        extensions.append({"url": f"{_DEFINITIONS}/extractor-job-issues", "valueObject": job.issues})
     document = {
-        "transactionTime": instant(job.finished or job.created),
+        "transactionTime": instant(job.finished_at or job.created_at),
         "request": status_url,
         "requiresAccessToken": needs_token,
-        "output": [{"type": "NDJSON Bundle", "url": urls.of(job.id, name)} for name in files],
+        "output": [{"type": "NDJSON Bundle", "url": url_of(name)} for name in files],
         "error": [],
         "extension": extensions,
     }
-    return json_response(document, kind=JSON)
+    return json_answer(document, kind=JSON)

@@ -1,35 +1,21 @@
-"""FHIR JSON as plain values, with numbers in their original spelling.
-
-``1.50`` must remain ``1.50`` (document 3 §1), so a decimal is kept as raw text and never becomes a float.
-"""
+"""FHIR JSON as plain values. A decimal stays raw text and never becomes a float: ``1.50`` stays ``1.50``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from deployments.sandbox.common.json_text import as_raw
+from deployments.sandbox.fhirpath import R4
 
 Node = dict[str, Any]
 """A FHIR object: text, bool, int, ``msgspec.Raw`` (a decimal), and lists and objects of them."""
 
-_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=as_raw)
-
-CHOICES = tuple(
-    """
-    Base64Binary Boolean Canonical Code Date DateTime Decimal Id Instant Integer Markdown Oid PositiveInt String Time
-    UnsignedInt Uri Url Uuid Address Age Annotation Attachment CodeableConcept Coding ContactPoint Count Distance
-    Duration HumanName Identifier Money Period Quantity Range Ratio Reference SampledData Signature Timing
-    ContactDetail Contributor DataRequirement Expression ParameterDefinition RelatedArtifact TriggerDefinition
-    UsageContext Dosage Meta
-    """.split()  # noqa: SIM905 - one type per line would be 50 lines
-)
+_DECODER: Final = msgspec.json.Decoder(dict[str, Any], float_hook=lambda text: msgspec.Raw(text.encode()))
+CHOICES: Final = frozenset(kind for kinds in R4["choiceTypePaths"].values() for kind in kinds)
 """Types of a choice element ``[x]`` in FHIR R4, as suffixes of its JSON name."""
-
-_CHOICES = frozenset(CHOICES)
 
 
 def decode(body: bytes) -> Node:
@@ -39,16 +25,12 @@ def decode(body: bytes) -> Node:
 
 def number(value: object) -> Decimal | None:
     """Return a JSON number with its exact value, or None for anything else."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | msgspec.Raw):
         return None
-    if isinstance(value, int):
-        return Decimal(value)
-    if isinstance(value, msgspec.Raw):
-        try:
-            return Decimal(bytes(value).decode("ascii"))
-        except (InvalidOperation, UnicodeDecodeError):
-            return None
-    return None
+    try:
+        return Decimal(value) if isinstance(value, int) else Decimal(bytes(value).decode("ascii"))
+    except (InvalidOperation, UnicodeDecodeError):
+        return None
 
 
 def members(node: Node, name: str) -> Iterator[str]:
@@ -59,7 +41,7 @@ def members(node: Node, name: str) -> Iterator[str]:
         return
     stem = name[:-3]
     for key in node:
-        if key.startswith(stem) and key[len(stem) :] in _CHOICES:
+        if key.startswith(stem) and key[len(stem) :] in CHOICES:
             yield key
 
 
@@ -88,6 +70,13 @@ def codings(value: object) -> Iterator[tuple[str, str]]:
                 yield (system if isinstance(system, str) else ""), item["code"]
 
 
+def has_code(value: object, codes: Iterable[tuple[str, str]]) -> bool:
+    """Return whether a Coding, CodeableConcept or bare code has one of the codes; a bare code matches any system."""
+    found = set(codings(value))
+    bare = isinstance(value, str)
+    return any((system, code) in found or (bare and ("", code) in found) for system, code in codes)
+
+
 def references(node: object) -> Iterator[Node]:
     """Yield every literal Reference at or below a node."""
     if isinstance(node, list):
@@ -99,13 +88,3 @@ def references(node: object) -> Iterator[Node]:
         for value in node.values():
             if isinstance(value, dict | list):
                 yield from references(value)
-
-
-def has_code(value: object, codes: Iterable[tuple[str, str]]) -> bool:
-    """Return True if a Coding, CodeableConcept or bare code has one of the codes; a bare code matches any system."""
-    found = set(codings(value))
-    bare = isinstance(value, str)
-    return any(
-        (system, code) in found or ((bare or not system) and any(code == other for _, other in found))
-        for system, code in codes
-    )

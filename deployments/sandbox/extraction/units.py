@@ -2,154 +2,95 @@
 
 from __future__ import annotations
 
-import shutil
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
+import msgspec
+
+from deployments.sandbox.extraction.checks import read_query
 from deployments.sandbox.extraction.cohort import CohortQuery
-from deployments.sandbox.extraction.diagnostics import (
+from deployments.sandbox.extraction.data import DataSet
+from deployments.sandbox.extraction.engine import UnitControl, UnitDone
+from deployments.sandbox.extraction.events import (
     PATIENT_COLUMNS,
+    PATIENT_EXCLUSIONS,
     RESOURCE_COLUMNS,
-    Counts,
+    RESOURCE_EXCLUSIONS,
+    SUMMARY,
     Stage,
-    row,
+    UnitRecord,
+    report,
     summary,
 )
-from deployments.sandbox.extraction.extract import (
-    CORE,
-    ExtractionWork,
-    UnitOutcome,
-    diagnostics_files,
-    extract_batch,
-    extract_core,
-)
-from deployments.sandbox.extraction.index import ResourceIndex
-from deployments.sandbox.extraction.job import ExtractionJob
-from deployments.sandbox.extraction.query import read_query
-from deployments.sandbox.extraction.reader import ResourceReader
-from deployments.sandbox.extraction.result import BundleOrigin, whole_file, write_json
-from deployments.sandbox.extraction.selection import Pair
+from deployments.sandbox.extraction.extract import CORE, Extraction, Origin
+from deployments.sandbox.extraction.jobs import Job, JobStore, Unit, UnitState, write_whole
+from deployments.sandbox.extraction.query import Query
 
-REPORTS = "reports"
-SUMMARY = "job-summary.json"
-RESOURCE_EXCLUSIONS = "resource-exclusions.csv"
-PATIENT_EXCLUSIONS = "patient-exclusions.csv"
-Clock = Callable[[], datetime]
-
-
-class Aborted(Exception):  # noqa: N818 - somebody asked for it
-    """The unit was stopped because its job was cancelled or deleted, or the server is stopping."""
-
-
-class UnitControl:
-    """Controls a running unit."""
-
-    def __init__(self) -> None:
-        self._aborted = threading.Event()
-        self.stage: Stage | None = None
-        """Current stage of a batch; None before the first."""
-
-    def abort(self) -> None:
-        """Request that the unit stops."""
-        self._aborted.set()
-
-    @property
-    def is_aborted(self) -> bool:
-        """True if the unit was asked to stop."""
-        return self._aborted.is_set()
-
-    def check(self) -> None:
-        """Raise ``Aborted`` if the unit was asked to stop."""
-        if self._aborted.is_set():
-            raise Aborted
-
-    def wait(self, seconds: float) -> None:
-        """Wait for ``seconds``. Raises ``Aborted`` as soon as the unit is asked to stop."""
-        if self._aborted.wait(seconds):
-            raise Aborted
+Wait = Callable[[UnitControl, float], None]
 
 
 @dataclass(frozen=True)
-class Units:
-    """Everything that units need. ``delay`` adds seconds to each of them, passed to ``wait``."""
+class UnitRunner:
+    """Runs units. ``delay`` adds seconds to each of them, passed to ``wait``."""
 
-    index: ResourceIndex
-    results: Path
-    """Directory with one directory of results per job."""
-    clock: Clock
-    delay: float = 0.0
-    wait: Callable[[UnitControl, float], None] = UnitControl.wait
+    data: DataSet
+    store: JobStore
+    clock: Callable[[], datetime]
+    delay: float
+    wait: Wait
 
-    def directory(self, job: str) -> Path:
-        """Return the directory of a job's results."""
-        return self.results / job
+    def __call__(self, job: Job, unit: Unit, control: UnitControl) -> UnitDone:
+        """Run a unit. Its files are complete when this returns. Raises ``OSError`` and ``Aborted``."""
+        query = read_query(bytes(job.parameters.crtdl))
+        if unit.id == job.cohort.id:
+            return self._cohort(job, unit, query, control)
 
-    def cohort(self, job: ExtractionJob, crtdl: bytes, control: UnitControl) -> list[str]:
-        """Return the patients of a job: its cohort, or the patients listed by the client."""
-        query = read_query(crtdl)
-        self.wait(control, self.delay)
-        if job.patients:
-            return list(job.patients)
-        with self.index.reader() as reader:
-            return CohortQuery(reader, self.clock().date(), control.check).patients(query.cohort)
-
-    def batch(
-        self, job: ExtractionJob, crtdl: bytes, batch: str, patients: Sequence[str], control: UnitControl
-    ) -> UnitOutcome:
-        """Extract one batch."""
-        with self.index.reader() as reader:
-            return extract_batch(self._work(job, crtdl, reader, batch, control), batch, patients)
-
-    def core(
-        self,
-        job: ExtractionJob,
-        crtdl: bytes,
-        wanted: Sequence[Pair],
-        counts: Mapping[str, Counts],
-        control: UnitControl,
-    ) -> UnitOutcome:
-        """Extract the core file, and write the reports if any batch has run."""
-        with self.index.reader() as reader:
-            outcome = extract_core(self._work(job, crtdl, reader, CORE, control), wanted)
-        if counts:
-            self._report(job, crtdl, counts, outcome.counts)
-        return outcome
-
-    def remove(self, job: str) -> None:
-        """Remove the results of a job. Raises ``OSError``."""
-        directory = self.directory(job)
-        if directory.exists() or directory.is_symlink():
-            shutil.rmtree(directory)
-
-    def _work(
-        self, job: ExtractionJob, crtdl: bytes, reader: ResourceReader, unit: str, control: UnitControl
-    ) -> ExtractionWork:
         def enter(stage: Stage) -> None:
             control.stage = stage
             self.wait(control, self.delay / len(Stage))
 
         now = self.clock()
         # The same times on every attempt, so that a repeated unit writes the same bytes.
-        origin = BundleOrigin(job.id, job.started or now, job.unit(unit).started or now)
-        return ExtractionWork(
-            read_query(crtdl), reader, self.directory(job.id), origin, now.date(), enter=enter, check=control.check
-        )
+        origin = Origin(job.id, job.started_at or now, unit.timings.started_at or now)
+        extraction = Extraction(query, self.data, origin, now.date(), unit.id, enter, control.check)
+        records = [self.store.record(job.id, batch.id) for batch in job.batches] if unit.id == CORE else []
+        if unit.id == CORE:
+            result = extraction.core(sorted({pair for record in records for pair in record.wanted}))
+        else:
+            result = extraction.batch(self.store.patients(job.id, unit.id))
+        directory = self.store.results(job.id)
+        for name, lines in ((f"{unit.id}.ndjson", result.lines), (f"{unit.id}_consent.ndjson", result.audit)):
+            if lines:
+                write_whole(directory / name, b"".join(line + b"\n" for line in lines))
+        self.store.save_record(job.id, result.record)
+        if records:
+            self._report(job, query, records, result.record)
+        is_done = result.record.written or unit.id == CORE
+        state = UnitState.FINISHED if is_done else UnitState.SKIPPED
+        timings = msgspec.structs.replace(unit.timings, stage_nanos=result.record.timings)
+        done = Unit(unit.id, state, 0, timings, result.record.written, bool(result.audit))
+        nobody = "A batch was skipped because none of its patients consents."
+        return UnitDone(done, warning=nobody if result.record.nobody_consents else None)
 
-    def _report(self, job: ExtractionJob, crtdl: bytes, batches: Mapping[str, Counts], core: Counts) -> None:
-        directory = self.directory(job.id)
-        units = [*(batch.id for batch in job.batches), CORE]
-        reports = directory / REPORTS
-        for number, (name, columns) in enumerate(
-            ((RESOURCE_EXCLUSIONS, RESOURCE_COLUMNS), (PATIENT_EXCLUSIONS, PATIENT_COLUMNS))
-        ):
-            with whole_file(reports / name) as file:
-                file.write(row(columns).encode())
-                for unit in units:
-                    part = diagnostics_files(directory, unit)[number]
-                    with part.open("rb") as rows:
-                        shutil.copyfileobj(rows, file)
-        groups = read_query(crtdl).groups
-        write_json(reports / SUMMARY, summary(job.cohort_size or 0, groups, list(batches.values()), core))
+    def _cohort(self, job: Job, unit: Unit, query: Query, control: UnitControl) -> UnitDone:
+        """Find the patients of a job, its cohort or those listed by the client, and split them into batches."""
+        self.wait(control, self.delay)
+        found = list(job.parameters.patient)
+        if not found:
+            found = CohortQuery(self.data, self.clock().date(), control.check).patients(query.cohort_definition)
+        size = job.parameters.batch_size
+        parts = {str(uuid.uuid4()): found[start : start + size] for start in range(0, len(found), size)}
+        self.store.save_batches(job.id, parts)
+        changes = {"cohort_size": len(found), "batches": tuple(Unit(name) for name in parts)}
+        warning = None if found else "The cohort is empty: there are no batches to process."
+        return UnitDone(msgspec.structs.replace(unit, state=UnitState.FINISHED), changes, warning)
+
+    def _report(self, job: Job, query: Query, batches: list[UnitRecord], core: UnitRecord) -> None:
+        directory = self.store.results(job.id)
+        records = [*batches, core]
+        write_whole(directory / RESOURCE_EXCLUSIONS, report(RESOURCE_COLUMNS, records))
+        write_whole(directory / PATIENT_EXCLUSIONS, report(PATIENT_COLUMNS, records))
+        counts = summary(job.cohort_size or 0, query, batches, core)
+        write_whole(directory / SUMMARY, msgspec.json.encode(counts))

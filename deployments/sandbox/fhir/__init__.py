@@ -1,1 +1,1 @@
-"""A FHIR R4 server on SQLite that behaves like HAPI or Blaze."""
+"""A FHIR R4 server on SQLite: as much of it as a sender of resources uses."""

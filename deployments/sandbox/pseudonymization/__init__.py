@@ -1,1 +1,1 @@
-"""A stand-in for the deployed pseudonymization service (document 3 §4)."""
+"""The deployed pseudonymization service, as far as rule files in use need it."""

@@ -1,128 +1,156 @@
-"""The sandbox pseudonymization service as an ASGI application (document 3 §4).
+"""The sandbox pseudonymization service over HTTP.
 
-======================================  ======================================================================
-``POST /fhir/$de-identify``             a resource, or Parameters with ``resource`` and optionally ``config``:
-                                        200 with the resource after the rules
-``GET /fhir/metadata``                  the CapabilityStatement
-======================================  ======================================================================
-
-400: not a resource, Parameters or usable rule file. 413: body above the limit. 415: another ``Content-Type``.
-*Quirk of the deployed service, kept:* a failure while the rules are applied is 500, with the value in ``diagnostics``.
-Only the answer quotes it, never a log.
+``POST /fhir/$de-identify`` takes a resource, or Parameters with ``resource`` and a rule file as attachment ``config``,
+and answers 200 with the resource after the rules. 400: no resource, or a rule file that is invalid or not supported;
+500: a value that a method cannot handle, quoted in the answer as in the deployed service, but never in a log.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Annotated
+from decimal import Decimal
+from typing import Any, Final
 
-from pydantic import Field
+import msgspec
 from starlette.responses import Response
-from starlette.routing import Route
 
-from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.json_text import encode
-from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, capability_statement
-from deployments.sandbox.common.requestlog import LogEntry
-from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.common.service import SandboxService, ServiceBackend
+from deployments.sandbox.child import SandboxStartError
+from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.pseudonymization.deidentify import DeIdentifier
-from deployments.sandbox.pseudonymization.problem import (
-    MalformedResourceError,
-    ProcessingFailureError,
-    RuleFileError,
+from deployments.sandbox.pseudonymization.nodes import Json
+from deployments.sandbox.pseudonymization.rules import ProcessingError, RuleFileError, Rules
+from deployments.sandbox.service import (
+    FHIR_JSON,
+    Call,
+    FhirProblem,
+    SandboxService,
+    capability_statement,
+    json_answer,
 )
-from deployments.sandbox.pseudonymization.request import read_request
-from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 
-_KEPT = 8
-"""Number of cached rule files from requests."""
-MAX_BODY = 30_000_000
+MAX_BODY: Final = 30_000_000
 """Largest request body in bytes, as in the deployed service."""
-_JSON_TYPES = frozenset({"application/fhir+json", "application/json"})
+_decoder: Final = msgspec.json.Decoder(float_hook=Decimal)
+_encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 @dataclass(frozen=True)
-class PseudonymizationOptions:
-    """Behaviour of the service."""
+class PseudonymizerSettings:
+    """How the service is set up: its own rule file (YAML), and what it and the pseudonym service behind it are like.
 
-    rules: Path = ANONYMIZATION_RULES
-    """Rule file for requests without ``config``."""
-    ignore_config: bool = False
-    """Behave like a server before 2.34.0, which ignores the ``config`` in a request."""
-    max_body: Annotated[int, Field(ge=1)] = MAX_BODY
-    """Largest request body in bytes; a larger one is answered 413."""
+    ``domains`` are those that exist in the pseudonym service; ``None``: each does. ``newest`` answers 422 for a missing
+    one. ``ignores_config`` is a service before 2.34.0. ``escapes`` has the second serializer of the service. With
+    ``replicas`` each request goes to the next process, and each process makes the keys that the rules do not give at
+    its start.
+    """
+
+    rules: str = "fhirPathRules: [{path: Resource, method: redact}]"
+    domains: frozenset[str] | None = None
+    newest: bool = False
+    ignores_config: bool = False
+    escapes: bool = False
+    replicas: int = 1
 
 
-class PseudonymizationServer(ServiceBackend):
-    """Applies rule files to resources."""
+class Pseudonymizer:
+    """The service without HTTP. Raises ``RuleFileError`` for its own rule file."""
 
-    name = "pseudonymizer"
-    elsewhere = "Unknown path. The service has /fhir/$de-identify and /fhir/metadata."
+    def __init__(self, settings: PseudonymizerSettings) -> None:
+        self.settings = settings
+        self._numbers = itertools.count()
+        self.restart()
 
-    def __init__(self, options: PseudonymizationOptions) -> None:
-        self._options = options
-        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+    def restart(self) -> None:
+        """Start all processes again, with new random keys."""
+        keys = [secrets.token_hex(16) for _ in range(self.settings.replicas)]
+        self._processes = [(key, Rules(self.settings.rules, key, self.settings.domains)) for key in keys]
 
-    def open(self) -> None:
-        """Read the service's rule file and start its thread. Raises ``SandboxStartError``."""
+    def deidentify(self, body: bytes) -> tuple[Json, bytes]:
+        """Return the resource of a request body, and the answer. Raises ``FhirProblem``."""
+        key, own = self._processes[next(self._numbers) % len(self._processes)]
+        resource, config = _read(body)
         try:
-            self._own = DeIdentifier(read_rule_file(self._options.rules.read_bytes()))
-        except (OSError, RuleFileError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise SandboxStartError(f"the rule file {self._options.rules} cannot be used: {reason}") from None
-        self._kept = lru_cache(maxsize=_KEPT)(_engine_of)
-        super().open()
-
-    def routes(self) -> list[Route]:
-        """Return routes for the operation and the CapabilityStatement."""
-        return [
-            self.route("/fhir/$de-identify", self._deidentify, "POST"),
-            self.route("/fhir/metadata", self._metadata, "GET"),
-        ]
-
-    async def _metadata(self, request: FhirRequest) -> Response:
-        operation = {"name": "de-identify", "definition": f"{request.base}/OperationDefinition/de-identify"}
-        rest = {"operation": [operation]}
-        return answer(capability_statement("pseudonymization service", self._started, rest, url=request.base))
-
-    async def _deidentify(self, request: FhirRequest) -> Response:
-        if request.media_type not in _JSON_TYPES:
-            raise FhirProblem(415, "not-supported", "The body must be application/fhir+json.")
-        request.check_length(self._options.max_body)
-        body = await request.read_content(self._options.max_body)
-        return answer(await self.work(partial(self._after_rules, body, request.log_entry)))
-
-    def _engine(self, config: bytes | None) -> DeIdentifier:
-        """Return the rules of a request, or the service's own without ``config``. Raises ``RuleFileError``."""
-        if config is None:
-            return self._own
-        engine = self._kept(config)
-        return engine if engine.is_lasting else _engine_of(config)
-
-    def _after_rules(self, body: bytes, note: LogEntry) -> bytes:
+            sent = config is not None and not self.settings.ignores_config
+            rules = Rules((config or b"").decode(), key, self.settings.domains) if sent else own
+        except (RuleFileError, UnicodeDecodeError) as error:
+            text = f"Failed to parse the received config attachment: {error}"
+            raise FhirProblem(400, "processing", text) from None
         try:
-            request = read_request(body, with_config=not self._options.ignore_config)
-            note.entries, note.types = request.entries, request.types
-            return encode(self._engine(request.config).process(request.resource))
-        except MalformedResourceError as error:
-            raise FhirProblem(400, "processing", str(error)) from None
+            made = rules.apply(resource)
+        except ProcessingError as error:
+            status = 422 if self.settings.newest else 500
+            raise FhirProblem(status, "processing", f"An internal error occurred: {error}", severity="fatal") from None
+        answer = _encoder.encode(made)
+        return resource, _escaped(answer) if self.settings.escapes else answer
+
+
+def _read(body: bytes) -> tuple[Json, bytes | None]:
+    """Return resource and rule file of a request. Raises ``FhirProblem`` 400."""
+    try:
+        document = _decoder.decode(body)
+    except (ValueError, RecursionError):
+        raise FhirProblem(400, "processing", "The body is not JSON.") from None
+    if not isinstance(document, dict) or not isinstance(document.get("resourceType"), str):
+        raise FhirProblem(400, "processing", "Received malformed or missing resource.")
+    if document["resourceType"] != "Parameters":
+        return document, None
+    named: dict[Any, Any] = {each.get("name"): each for each in document.get("parameter", ()) if isinstance(each, dict)}
+    resource = named.get("resource", {}).get("resource")
+    if not isinstance(resource, dict) or named.keys() - {"resource", "config"}:
+        text = "The sandbox supports Parameters with a resource and, optionally, a config."
+        raise FhirProblem(400, "processing", text)
+    if "config" not in named:
+        return resource, None
+    try:
+        return resource, base64.b64decode(named["config"]["valueAttachment"]["data"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        raise FhirProblem(400, "processing", "config is not an attachment with data in Base64.") from None
+
+
+def _escaped(text: bytes) -> bytes:
+    """Return JSON as the second serializer of the service writes it."""
+
+    def units(found: re.Match[str]) -> str:
+        return re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be").hex().upper())
+
+    return re.sub(r"[^\x00-\x7f]|[+<>&']", units, text.decode()).encode()
+
+
+class _PseudonymizationServer:
+    def __init__(self, settings: PseudonymizerSettings, credentials: Credentials) -> None:
+        self._settings = settings
+        endpoints = [("POST", "/fhir/$de-identify", self._deidentify), ("GET", "/fhir/metadata", self._metadata)]
+        self.service = SandboxService("pseudonymizer", endpoints, credentials, opened=self._opened, max_body=MAX_BODY)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        try:
+            self._pseudonymizer = Pseudonymizer(self._settings)
         except RuleFileError as error:
-            raise FhirProblem(400, "processing", f"Failed to parse the received config attachment: {error}") from None
-        except ProcessingFailureError as failure:
-            raise FhirProblem(500, "processing", failure.diagnostics) from None
+            raise SandboxStartError(f"the pseudonymization service's rule file cannot be used: {error}") from None
+        yield
 
+    def _metadata(self, call: Call) -> Response:
+        operation = {"name": "de-identify", "definition": f"{call.root}/fhir/OperationDefinition/de-identify"}
+        return json_answer(capability_statement(self.service, f"{call.root}/fhir", operation=[operation]))
 
-def _engine_of(config: bytes) -> DeIdentifier:
-    return DeIdentifier(read_rule_file(config))
+    def _deidentify(self, call: Call) -> Response:
+        call.check_json()
+        resource, answer = self._pseudonymizer.deidentify(call.body)
+        entries = resource.get("entry")
+        call.entry.entries = len(entries) if isinstance(entries, list) else None
+        return Response(answer, headers={"content-type": FHIR_JSON})
 
 
 def pseudonymization_service(
-    options: PseudonymizationOptions | None = None, gate: RequiredCredentials | None = None
+    credentials: Credentials = OPEN, *, rules: str | None = None, ignores_config: bool = False
 ) -> SandboxService:
-    """Return the pseudonymization service, ready for ``serve_in_thread`` or the host."""
-    return SandboxService(PseudonymizationServer(options or PseudonymizationOptions()), gate)
+    """Return the pseudonymization service; without ``rules`` it has those for the demo data."""
+    rules = ANONYMIZATION_RULES.read_text(encoding="utf-8") if rules is None else rules
+    return _PseudonymizationServer(PseudonymizerSettings(rules, ignores_config=ignores_config), credentials).service

@@ -1,230 +1,178 @@
-"""The sandbox as a command and as a child process."""
+"""The whole sandbox as a program: what it prints, its configuration, its options, and its end."""
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 
+from config import load_config
 from deployments.sandbox.child import start_child
-from deployments.sandbox.common.serve import GRACE
-from deployments.sandbox.data import DATA
-from deployments.sandbox.fhir.app import FhirOptions
-from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
-from tests.conftest import wait_until
-from tests.deployments.sandbox.conftest import SandboxClient
+from deployments.sandbox.credentials import API_KEY, PASSWORD, TOKEN, USERNAME
+from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
+from tests.conftest import ROOT, wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, "-m", "deployments.sandbox"]
+pytestmark = pytest.mark.slow
+NAMES = ["fhir-server", "extraction", "pseudonymizer", "validation", "flattening"]
+Begin = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def run() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes started by a test; those still running at its end are killed."""
+def begin() -> Iterator[Begin]:
+    """Start sandbox processes, which are ended with the test."""
     started: list[subprocess.Popen[str]] = []
-    yield started
+
+    def start(*words: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.run", "sandbox", *words], cwd=ROOT, env=os.environ | environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
     for process in started:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         process.communicate()
 
 
-def begin(started: list[subprocess.Popen[str]], *words: str, **environment: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [*COMMAND, *words],
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    started.append(process)
-    return process
-
-
-def announced(process: subprocess.Popen[str]) -> Path:
+def announced(process: subprocess.Popen[str]) -> tuple[Path, dict[str, str]]:
+    """Return the path of the configuration and the URLs that a sandbox prints."""
     assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("configuration: "), process.communicate()
-    return Path(line.removeprefix("configuration: ").rstrip("\n"))
+    first, *lines = [process.stdout.readline() for _ in range(6)]
+    assert first.startswith("configuration: "), process.communicate()
+    return Path(first.removeprefix("configuration: ").rstrip("\n")), dict(line.split() for line in lines)
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+def get(url: str, **options: Any) -> int:
+    return httpx.get(url, trust_env=False, timeout=60, **options).status_code
 
 
-def ends_within_two_seconds(process: subprocess.Popen[str], number: signal.Signals) -> bool:
-    """Return True if a sandbox ends with 0 after this signal within the allowed time on an idle machine.
-
-    The time is the sandbox's own waiting, at most ``GRACE``, plus its processor time. Waiting for a processor does not
-    count.
-    """
-    used = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = time.monotonic()
-    process.send_signal(number)
-    assert process.wait(60) == 0
-    assert time.monotonic() - started < 20  # that it waits for something else would be for ever
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    whole = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return GRACE + whole - used / os.sysconf("SC_CLK_TCK") < 2
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal(
-    run: list[subprocess.Popen[str]], number: signal.Signals
-) -> None:
-    process = begin(run)
-    path = announced(process)
-    text = path.read_text(encoding="utf-8")
-    configuration = yaml.safe_load(text)
-    assert configuration["pipeline"]["enabled_steps"] == [
-        "extractor", "validation", "pseudonymizer", "flattening", "wait", "send",
-    ]  # fmt: skip
-    assert configuration["services"]["local_import"]["dir"] == str(DATA)
-    send = configuration["services"]["send"]
-    assert send["send_as"] == "direct_resource_load"
-    assert send["url"].startswith("http://127.0.0.1:")
-    assert configuration["jobs_dir"]
-    assert "not for production" in text
-    assert httpx.get(send["url"] + "/fhir/metadata", trust_env=False, timeout=60).status_code == 200
-    assert ends_within_two_seconds(process, number)
+def test_it_serves_all_services_on_one_port_and_ends_with_0_on_a_signal(begin: Begin, number: signal.Signals) -> None:
+    process = begin()
+    path, urls = announced(process)
+    assert list(urls) == NAMES
+    assert len({url.rpartition("/")[0] for url in urls.values()}) == 1
+    assert urls["fhir-server"].startswith("http://127.0.0.1:")
+    assert [get(f"{url}/") for url in urls.values()] == [200] * 5
+    assert (oct(path.parent.stat().st_mode)[-3:], "not for production" in path.read_text()) == ("700", True)
+    process.send_signal(number)
+    assert process.wait(20) == 0
     assert not path.exists()
 
 
-@pytest.mark.slow
-def test_options_reach_the_services(run: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    data, state, ready = tmp_path / "daten ${X} ü", tmp_path / "state", tmp_path / "ready.json"
-    data.mkdir()
-    words = ["--data", str(data), "--state", str(state), "--ready-file", str(ready), "--set", "manners=blaze"]
-    process = begin(run, *words, "--set", "max_body=2000")
-    path = announced(process)
-    told = json.loads(ready.read_text())
-    assert told == {"configuration": str(path), "urls": told["urls"], "pid": process.pid}
-    assert path.parent == state
-    # In the pipeline's configuration $${ stands for a literal ${ (4-product.md §3).
-    assert yaml.safe_load(path.read_text())["services"]["local_import"]["dir"].replace("$${", "${") == str(data)
-    with SandboxClient(told["urls"]["fhir"]) as client:
-        broken = '{"resourceType":"Observation","id":"o","subject":{"reference":"Patient/p"}}'
-        assert client.bundle(("PUT", "Observation/o", broken)).status_code == 409
-        assert client.post("/fhir", content=b"x" * 3000).status_code == 413
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    assert path.exists()
-
-
-@pytest.mark.slow
-def test_a_signal_ends_it_within_2_seconds_although_a_client_is_held(run: list[subprocess.Popen[str]]) -> None:
-    process = begin(run)
-    url = yaml.safe_load(announced(process).read_text())["services"]["send"]["url"]
-    with SandboxClient(url) as client:
-        client.faults({"action": "stall"})
-        with client.stream("GET", "/fhir/metadata") as response:
-            assert response.status_code == 200
-            assert ends_within_two_seconds(process, signal.SIGTERM)
-
-
-@pytest.mark.slow
-def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list[subprocess.Popen[str]]) -> None:
-    secret = "s3cr3t-canary"
-    for environment in ({USERNAME: "user", PASSWORD: secret}, {TOKEN: secret}):
-        process = begin(run, **environment)
-        path = announced(process)
-        text = path.read_text()
-        assert secret not in text
-        assert secret.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        auth = yaml.safe_load(text)["services"]["send"]["auth"]
-        assert any("${SLUICE_SANDBOX_" in value for value in auth.values())
-        url = yaml.safe_load(text)["services"]["send"]["url"] + "/fhir/metadata"
-        assert httpx.get(url, trust_env=False, timeout=60).status_code == 401
-        header = {"Authorization": f"Bearer {secret}"} if TOKEN in environment else {}
-        basic = ("user", secret) if USERNAME in environment else None
-        assert httpx.get(url, trust_env=False, timeout=60, auth=basic, headers=header).status_code == 200
-        process.terminate()
-        assert process.wait(60) == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("credentials", "header"),
     [
-        (["--set", "colour=blue"], "known are"),
-        (["--set", "manners=rude"], "'hapi' or 'blaze'"),
-        (["--set", "references=maybe"], "valid boolean"),
-        (["--set", "max_body=0"], "greater than or equal to 1"),
-        (["--set", "nothing"], "NAME=VALUE"),
-        (["--data", "no/such/directory"], "does not exist"),
+        ({}, {}),
+        ({USERNAME: "user", PASSWORD: "p4ss-canary"}, {"authorization": "Basic dXNlcjpwNHNzLWNhbmFyeQ=="}),
+        ({TOKEN: "t0ken-canary"}, {"authorization": "Bearer t0ken-canary"}),
+        ({API_KEY: "k3y-canary"}, {"x-api-key": "k3y-canary"}),
+    ],
+    ids=["open", "basic", "bearer", "key"],
+)
+def test_its_configuration_is_complete_and_has_no_secret(
+    begin: Begin, tmp_path: Path, credentials: dict[str, str], header: dict[str, str]
+) -> None:
+    data = tmp_path / 'Daten ${HOME} $x "ü": #1'
+    data.mkdir()
+    path, urls = announced(begin("--data", str(data), "--state", str(tmp_path / "state"), **credentials))
+    assert path == tmp_path / "state" / "sandbox.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert (str(DEMO_CRTDL) in text, "canary" in text) == (True, False)
+    config = load_config(path, environ=credentials).config
+    steps = [str(step) for step in config.pipeline.enabled_steps]
+    assert steps == ["extractor", "validation", "pseudonymizer", "flattening", "wait", "send"]
+    services = config.services
+    found = (services.send.url, services.extractor.base_url, services.pseudonymizer.url, services.validation.url)
+    assert [*found, services.flattening.service_url] == [urls[name] for name in NAMES]
+    assert (services.local_import.dir, services.flattening.lookup_path) == (data, DEMO_LOOKUP)
+    assert (services.pseudonymizer.anonymization_config, config.jobs_dir) == (ANONYMIZATION_RULES, path.parent / "jobs")
+    statuses = {name: get(f"{url}/fhir/metadata") for name, url in urls.items()}
+    guarded = 401 if credentials else 200
+    assert [statuses[name] for name in ("fhir-server", "extraction", "pseudonymizer", "flattening")] == [
+        guarded
+    ] * 3 + [200]
+    assert get(f"{urls['fhir-server']}/fhir/metadata", headers=header) == 200
+
+
+def test_settings_and_state_reach_the_services(begin: Begin, tmp_path: Path) -> None:
+    words = ["--set", "manners=blaze", "--set", "max_body=300", "--set", "result_urls=path", "--state", str(tmp_path)]
+    process = begin(*words)
+    _, urls = announced(process)
+    lost = {"resourceType": "Observation", "id": "o", "subject": {"reference": "Patient/p"}}
+    put = httpx.put(f"{urls['fhir-server']}/fhir/Observation/o", json=lost, trust_env=False, timeout=60)
+    assert put.status_code == 409
+    large = httpx.post(f"{urls['fhir-server']}/fhir", content=b"x" * 400, trust_env=False, timeout=60)
+    assert large.status_code == 413
+    person = {"resourceType": "Patient", "id": "p"}
+    assert (
+        httpx.put(f"{urls['fhir-server']}/fhir/Patient/p", json=person, trust_env=False, timeout=60).status_code == 201
+    )
+    process.kill()
+    process.communicate()
+    _, urls = announced(begin("--state", str(tmp_path)))
+    assert get(f"{urls['fhir-server']}/fhir/Patient/p") == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--set", "colour=blue"], 2, "unknown setting 'colour'; known are manners"),
+        (["--set", "manners=rude"], 2, "'hapi' or 'blaze'"),
+        (["--set", "max_body=0"], 2, "greater than or equal to 1"),
+        (["--data", "no/such/directory"], 2, "does not exist"),
+        (["--data", str(DATA.parent)], 1, ""),
+        (["--state", "{place}"], 1, "cannot be used"),
     ],
 )
-def test_options_that_cannot_be_used_are_exit_code_2(
-    run: list[subprocess.Popen[str]], words: list[str], message: str
+def test_what_cannot_be_used_is_said_in_a_line(
+    begin: Begin, tmp_path: Path, words: list[str], code: int, message: str
 ) -> None:
-    out, err = begin(run, *words).communicate(timeout=60)
-    assert (run[0].returncode, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_what_cannot_be_started_is_exit_code_1(run: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     (tmp_path / "fhir").mkdir()
     (tmp_path / "fhir/fhir.sqlite3").write_bytes(b"no database" * 1000)
-    nowhere = tmp_path / "no" / "ready.json"
-    for words in (["--port", "70000"], ["--ready-file", str(nowhere)], ["--state", str(tmp_path)]):
-        process = begin(run, *words)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert err.startswith("error[sandbox]: ")
-        assert "Traceback" not in err
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "bad.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n{"canary"\n{"resourceType":"Patient"}\n')
+    given = [word.format(place=tmp_path).replace(str(DATA.parent), str(data)) for word in words]
+    process = begin(*given)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err.startswith("error[sandbox]: ")
+    assert (message or "bad.ndjson:2, bad.ndjson:3") in err
+    assert ("Traceback" in err, "canary" in err) == (False, False)
 
 
-@pytest.mark.slow
-def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path: Path) -> None:
-    with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
-        assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation", "flattening"}
-        assert child.config_path == tmp_path / "sandbox.yaml"
-        assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False, timeout=60).status_code == 200
-    assert gone(child.pid)
-    child.stop()
-
-
-@pytest.mark.slow
-def test_the_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
-    program = (
-        "import sys, time\n"
-        "from deployments.sandbox.child import start_child\n"
-        "from deployments.sandbox.options import SandboxOptions\n"
-        "child = start_child(SandboxOptions())\n"
-        "print(child.pid, child.config_path, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def test_a_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
+    with start_child(tmp_path) as child:
+        url = yaml.safe_load(child.config_path.read_text())["services"]["send"]["url"]
+        assert get(f"{url}/fhir/metadata") == 200
+    with pytest.raises(httpx.ConnectError):
+        get(url)
+    program = "import sys, time, pathlib; from deployments.sandbox.child import start_child\n"
+    program += "child = start_child(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    parent = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    pid, _, path = parent.stdout.readline().strip().partition(" ")
-    assert Path(path).exists()
+    assert parent.stdout.readline() == "ready\n"
+    url = yaml.safe_load((tmp_path / "sandbox.yaml").read_text())["services"]["send"]["url"]
+    assert get(f"{url}/fhir/metadata") == 200
     parent.kill()
     parent.communicate()
-    wait_until(lambda: gone(int(pid)))
-    assert not Path(path).exists()
+    wait_until(lambda: not answers(url), 20)
 
 
-def test_settings_are_read_or_named() -> None:
-    settings = read_settings({"manners": "blaze", "references": "off", "numeric_ids": "true", "max_body": "10"})
-    assert settings.fhir == FhirOptions(manners="blaze", references=False, numeric_ids=True, max_body=10)
-    with pytest.raises(OptionError, match="numeric_ids"):
-        read_settings({"numeric": "1"})
+def answers(url: str) -> bool:
+    try:
+        return get(f"{url}/") == 200
+    except httpx.TransportError:
+        return False

@@ -19,9 +19,7 @@ from tests.conftest import ROOT, Commands, Ran, wait_until
 
 SUBSTITUTES = (
     # What a page writes (a regular expression), and what is put in its place: a {name} is what the place knows.
-    (r"http://127\.0\.0\.1:8090", "{fhir}"),
-    (r"http://127\.0\.0\.1:8091", "{extraction}"),
-    (r"http://127\.0\.0\.1:8092", "{pseudonymizer}"),
+    (r"http://127\.0\.0\.1:8090", "{sandbox}"),
     (r"--port 8090", "--port {port}"),
     (r"(?<!/)\.venv/bin/(?!activate)", ""),
 )

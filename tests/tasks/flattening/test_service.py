@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from config import PipelineConfig, TlsConfig
-from deployments.sandbox.common.serve import serve_in_thread
-from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.flattening import flattening_service
+from deployments.sandbox.serve import serve_in_thread
 from tasks.flattening.step import STEP
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.http.network import Proxies, kept_alive, ssl_context
@@ -44,7 +44,7 @@ def test_a_service_is_known_by_a_made_up_patient_and_gets_no_other_data(
 
 
 def test_the_sandbox_service_passes_with_its_views(tmp_path: Path) -> None:
-    with serve_in_thread(flattening_service(FlatteningOptions())) as served:
+    with serve_in_thread(flattening_service()) as served:
         assert identified(served.url, tmp_path) == []
         assert tried(FlatteningPlace(tmp_path), served.url) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.extraction.types import OWNERS
+from deployments.sandbox.extraction.vocabulary import OWNERS
 from tasks.flattening.views import PATIENT_PATH, GroupView, view_name, views
 from tests.tasks.flattening.lookups import URL, Json, column, crtdl, element, group, lookup_of, table
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.common.serve import serve_in_thread
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.serve import serve_in_thread
 from tasks.send.checks import fhir_url
 from tasks.send.checks import service as declared_service
 from tasks.shared.service import ProbeWarning
@@ -44,7 +44,7 @@ def test_a_fhir_server_is_believed(mode: str) -> None:
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
 def test_the_sandbox_server_passes(manners: str, tmp_path: Any) -> None:
-    with serve_in_thread(fhir_service(FhirOptions(state=tmp_path, manners=manners))) as served:
+    with serve_in_thread(fhir_service(state=tmp_path, manners=manners)) as served:
         assert probe_service(served.url) == []
 
 

@@ -21,8 +21,8 @@ import httpx
 import pytest
 import zstandard
 
-from deployments.sandbox.common.serve import serve_in_thread
-from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.serve import serve_in_thread
 from tasks.send.step import STEP
 from tasks.shared.errors import DataError, NetworkError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
@@ -103,7 +103,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @contextmanager
 def sandbox(**options: Any) -> Iterator[str]:
-    with serve_in_thread(fhir_service(FhirOptions(**options))) as served:
+    with serve_in_thread(fhir_service(**options)) as served:
         yield served.url
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import RequiredCredentials
-from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.credentials import Credentials
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.serve import serve_in_thread
 from tests.deployments.sandbox.extraction.pace import UnitPace
 
 TODAY = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
@@ -97,7 +97,7 @@ PATIENTS = group("pat", "Patient", attribute("Patient.gender"))
 
 def crtdl(*groups: dict[str, Any], cohort: dict[str, Any] | None = None) -> dict[str, Any]:
     cohort = cohort or ccdl([EVERYBODY])
-    if not any(item["attributes"][0]["attributeRef"].startswith("Patient.") for item in groups):
+    if not any(item["id"] in ("p", "pat") for item in groups):
         groups = (PATIENTS, *groups)
     return {"version": "1", "cohortDefinition": cohort, "dataExtraction": {"attributeGroups": list(groups)}}
 
@@ -263,13 +263,13 @@ def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
     with ExitStack() as opened:
 
         def begin(
-            data: Path, gate: RequiredCredentials | None = None, held: bool = False, **options: Any
+            data: Path, gate: Credentials | None = None, held: bool = False, **options: Any
         ) -> ExtractionServerClient:
             pace = UnitPace() if held else None
             made = ExtractionOptions(
                 data=data, **({"clock": lambda: TODAY} | ({"wait": pace} if pace else {}) | options)
             )
-            served = opened.enter_context(serve_in_thread(extraction_service(made, gate)))
+            served = opened.enter_context(serve_in_thread(extraction_service(made, gate or Credentials())))
             return opened.enter_context(ExtractionServerClient(served.url, pace))
 
         yield begin

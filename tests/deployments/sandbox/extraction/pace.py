@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from deployments.sandbox.extraction.units import UnitControl
+from deployments.sandbox.extraction.engine import UnitControl
 
 
 class UnitPace:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.data import DATA, DEMO_CRTDL
 from tests.deployments.sandbox.extraction.conftest import (
     ICD,
     Start,
@@ -86,33 +85,6 @@ QUERY = crtdl(
     group("given", "MedicationAdministration", attribute("MedicationAdministration.medication[x]", "drug")),
     group("drug", "Medication", attribute("Medication.code"), includeReferenceOnly=True),
 )
-
-
-def renamed(line: str) -> str:
-    """Return a Bundle of the demo data whose entries refer to each other by ``urn:uuid``."""
-    document = json.loads(line)
-    for item in document["entry"]:
-        key = f"{item['resource']['resourceType']}/{item['resource']['id']}"
-        item["fullUrl"] = urn(key)
-    text = json.dumps(document, ensure_ascii=False)
-    for item in document["entry"]:
-        key = f"{item['resource']['resourceType']}/{item['resource']['id']}"
-        text = text.replace(f'"reference": "{key}"', f'"reference": "{urn(key)}"')
-    return text
-
-
-@pytest.mark.slow
-def test_the_demo_data_by_urn_gives_what_the_demo_data_gives(start: Start, tmp_path: Path) -> None:
-    count = 0
-    for path in DATA.glob("*.ndjson"):
-        lines = [renamed(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        count += sum(line.count('"reference": "urn:uuid:') for line in lines)
-        write(tmp_path / "data", *lines, name=path.name)
-    assert count > 100
-    query = json.loads(DEMO_CRTDL.read_bytes())
-    plain, by_urn = start(DATA).extract(query), start(tmp_path / "data").extract(query)
-    assert (by_urn.resources, by_urn.core) == (plain.resources, plain.core)
-    assert by_urn.summary["Resource-Inclusions"] == plain.summary["Resource-Inclusions"]
 
 
 @pytest.mark.parametrize("spaced", [False, True], ids=["compact", "spaced"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +82,6 @@ class TestAnswer:
             "entry": [{"item": {"reference": "Patient/b"}}],
         }
 
-    def test_an_empty_cohort_has_no_entry(self, client: ExtractionServerClient) -> None:
-        answer = client.post("/fhir/$evaluate-cohort", json=ccdl([gender("unknown")])).json()
-        assert answer == {"resourceType": "List", "status": "current", "mode": "working"}
-
     def test_of_a_crtdl_only_the_cohort_definition_is_used(self, client: ExtractionServerClient) -> None:
         query = crtdl(cohort=ccdl([gender("male")]))
         assert client.cohort(query) == ["b"]
@@ -101,9 +96,6 @@ class TestAnswer:
         answer = client.post("/fhir/$evaluate-cohort", content=body)
         assert answer.status_code == 400
         assert answer.json()["issue"][0]["severity"] == "fatal"
-
-    def test_a_body_above_2_mib_is_413(self, client: ExtractionServerClient) -> None:
-        assert client.post("/fhir/$evaluate-cohort", content=b" " * (2 * 1024 * 1024 + 1)).status_code == 413
 
 
 class TestStructure:
@@ -143,11 +135,6 @@ class TestPatient:
         self, client: ExtractionServerClient, value: dict[str, Any], expected: list[str]
     ) -> None:
         assert client.cohort(ccdl([age(value)])) == expected
-
-    def test_a_birthday_is_counted_on_its_day(self, start: Start, hospital: Path) -> None:
-        query = ccdl([age(compare("eq", 46, "a"))])
-        assert start(hospital, clock=lambda: datetime(2026, 3, 2, 23, tzinfo=UTC)).cohort(query) == []
-        assert start(hospital, clock=lambda: datetime(2026, 3, 3, 1, tzinfo=UTC)).cohort(query) == ["b"]
 
 
 class TestCodes:
@@ -252,21 +239,6 @@ class TestValues:
         value = concepts(code(SNOMED, "1"), code(SNOMED, "3"))
         assert found(ccdl([criterion("Laboruntersuchung", HB, valueFilter=value)]), *resources) == ["p1", "p3"]
 
-    def test_all_filters_must_be_met_by_one_resource(self, found: Any) -> None:
-        high = {"value": 20, "code": "g/dL"}
-        resources = [
-            resource(
-                "Observation", "r1", "p1", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2024-01-01"
-            ),
-            resource("Observation", "r2", "p1", code={"coding": [HB]}, effectiveDateTime="2025-01-01"),
-            resource(
-                "Observation", "r3", "p2", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2025-01-01"
-            ),
-        ]
-        time = {"afterDate": "2025-01-01"}
-        query = ccdl([criterion("Laboruntersuchung", HB, valueFilter=compare("gt", 1), timeRestriction=time)])
-        assert found(query, *resources) == ["p2"]
-
 
 class TestTime:
     @pytest.mark.parametrize(
@@ -291,29 +263,6 @@ class TestTime:
         hit = found(ccdl([criterion(where, code("s", "1"), timeRestriction=time)]), resource(kind, "r", "p1", **place))
         assert hit == (["p1"] if expected else [])
 
-    @pytest.mark.parametrize(
-        ("where", "kind", "fields"),
-        [
-            ("Diagnose", "Condition", {"recordedDate": "2025-03"}),
-            ("Laboruntersuchung", "Observation", {"effectiveDateTime": "2025-03-12T10:00:00Z"}),
-            ("Medikamentenverabreichung", "MedicationAdministration", {"effectivePeriod": {"start": "2025-03-12"}}),
-            ("Medikamentenanordnung", "MedicationRequest", {"authoredOn": "2025-03-12"}),
-            ("Medikamentenverordnung", "MedicationStatement", {"effectiveDateTime": "2025"}),
-            ("Specimen", "Specimen", {"collection": {"collectedDateTime": "2025-03-12"}}),
-        ],
-    )
-    def test_each_type_has_its_date_and_without_one_it_is_not_met(
-        self, found: Any, where: str, kind: str, fields: dict[str, Any]
-    ) -> None:
-        coded = {"code": concept("s", "1"), "medicationCodeableConcept": concept("s", "1"), "type": concept("s", "1")}
-        time = {"afterDate": "2025-03-01", "beforeDate": "2025-03-31"}
-        hit = found(
-            ccdl([criterion(where, code("s", "1"), timeRestriction=time)]),
-            resource(kind, "r1", "p1", **coded, **fields),
-            resource(kind, "r2", "p2", **coded),
-        )
-        assert hit == ["p1"]
-
 
 class TestAttributes:
     def test_other_elements_are_filtered_by_concept(self, found: Any) -> None:
@@ -323,13 +272,6 @@ class TestAttributes:
         ]
         where = {"attributeCode": code("http://hl7.org/fhir", "bodySite")} | concepts(code(SNOMED, "left"))
         assert found(ccdl([criterion("Diagnose", DIABETES, attributeFilters=[where])]), *resources) == ["p1"]
-
-    def test_a_bare_code_has_no_system_to_compare(self, found: Any) -> None:
-        resources = [resource("Observation", "r1", "p1", code={"coding": [HB]}, status="final")]
-        where = {"attributeCode": code("x", "status")} | concepts(
-            code("http://hl7.org/fhir/observation-status", "final")
-        )
-        assert found(ccdl([criterion("Laboruntersuchung", HB, attributeFilters=[where])]), *resources) == ["p1"]
 
     def test_references_lead_to_resources_that_meet_one_of_the_criteria(self, found: Any) -> None:
         url = "https://www.medizininformatik-initiative.de/fhir/ext/modul-biobank/StructureDefinition/Diagnose"

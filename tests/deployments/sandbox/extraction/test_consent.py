@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments.sandbox.extraction.consent import decide
 from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
     ExtractionServerClient,
@@ -96,26 +95,16 @@ def test_nobody_without_both_codes_and_only_active_consents_count(extract: Any) 
 
 
 @pytest.mark.parametrize(
-    ("encounters", "first"),
-    [
-        ([("2023-12-20", "2024-01-03")], "2023-12-20"),
-        ([("2023-12-20", None)], "2023-12-20"),
-        ([("2023-12-20", "2024-01-01"), ("2023-12-24", "2024-01-02"), ("2023-12-01", "2023-12-20")], "2023-12-20"),
-        ([("2023-12-20", "2023-12-31")], "2024-01-01"),
-        ([("2024-01-02", "2024-01-03")], "2024-01-01"),
-        ([(None, "2024-01-03")], "2024-01-01"),
-    ],
-)
+    ("encounter", "included"),
+    [(("2023-12-20", "2024-01-03"), True), (("2023-12-20", None), True), (("2023-12-20", "2023-12-31"), False),
+     ((None, "2024-01-03"), False)],
+)  # fmt: skip
 def test_a_permit_during_an_encounter_counts_from_the_start_of_the_encounter(
-    encounters: list[tuple[str | None, str | None]], first: str
+    extract: Any, encounter: tuple[str | None, str | None], included: bool
 ) -> None:
-    nodes = [consent("p", USE, COLLECT)]
-    for number, (start, end) in enumerate(encounters):
-        period = {name: day for name, day in (("start", start), ("end", end)) if day}
-        nodes.append(resource("Encounter", f"e{number}", "p", period=period))
-    permission = decide(nodes, date(2026, 3, 2))
-    assert permission is not None
-    assert [date.fromordinal(days.first) for days in permission.days] == [date.fromisoformat(first)]
+    period = {name: day for name, day in zip(("start", "end"), encounter, strict=True) if day}
+    found = extract(consent("p", USE, COLLECT), resource("Encounter", "e", "p", period=period))
+    assert ("Observation/o-p-2023-12-31" in found) is included
 
 
 class TestSkippedBatches:
@@ -181,10 +170,3 @@ class TestSkippedBatches:
     def test_without_a_need_for_consent_there_is_no_audit(self, client: ExtractionServerClient) -> None:
         result = client.extract(WITHOUT)
         assert "output" not in client.task(result.job)
-
-    def test_there_is_no_output_before_completion(self, start: Start, tmp_path: Path) -> None:
-        data = write(tmp_path / "slow", patient("a", gender="male"), consent("a", USE, COLLECT))
-        client = start(data, held=True)
-        job = client.submit(QUERY)
-        assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
-        assert len(client.reach(job, "COMPLETED")["output"]) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import shutil
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from deployments.sandbox.data import DATA, DEMO_CRTDL
+from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.serve import serve_in_thread
+from tests.conftest import ROOT
 from tests.deployments.sandbox.extraction.conftest import (
     TODAY,
     ExtractionServerClient,
     Start,
     crtdl,
-    parameters,
     progress,
 )
+from tests.deployments.sandbox.extraction.pace import UnitPace
 from tests.deployments.sandbox.extraction.test_task import put, version
 
 
@@ -48,25 +52,6 @@ EVERYBODY = {"Patient/a", "Patient/b", "Patient/c"}
 
 
 class TestMoves:
-    def test_a_job_goes_through_its_states_in_order_and_each_change_is_a_version(
-        self, slow: ExtractionServerClient
-    ) -> None:
-        job = slow.submit(crtdl())
-        states: list[str] = []
-        versions: list[int] = []
-
-        def record_state(task: Any) -> bool:
-            state = task["businessStatus"]["coding"][0]["code"]
-            if state not in states:
-                states.append(state)
-            if version(task) not in versions:
-                versions.append(version(task))
-            return bool(state == "COMPLETED")
-
-        slow.until(job, record_state)
-        assert [state for state in states if state != "PENDING"] == [*RUNNING, "COMPLETED"]
-        assert versions == sorted(versions)
-
     @pytest.mark.parametrize("state", RUNNING)
     def test_pause_and_resume_return_to_the_state_it_was_paused_from(
         self, slow: ExtractionServerClient, state: str
@@ -95,17 +80,6 @@ class TestMoves:
         slow.operate(job, "resume")
         assert complete(slow, job) == EVERYBODY
 
-    @pytest.mark.parametrize("state", ["RUNNING_GET_COHORT", "RUNNING_PROCESS_CORE"])
-    def test_the_cohort_query_and_the_core_pass_are_finished_while_paused_too(
-        self, slow: ExtractionServerClient, state: str
-    ) -> None:
-        job, paused = caught(slow, state, "pause")
-        before = version(paused)
-        slow.until(job, lambda task: version(task) > before)
-        assert slow.state(job) == "PAUSED"
-        assert slow.operate(job, "resume").status_code == 200
-        assert complete(slow, job) == EVERYBODY
-
     @pytest.mark.parametrize("state", ["PENDING", *RUNNING, "PAUSED"])
     def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: ExtractionServerClient, state: str) -> None:
         if state == "PENDING":
@@ -132,11 +106,9 @@ class TestMoves:
         slow.operate(running, "pause")
         assert slow.operate(running, "pause").status_code == 409
 
-    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
-    def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, tmp_path: Path, state: str) -> None:
-        client = start(hospital, retry_delay=0, held=True)
-        if state == "FAILED":
-            shutil.move(hospital / "data.ndjson", tmp_path / "away")
+    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
+    def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, state: str) -> None:
+        client = start(hospital, held=True)
         job = client.submit(crtdl())
         if state == "CANCELLED":
             client.operate(job, "cancel")
@@ -144,10 +116,6 @@ class TestMoves:
         for operation in ("pause", "resume", "cancel"):
             assert client.operate(job, operation).status_code == 409
         assert client.task(job) == task
-
-    def test_operations_on_what_is_not_there_are_404(self, slow: ExtractionServerClient) -> None:
-        for operation in ("pause", "resume", "cancel"):
-            assert slow.operate("no-uuid", operation).status_code == 404
 
 
 class TestScheduling:
@@ -171,24 +139,6 @@ class TestScheduling:
         client.reach(urgent, "COMPLETED")
         assert client.state(normal) == "RUNNING_PROCESS_BATCH"
         assert complete(client, normal) == EVERYBODY
-
-    def test_never_more_than_maxconcurrency_batches_at_once(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=2, held=True)
-        job = client.submit(crtdl())
-
-        def active(task: Any) -> int:
-            return len(progress(task)["active"]) if "extension" in task else 0
-
-        client.until(job, lambda task: active(task) > 0)
-        wait_until(lambda: active(client.task(job)) == 2)  # both are held
-        seen: set[int] = set()
-
-        def record_active(task: Any) -> bool:
-            seen.add(active(task))
-            return bool(task["status"] == "completed")
-
-        client.until(job, record_active)  # one Task is one moment
-        assert max(seen) == 2
 
 
 class TestDelete:
@@ -224,88 +174,94 @@ class TestDelete:
 
 
 class TestTemporaryFailure:
-    @pytest.mark.slow
-    def test_it_is_repeated_by_itself_and_the_job_completes_with_warnings(
-        self, start: Start, hospital: Path, tmp_path: Path
+    """The results cannot be written: a file is where their directory should be."""
+
+    @pytest.fixture
+    def blocked(self, tmp_path: Path) -> Path:
+        place = tmp_path / "state" / "results"
+        place.parent.mkdir()
+        place.write_text("")
+        return place
+
+    def test_it_is_503_and_repeated_by_itself_and_the_job_completes_with_warnings(
+        self, start: Start, hospital: Path, blocked: Path
     ) -> None:
-        client = start(hospital, retry_delay=1)  # four times: long enough to bring the data back
-        away = tmp_path / "away"
-        shutil.move(hospital / "data.ndjson", away)
+        client = start(hospital, state=blocked.parent, retry_delay=0.5)
         job = client.submit(crtdl())
-        task = client.reach(job, "TEMP_FAILED")
-        assert task["status"] == "on-hold"
-        shutil.move(away, hospital / "data.ndjson")
+        assert client.reach(job, "TEMP_FAILED")["status"] == "on-hold"
+        blocked.unlink()
         result = client.result(job)
         assert set(result.resources) == EVERYBODY
         issues = result.extension("extractor-job-issues")
         assert issues is not None
         assert {issue["severity"] for issue in issues["valueObject"]} == {"WARNING"}
-        assert str(tmp_path) not in str(issues)
+        assert str(blocked) not in str(issues)
 
     def test_the_fifth_try_is_the_last_then_the_job_has_failed(
-        self, start: Start, hospital: Path, tmp_path: Path
+        self, start: Start, hospital: Path, blocked: Path
     ) -> None:
-        client = start(hospital, retry_delay=0)
-        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        client = start(hospital, state=blocked.parent, retry_delay=0)
         job = client.submit(crtdl())
-        client.reach(job, "FAILED")
+        assert client.reach(job, "FAILED")["status"] == "failed"
         answer = client.poll(job)
         assert answer.status_code == 500
         texts = [issue["diagnostics"] for issue in answer.json()["issue"]]
         assert [text.partition(" failed")[0] for text in texts[:4]] == [f"Attempt {n} of 5" for n in (1, 2, 3, 4)]
         assert texts[4].startswith("The job failed after 5 attempts")
 
-    @pytest.mark.slow
-    def test_a_batch_that_fails_for_now_keeps_the_others(self, start: Start, hospital: Path, tmp_path: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=1, held=True, retry_delay=1)
-        job = client.submit(crtdl())
-        client.until(job, lambda task: "extension" in task and progress(task)["batchesCompleted"] == 1)
-        shutil.move(hospital / "data.ndjson", tmp_path / "away")
-        task = client.reach(job, "TEMP_FAILED")
-        assert progress(task)["batchesCompleted"] >= 1
-        assert client.operate(job, "pause").status_code == 409
-        shutil.move(tmp_path / "away", hospital / "data.ndjson")
-        assert complete(client, job) == EVERYBODY
-
-    def test_it_can_be_cancelled_and_deleted(self, start: Start, hospital: Path, tmp_path: Path) -> None:
-        client = start(hospital, retry_delay=60)
-        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+    def test_it_can_be_cancelled_and_deleted_but_not_paused(self, start: Start, hospital: Path, blocked: Path) -> None:
+        client = start(hospital, state=blocked.parent, retry_delay=600)
         first, second = client.submit(crtdl()), client.submit(crtdl())
-        client.reach(first, "TEMP_FAILED")
-        client.reach(second, "TEMP_FAILED")
+        for job in (first, second):
+            client.reach(job, "TEMP_FAILED")
+            assert (client.poll(job).status_code, client.operate(job, "pause").status_code) == (503, 409)
         assert client.operate(first, "cancel").status_code == 200
         assert client.delete(f"/fhir/Task/{second}").status_code == 204
 
-    def test_a_resource_that_changed_on_disk_fails_the_job_and_is_not_quoted(
-        self, start: Start, hospital: Path
+    def test_results_that_cannot_be_removed_are_500_and_the_job_stays(
+        self, start: Start, hospital: Path, tmp_path: Path
     ) -> None:
-        client = start(hospital)
-        text = (hospital / "data.ndjson").read_text()
-        (hospital / "data.ndjson").write_text("canary-" * (len(text) // 7 + 1))
-        job = client.submit(crtdl())
-        client.reach(job, "FAILED")
-        answer = client.poll(job)
-        assert (answer.status_code, len(answer.json()["issue"])) == (500, 2)
-        assert "canary" not in answer.text
-
-    def test_a_resource_that_took_the_place_of_another_fails_the_job_too(self, start: Start, hospital: Path) -> None:
-        client = start(hospital)
-        file = hospital / "data.ndjson"
-        file.write_text(file.read_text().replace('"id": "a"', '"id": "z"'))
-        job = client.submit(crtdl())
-        client.reach(job, "FAILED")
-        assert "ChangedDataError" in client.poll(job).text
+        client = start(hospital, state=tmp_path / "state")
+        job = client.extract(crtdl()).job
+        place = tmp_path / "state" / "results" / job
+        place.rename(tmp_path / "away")
+        place.write_text("")  # no directory: it cannot be removed as one
+        assert client.delete(f"/fhir/Task/{job}").status_code == 500
+        assert client.state(job) == "COMPLETED"
 
 
-def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospital: Path, tmp_path: Path) -> None:
-    from deployments.sandbox.common.serve import serve_in_thread
-    from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+class TestRestart:
+    def test_ids_results_and_versions_survive_and_a_paused_job_stays_paused(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        options: dict[str, Any] = {"batchsize": 1, "maxconcurrency": 1, "clock": lambda: TODAY}
+        made = ExtractionOptions(hospital, tmp_path / "state", wait=(pace := UnitPace()), **options)
+        with serve_in_thread(extraction_service(made)) as served, ExtractionServerClient(served.url, pace) as client:
+            done, paused, running, pending = (client.submit(crtdl()) for _ in range(4))
+            client.reach(done, "COMPLETED")
+            client.reach(paused, "RUNNING_PROCESS_BATCH")
+            client.operate(paused, "pause")
+            client.until(running, lambda task: "extension" in task and progress(task)["batchesCompleted"] == 1)
+            before = {job: client.task(job) for job in (done, paused)}
+            files = client.result(done).texts
+        again = start(hospital, state=tmp_path / "state", **options)
+        assert (again.task(done), again.state(paused)) == (before[done], "PAUSED")
+        assert version(again.task(paused)) >= version(before[paused])
+        assert again.result(done).texts == files
+        again.operate(paused, "resume")
+        for job in (paused, running, pending):
+            assert complete(again, job) == EVERYBODY
 
-    options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=600)
-    with serve_in_thread(extraction_service(options)) as served, ExtractionServerClient(served.url) as client:
-        answer = client.post("/fhir/$extract-data", json=parameters(crtdl()))
-        job = answer.headers["content-location"].rpartition("/")[2]
-        client.reach(job, "RUNNING_GET_COHORT")
-        started = time.monotonic()
-    assert time.monotonic() - started < 60  # a busy machine is slow, but what runs takes 600 s
-    assert complete(start(hospital, state=tmp_path / "state"), job) == EVERYBODY
+    def test_kill_9_at_any_moment_loses_no_job(self, start: Start, tmp_path: Path) -> None:
+        program = [sys.executable, "-m", "deployments.sandbox", "--state", str(tmp_path)]
+        settings = ["--set", "batchsize=2", "--set", "maxconcurrency=2", "--set", "batch_delay=0.1"]
+        process = subprocess.Popen([*program, *settings], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        with process, ExtractionServerClient(lines[2].split()[1]) as client:
+            jobs = [client.submit(DEMO_CRTDL.read_bytes()) for _ in range(3)]
+            client.until(jobs[0], lambda task: "extension" in task and progress(task)["batchesCompleted"] > 1)
+            process.kill()
+        expected = start(DATA).extract(DEMO_CRTDL.read_bytes()).resources
+        again = start(DATA, state=tmp_path / "extraction")
+        assert [again.result(job).resources == expected for job in jobs] == [True] * 3

@@ -12,11 +12,9 @@ from deployments.sandbox.data import DATA, DEMO_CRTDL
 from tests.deployments.sandbox.extraction.conftest import (
     BASE,
     ICD,
-    PATIENTS,
     Result,
     Start,
     attribute,
-    by_key,
     code,
     concept,
     crtdl,
@@ -88,28 +86,10 @@ class TestBundles:
             ],
         }
 
-    def test_no_two_provenances_of_a_job_have_one_id(self, start: Start) -> None:
-        result = start(DATA, batchsize=5).extract(DEMO_CRTDL.read_bytes())
-        entries = [
-            entry["request"]["url"]
-            for text in result.texts.values()
-            for line in text.splitlines()
-            for entry in json.loads(line)["entry"]
-        ]
-        assert len(entries) == len(set(entries))
-
     def test_a_batch_holds_at_most_batchsize_patients(self, start: Start, hospital: Path) -> None:
         for size, lengths in ((1, [1, 1, 1]), (2, [1, 2]), (500, [3])):
             result = start(hospital, batchsize=size).extract(crtdl())
             assert sorted(text.count("\n") for text in result.texts.values()) == lengths
-
-    def test_the_demo_query_gives_patients_conditions_observations_and_core(self, start: Start) -> None:
-        result = start(DATA).extract(DEMO_CRTDL.read_bytes())
-        assert {key.partition("/")[0] for key in result.resources} == {
-            "Patient", "Condition", "Observation", "MedicationAdministration", "Encounter",
-        }  # fmt: skip
-        assert {key.partition("/")[0] for key in result.core} == {"Medication"}
-        assert result.summary["Num-Final-Patients"] == 12
 
 
 class TestGroups:
@@ -121,14 +101,6 @@ class TestGroups:
             resource("Condition", "c2", "p1", f"{profile}|1.0"),
             resource("Condition", "c3", "p1", f"{profile}n"),
             resource("Condition", "c4", "p1"),
-        )
-        assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2"}
-
-    def test_a_base_profile_takes_every_resource_of_the_type(self, extract: Any) -> None:
-        result = extract(
-            crtdl(group("g", "Condition", attribute("Condition.code"))),
-            resource("Condition", "c1", "p1", "https://example.org/other"),
-            resource("Condition", "c2", "p1"),
         )
         assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2"}
 
@@ -176,10 +148,6 @@ class TestGroups:
         }
         assert result.summary["Resource-Inclusions"] == {"pat": 1, "g1": 1, "g2": 1}
 
-    def test_only_patients_of_the_cohort_and_their_resources_are_extracted(self, start: Start, hospital: Path) -> None:
-        result = start(hospital).extract(crtdl(group("g", "Condition", attribute("Condition.code"))))
-        assert set(result.resources) == {"Patient/a", "Patient/b", "Patient/c", "Condition/c-a", "Condition/c-b"}
-
     def test_patient_parameters_bypass_the_cohort(self, start: Start, hospital: Path) -> None:
         result = start(hospital).extract(crtdl(), "d", "a", "d")
         assert set(result.resources) == {"Patient/a", "Patient/d"}
@@ -210,25 +178,6 @@ class TestRedaction:
             "_status": MASKED,
             "code": MASKED,
         }
-
-    def test_profiles_are_those_of_the_groups_the_patients_too(self, extract: Any) -> None:
-        lab, own = "https://example.org/Lab", "https://example.org/Patient"
-        query = crtdl(
-            group("p", f"{own}|1.0", attribute("Patient.gender"), attribute("Patient.meta")),
-            group("a", f"{lab}|2", attribute("Observation.code")),
-            group("b", "Observation", attribute("Observation.meta.tag")),
-        )
-        source = resource("Observation", "o", "p1", code=concept("s", "1"))
-        source["meta"] = {"profile": [lab, "https://example.org/Other"], "tag": [{"code": "x"}], "source": "somewhere"}
-        found = extract(query, source).resources
-        assert found["Patient/p1"]["meta"] == {"profile": [own]}
-        assert found["Observation/o"]["meta"] == {"profile": [lab, f"{BASE}Observation"], "tag": [{"code": "x"}]}
-
-    def test_a_list_of_subjects_stays_a_list_and_others_are_masked(self, extract: Any) -> None:
-        subjects = [{"reference": "Patient/p1", "display": "A Name"}, {"reference": "Device/d"}]
-        source = resource("Account", "x", subject=subjects, status="active")
-        found = extract(crtdl(group("g", "Account", attribute("Account.status"))), source).resources["Account/x"]
-        assert found["subject"] == [{"reference": "Patient/p1"}, GONE]
 
     @pytest.mark.parametrize(
         ("ref", "expected"),
@@ -325,14 +274,6 @@ class TestMustHave:
         assert result.summary["Patient-Exclusions"] == {"CASCADING_DELETE": 0, "DIRECT_LOAD": 2, "CONSENT": 0}
         assert (result.summary["Num-Cohort-Patients"], result.summary["Num-Final-Patients"]) == (3, 1)
 
-    def test_a_patient_whose_own_attribute_is_missing_is_dropped(self, extract: Any) -> None:
-        result = extract(crtdl(group("p", "Patient", attribute("Patient.birthDate", must=True))))
-        assert result.manifest["output"] == []
-        assert result.left_out() == {("DIRECT_LOAD", "p1")}
-
-    def test_a_group_without_must_have_drops_nobody(self, extract: Any) -> None:
-        assert set(extract(crtdl(group("g", "Condition", attribute("Condition.code")))).resources) == {"Patient/p1"}
-
 
 class TestReferences:
     ENCOUNTERS = group("enc", "Encounter", attribute("Encounter.status", must=True), includeReferenceOnly=True)
@@ -371,11 +312,6 @@ class TestReferences:
         assert result.resources["Condition/c"]["encounter"] == GONE
         assert result.excluded() == {("RESOURCE_OUTSIDE_BATCH", "cond", "Condition.encounter", "Encounter/e2")}
 
-    def test_what_fails_the_linked_groups_conditions_is_masked(self, extract: Any) -> None:
-        result = extract(self.linked(must=False), self.condition("c", "Encounter/e"), resource("Encounter", "e", "p1"))
-        assert result.resources["Condition/c"]["encounter"] == GONE
-        assert result.excluded() == {("MUST_HAVE", "enc", "Encounter.status", "Encounter/e")}
-
     @pytest.mark.parametrize(
         "target",
         [
@@ -395,13 +331,6 @@ class TestReferences:
         result = extract(crtdl(linked, cases), self.condition("c", "Encounter/e"), target)
         assert result.excluded() == {("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/e")}
         assert result.resources["Condition/c"]["encounter"] == GONE
-
-    def test_a_reference_to_a_type_outside_the_linked_groups_is_reported_as_not_found(self, extract: Any) -> None:
-        linked = group("proc", "Procedure", attribute("Procedure.reasonReference", "obs"))
-        seen = group("obs", "Observation", attribute("Observation.code"), includeReferenceOnly=True)
-        procedure = resource("Procedure", "x", "p1", reasonReference=[{"reference": "Condition/c"}])
-        result = extract(crtdl(linked, seen), procedure, resource("Condition", "c", "p1"))
-        assert result.excluded() == {("REFERENCE_NOT_FOUND", "proc", "Procedure.reasonReference", "Condition/c")}
 
     def test_a_must_have_reference_that_leads_to_nothing_takes_its_resource_with_it(self, extract: Any) -> None:
         result = extract(
@@ -440,26 +369,6 @@ class TestReferences:
         )  # fmt: skip
         assert set(result.resources) == {"Patient/p1", "Condition/keep", "Encounter/e"}
         assert ("CASCADING_DELETE", "obs", "", "Observation/o") in result.excluded()
-
-    def test_must_have_rings_stand_and_chains_fall(self, extract: Any) -> None:
-        ring = group("enc", "Encounter", attribute("Encounter.partOf", "enc", must=True), includeReferenceOnly=True)
-        query = crtdl(group("cond", "Condition", attribute("Condition.encounter", "enc")), ring)
-
-        def encounter(key: str, target: str) -> dict[str, Any]:
-            return resource("Encounter", key, "p1", partOf={"reference": f"Encounter/{target}"})
-
-        result = extract(
-            query,
-            self.condition("c1", "Encounter/r1"), encounter("r1", "r2"), encounter("r2", "r1"),
-            self.condition("c2", "Encounter/s1"), encounter("s1", "s2"), encounter("s2", "nowhere"),
-        )  # fmt: skip
-        assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2", "Encounter/r1", "Encounter/r2"}
-        assert result.resources["Condition/c2"]["encounter"] == GONE
-
-    def test_a_link_to_the_patient_is_met_by_the_patient(self, extract: Any) -> None:
-        conditions = group("cond", "Condition", attribute("Condition.subject", "pat", must=True))
-        result = extract(crtdl(PATIENTS, conditions), resource("Condition", "c", "p1"))
-        assert set(result.resources) == {"Patient/p1", "Condition/c"}
 
 
 class TestCore:
@@ -504,41 +413,6 @@ class TestCore:
             '"core","MUST_HAVE","org","Organization.name","Organization/nameless",""'
         ]
 
-    def test_core_resources_are_followed_to_core_resources(self, extract: Any) -> None:
-        wards = group("org", "Organization", attribute("Organization.partOf", "org"), includeReferenceOnly=True)
-        encounters = group("enc", "Encounter", attribute("Encounter.serviceProvider", "org", must=True))
-        result = extract(
-            crtdl(encounters, wards),
-            resource("Encounter", "e1", "p1", serviceProvider={"reference": "Organization/ward"}),
-            resource("Organization", "ward", partOf={"reference": "Organization/hospital"}),
-            resource("Organization", "hospital", partOf={"reference": "Organization/nowhere"}),
-        )
-        assert set(result.core) == {"Organization/ward", "Organization/hospital"}
-        assert result.core["Organization/ward"]["partOf"] == {"reference": "Organization/hospital"}
-        assert result.core["Organization/hospital"]["partOf"] == GONE
-        assert result.report("resource-exclusions.csv").count("REFERENCE_NOT_FOUND") == 1
-
-    def test_a_must_have_drug_that_fails_takes_the_administration_with_it(self, extract: Any) -> None:
-        must = group("given", "MedicationAdministration",
-                     attribute("MedicationAdministration.medication[x]", "med", must=True))  # fmt: skip
-        result = extract(
-            crtdl(must, self.DRUGS), self.administration("a1", "good"), self.administration("a2", "bad"),
-            resource("Medication", "good", code=concept("atc", "A")), resource("Medication", "bad"),
-        )  # fmt: skip
-        assert set(result.resources) == {"Patient/p1", "MedicationAdministration/a1"}
-        assert set(result.core) == {"Medication/good"}
-        assert ("MUST_HAVE", "med", "Medication.code", "Medication/bad") in result.excluded()
-
-    def test_what_a_dropped_patient_led_to_is_not_in_the_core_file(self, extract: Any) -> None:
-        result = extract(
-            crtdl(self.GIVEN, self.DRUGS, CONDITIONS),
-            self.administration("a1", "m1"), resource("Condition", "c", "p1", code=concept(ICD, "A")),
-            patient("p2", gender="male"), self.administration("a2", "m2", "p2"),
-            resource("Medication", "m1", code=concept("atc", "A")),
-            resource("Medication", "m2", code=concept("atc", "B")),
-        )  # fmt: skip
-        assert set(result.core) == {"Medication/m1"}
-
     def test_core_without_batch_files_when_no_patient_survived(self, extract: Any) -> None:
         result = extract(
             crtdl(CONDITIONS, group("org", "Organization", attribute("Organization.name"))),
@@ -549,26 +423,6 @@ class TestCore:
         job = result.extension("extractor-job")
         assert job is not None
         assert [batch["state"] for batch in job["valueObject"]["batches"]] == ["SKIPPED"]
-
-    def test_an_empty_cohort_is_a_warning_and_core_is_still_extracted(self, extract: Any) -> None:
-        from tests.deployments.sandbox.extraction.conftest import ccdl, criterion
-
-        nobody = ccdl([criterion("Diagnose", code(ICD, "nobody has it"))])
-        groups = (group("org", "Organization", attribute("Organization.name")),)
-        result = extract(crtdl(*groups, cohort=nobody), resource("Organization", "o", name="x"))
-        assert list(result.texts) == ["core.ndjson"]
-        issues = result.extension("extractor-job-issues")
-        assert issues is not None
-        assert [issue["severity"] for issue in issues["valueObject"]] == ["WARNING"]
-
-    def test_the_core_bundle_has_provenances_too(self, extract: Any) -> None:
-        result = extract(
-            crtdl(group("org", "Organization", attribute("Organization.name"))), resource("Organization", "o", name="x")
-        )
-        bundle = json.loads(result.texts["core.ndjson"])
-        assert (bundle["resourceType"], bundle["type"]) == ("Bundle", "transaction")
-        assert [entry["resource"]["resourceType"] for entry in bundle["entry"]] == ["Organization", "Provenance"]
-        assert bundle["entry"][1]["resource"]["target"] == [{"reference": "Organization/o"}]
 
 
 class TestReports:
@@ -605,29 +459,3 @@ class TestReports:
         total = len(result.resources) + len(result.core)
         assert sum(result.summary["Resource-Inclusions"].values()) == total
         assert result.summary["Num-Final-Patients"] == len(result.bundles)
-
-
-class TestAgainstAPlainLoop:
-    def test_all_conditions_and_observations_of_the_demo_data(self, start: Start) -> None:
-        everything: dict[str, Any] = {}
-        for path in DATA.glob("*.ndjson"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                everything |= by_key(json.loads(line))
-        query = crtdl(
-            group("c", f"{BASE}Condition", attribute("Condition.code")),
-            group("o", f"{BASE}Observation", attribute("Observation.code"), attribute("Observation.value[x]")),
-        )
-        found = start(DATA).extract(query).resources
-        expected = {key for key in everything if key.partition("/")[0] in ("Patient", "Condition", "Observation")}
-        assert set(found) == expected
-        for key, item in found.items():
-            for name, value in item.items():
-                if name not in ("subject", "meta") and value != MASKED:
-                    assert value == everything[key][name]
-
-
-@pytest.mark.slow
-def test_the_same_job_twice_gives_the_same_resources(start: Start) -> None:
-    client = start(DATA)
-    first, second = (client.extract(DEMO_CRTDL.read_bytes()) for _ in range(2))
-    assert (first.resources, first.core) == (second.resources, second.core)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployments.sandbox.extraction.conftest import ExtractionServerClient, Result, Start, crtdl
+from tests.deployments.sandbox.extraction.conftest import Result, Start, crtdl
 
 
 @pytest.fixture
@@ -56,28 +56,16 @@ def test_a_range_is_206_with_the_bytes(result: Result, wanted: str, part: slice)
     assert answer.headers["content-range"] == f"bytes {first}-{first + len(answer.content) - 1}/{len(whole)}"
 
 
-@pytest.mark.parametrize("wanted", ["bytes=0-1,3-4", "lines=0-1", "bytes=-", "bytes=9-5", "bytes=a-b"])
-def test_a_range_that_is_not_understood_is_the_whole_file(result: Result, wanted: str) -> None:
-    assert result.client.get(url(result), headers={"range": wanted}).status_code == 200
-
-
 @pytest.mark.parametrize("wanted", ["bytes=99999999-", "bytes=99999999-99999999", "bytes=-0"])
 def test_a_range_outside_the_file_is_416(result: Result, wanted: str) -> None:
     answer = result.client.get(url(result), headers={"range": wanted})
     assert answer.status_code == 416
-    assert answer.headers["content-range"] == f"bytes */{len(result.client.get(url(result)).content)}"
-
-
-def test_if_range_with_another_validator_is_the_whole_file(result: Result) -> None:
-    tag = result.client.head(url(result)).headers["etag"]
-    for validator, status in ((tag, 206), ('"other"', 200)):
-        headers = {"range": "bytes=1-", "if-range": validator}
-        assert result.client.get(url(result), headers=headers).status_code == status
+    assert answer.headers["content-range"].endswith(f"*/{len(result.client.get(url(result)).content)}")
 
 
 @pytest.mark.parametrize(
     "name",
-    ["core.ndjson", "other.ndjson", "../jobs.sqlite3", "..%2f..%2fjobs.sqlite3", ".diagnostics/core.resources.csv", ""],
+    ["core.ndjson", "other.ndjson", "../../jobs", "..%2f..%2fjobs", ".units/core.json", ""],
 )
 def test_anything_else_is_404(result: Result, name: str) -> None:
     assert result.client.get(f"/output/{result.job}/{name}").status_code == 404
@@ -90,17 +78,6 @@ def test_files_of_unknown_and_deleted_jobs_are_404(result: Result) -> None:
     assert result.client.get(url(result)).status_code == 404
 
 
-def test_files_are_only_read(result: Result) -> None:
-    for method in ("PUT", "POST", "DELETE"):
-        assert result.client.request(method, url(result)).status_code == 405
-
-
-def test_double_slashes_in_paths_are_tolerated(result: Result) -> None:
-    root = str(result.client.base_url).rstrip("/")
-    assert result.client.get(url(result).replace("/output/", "//output//")).status_code == 200
-    assert result.client.get(f"{root}//fhir//__status//{result.job}").status_code == 200
-
-
 def test_files_can_be_made_to_appear_after_some_checks(start: Start, hospital: Path) -> None:
     client = start(hospital, availability_delay=3)
     job = client.submit(crtdl())
@@ -110,11 +87,3 @@ def test_files_can_be_made_to_appear_after_some_checks(start: Start, hospital: P
     statuses += [client.head(path).status_code, client.head(path).status_code, client.get(path).status_code]
     assert statuses == [404, 404, 404, 200, 200]
     assert client.get(f"/output/{job}/reports/job-summary.json").status_code == 404  # each file for itself
-
-
-def test_faults_reach_files_too(result: Result) -> None:
-    client: ExtractionServerClient = result.client
-    rule = {"action": "status", "status": 405, "method": "HEAD", "path": "/output/*", "times": None}
-    client.put("/_sandbox/faults", json=[rule]).raise_for_status()
-    assert client.head(url(result)).status_code == 405
-    assert client.get(url(result)).status_code == 200

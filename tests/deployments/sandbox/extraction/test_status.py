@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,16 +37,6 @@ def slow(start: Start, hospital: Path) -> ExtractionServerClient:
 
 
 class TestUnfinished:
-    def test_400_for_an_id_that_is_no_uuid(self, slow: ExtractionServerClient) -> None:
-        answer = slow.poll("no-uuid")
-        assert answer.status_code == 400
-        assert answer.json()["issue"][0]["code"] == "invalid"
-
-    def test_404_for_an_unknown_job(self, slow: ExtractionServerClient) -> None:
-        answer = slow.poll(str(uuid.uuid4()))
-        assert answer.status_code == 404
-        assert answer.json()["issue"][0]["code"] == "not-found"
-
     def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         seen: dict[str, str] = {}
@@ -71,15 +59,6 @@ class TestUnfinished:
         assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
         assert answer.status_code == 200
 
-    def test_202_pending_and_paused(self, slow: ExtractionServerClient) -> None:
-        first, second = slow.submit(crtdl()), slow.submit(crtdl())
-        answer = slow.poll(second)
-        assert (answer.status_code, answer.headers["x-progress"]) == (202, "Pending")
-        assert lines(slow, second)[1] == "Status: PENDING"
-        slow.operate(first, "pause")
-        answer = slow.poll(first)
-        assert (answer.status_code, answer.headers["x-progress"]) == (202, "Paused")
-
     def test_410_for_a_cancelled_job(self, slow: ExtractionServerClient) -> None:
         job = slow.submit(crtdl())
         slow.operate(job, "cancel")
@@ -87,30 +66,6 @@ class TestUnfinished:
         assert answer.status_code == 410
         assert "x-progress" not in answer.headers
         assert lines(slow, job)[1] == "Status: CANCELLED"
-
-    def test_404_after_deletion(self, slow: ExtractionServerClient) -> None:
-        job = slow.submit(crtdl())
-        assert slow.delete(f"/fhir/Task/{job}").status_code == 204
-        assert slow.poll(job).status_code == 404
-
-    def test_503_while_temporarily_failed_and_500_when_failed_with_the_issues(
-        self, start: Start, hospital: Path, tmp_path: Path
-    ) -> None:
-        patient, hasty = start(hospital, retry_delay=600), start(hospital, retry_delay=0)
-        shutil.move(hospital / "data.ndjson", tmp_path / "away")
-        job = patient.submit(crtdl())
-        patient.reach(job, "TEMP_FAILED")
-        answer = patient.poll(job)
-        assert answer.status_code == 503
-        assert "x-progress" not in answer.headers
-        assert ("warning", "processing") in issues(patient, job)
-        client, job = hasty, hasty.submit(crtdl())
-        client.reach(job, "FAILED")
-        assert client.poll(job).status_code == 500
-        assert issues(client, job) == [("warning", "processing")] * 4 + [
-            ("fatal", "processing"), ("information", "informational"),
-        ]  # fmt: skip
-        assert client.task(job)["status"] == "failed"
 
 
 class TestManifest:
@@ -152,7 +107,6 @@ class TestManifest:
         assert (job["id"], job["status"], job["cohortSize"]) == (result.job, "COMPLETED", 3)
         assert job["priority"] == "NORMAL"
         assert str(job["version"]) == task["meta"]["versionId"]
-        assert job["finishedAt"] == result.manifest["transactionTime"]
         assert job["parameters"]["crtdl"] == query
         assert job["parameters"]["patient"] == ["a", "b", "c"]
         for batch in job["batches"]:

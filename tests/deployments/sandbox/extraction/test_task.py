@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from datetime import datetime
 from pathlib import Path
@@ -88,13 +87,6 @@ class TestRead:
         for answer in (client.get(f"/fhir/Task/{identity}"), client.delete(f"/fhir/Task/{identity}")):
             assert answer.status_code == 404
             assert answer.json()["issue"][0]["code"] == "not-found"
-
-    def test_a_pending_job_has_no_execution_period_and_no_progress(self, slow: ExtractionServerClient) -> None:
-        slow.submit(crtdl())
-        task = slow.task(slow.submit(crtdl()))
-        assert task["status"] == "requested"
-        assert not {"executionPeriod", "extension", "output"} & set(task)
-        assert version(task) == 0
 
 
 class TestProgress:
@@ -221,11 +213,6 @@ class TestPriority:
         assert answer.status_code == 428
         assert answer.json()["resourceType"] == "OperationOutcome"
 
-    def test_a_strong_etag_of_the_version_is_understood(self, client: ExtractionServerClient) -> None:
-        job = client.submit(crtdl())
-        task = client.reach(job, "COMPLETED")
-        assert put(client, job, "asap", f'"{version(task)}"').status_code == 200
-
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"resourceType":"Patient"}', b'{"priority":"asap"}'])
     def test_400_when_the_body_is_no_task(self, client: ExtractionServerClient, content: bytes) -> None:
         job = client.submit(crtdl())
@@ -237,10 +224,6 @@ class TestPriority:
         job = client.submit(crtdl())
         assert put(client, job, priority, version(client.reach(job, "COMPLETED"))).status_code == 400
 
-    @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
-    def test_404_comes_before_428_and_400(self, client: ExtractionServerClient, identity: str) -> None:
-        assert client.put(f"/fhir/Task/{identity}", content=b"{").status_code == 404
-
     def test_409_conflict_when_the_version_has_moved_on(self, client: ExtractionServerClient) -> None:
         job = client.submit(crtdl())
         task = client.reach(job, "COMPLETED")
@@ -249,28 +232,3 @@ class TestPriority:
             assert answer.status_code == 409
             assert answer.json()["issue"][0]["code"] == "conflict"
         assert client.task(job) == task
-
-    def test_of_two_puts_with_one_version_one_wins(self, client: ExtractionServerClient) -> None:
-        job = client.submit(crtdl())
-        before = version(client.reach(job, "COMPLETED"))
-        statuses: list[int] = []
-        gate = threading.Barrier(6)
-
-        def change(number: int) -> None:
-            with ExtractionServerClient(str(client.base_url)) as own:
-                gate.wait()
-                statuses.append(put(own, job, "asap" if number % 2 else "routine", before).status_code)
-
-        threads = [threading.Thread(target=change, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(statuses) == [200] + [409] * 5
-        assert version(client.task(job)) == before + 1
-
-    def test_a_version_that_moved_because_a_batch_finished_is_a_conflict(self, slow: ExtractionServerClient) -> None:
-        job = slow.submit(crtdl())
-        before = version(slow.reach(job, "RUNNING_PROCESS_BATCH"))
-        slow.until(job, lambda task: progress(task)["batchesCompleted"] > 0)
-        assert put(slow, job, "asap", before).status_code == 409

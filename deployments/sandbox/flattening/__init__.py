@@ -1,1 +1,0 @@
-"""The sandbox flattening service: runs SQL-on-FHIR ViewDefinitions (document 3 §5)."""
