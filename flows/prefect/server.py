@@ -15,8 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,7 +106,8 @@ def begin(jobs_dir: Path) -> ApiAddress:
     home = home_of(jobs_dir)
     with storage_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(home):
+        with (home / "start.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             last = known(home)
             return _address(home, last if last is not None and last.lives() else _spawn(home, _port(last)))
 
@@ -178,7 +177,7 @@ def _spawn(home: Path, port: int) -> Known:
     environment |= {"PREFECT_HOME": str(home), "PREFECT_API_AUTH_STRING": password}
     environment |= {"PREFECT_SERVER_API_AUTH_STRING": password}
     arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with _private(home / "server.log", os.O_TRUNC) as log:
+    with (home / "server.log").open("wb") as log:
         child = subprocess.Popen(  # noqa: S603 - Prefect's own command
             [sys.executable, "-m", "prefect", *arguments], env=environment, cwd=home, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True, umask=0o077,
@@ -187,22 +186,6 @@ def _spawn(home: Path, port: int) -> Known:
     server = Known(port, child.pid, _start_time(child.pid) or "", version("prefect"))
     write_whole(home / "server.json", msgspec.json.encode(server))
     return server
-
-
-@contextmanager
-def _private(path: Path, flags: int = 0) -> Iterator[int]:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    with _private(home / "start.lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _address(home: Path, server: Known) -> ApiAddress:

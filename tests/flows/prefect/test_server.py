@@ -40,8 +40,10 @@ print(code, "prefect" in sys.modules)
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     found = tmp_path_factory.mktemp("server") / "jobs"
     not_on_4200(found)
+    before = os.umask(0o077)  # as every command does
     yield found
     server.stop(found / ".prefect")
+    os.umask(before)
 
 
 def starting(jobs: Path) -> subprocess.Popen[str]:
