@@ -15,8 +15,7 @@ from flows.job.record import AT_THE_END, at
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
 from flows.job.waiting import Decision, Shown
-from flows.prefect.artifacts import REPORT
-from flows.reports.markdown import best_effort, literal
+from flows.prefect.artifacts import REPORT, best_effort
 from tasks import declared
 from tasks.release_report.document import Decided
 from tasks.release_report.facts import JobFacts
@@ -24,6 +23,7 @@ from tasks.release_report.report import Summary, decide, lines_of, make_report
 from tasks.shared.errors import GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger
+from tasks.shared.markdown import literal
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
 from tasks.shared.step import Source

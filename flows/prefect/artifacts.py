@@ -7,9 +7,12 @@ apart.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from flows.prefect.api import Json, PrefectApi
+from tasks.shared.errors import SluiceError
+from tasks.shared.log import logger
 
 JOB = "**The page of the job**"
 """Beginning of the title of the job's page."""
@@ -19,6 +22,15 @@ REPORT = "**The release report**"
 
 BULK = 50
 """Maximum runs that Prefect deletes with one request."""
+
+
+@contextmanager
+def best_effort(what: str) -> Iterator[None]:
+    """Log an error while writing for people instead of failing the run."""
+    try:
+        yield
+    except SluiceError as error:
+        logger.warning("%s is not written: %s", what, error.message)
 
 
 class Page:

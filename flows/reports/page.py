@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from flows.job.record import JobEnd, JobRecord
-from flows.prefect.artifacts import JOB, Page
-from flows.reports.markdown import best_effort, code, literal, table
+from flows.prefect.artifacts import JOB, Page, best_effort
 from flows.reports.waiting import form_text
+from tasks.shared.markdown import code, literal
 from tasks.shared.report import StepReport
 from tasks.shared.units import human_bytes
 
@@ -39,9 +39,9 @@ def text(record: JobRecord, state: PageState, continued_with: str) -> str:
     if state in {"waiting", "failed", "stopped"}:
         lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
     cells = [step.cells() for step in record.steps]
-    lines += ["## Steps", "", table(DATA, [[row[name] for name in DATA] for row in cells]), ""]
+    lines += ["## Steps", "", _table(DATA, [[row[name] for name in DATA] for row in cells]), ""]
     if timed := [[row[name] for name in TIMES] for row in cells if row["time"]]:
-        lines += ["## Times", "", table(TIMES, timed), ""]
+        lines += ["## Times", "", _table(TIMES, timed), ""]
     for step in record.steps:
         lines += _details(step)
     if record.decisions:
@@ -54,7 +54,7 @@ def text(record: JobRecord, state: PageState, continued_with: str) -> str:
 def _details(step: StepReport) -> list[str]:
     """Return the step's own facts and its warnings."""
     facts = [*_facts(step.details), *(("warning", warning) for warning in step.warnings)]
-    return [f"## Step {step.position}, {literal(step.name)}", "", table(("what", "value"), facts), ""] if facts else []
+    return [f"## Step {step.position}, {literal(step.name)}", "", _table(("what", "value"), facts), ""] if facts else []
 
 
 def _facts(details: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -86,3 +86,11 @@ def _places(record: JobRecord) -> Iterator[str]:
         yield from ("## Files", "", f"The files of the job are in {code(record.directory)}", "")
     if record.page is not None:
         yield from (f"The release report is {code(str(record.page))}", "")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of literal texts; columns without any value are left out, except the first two."""
+    keep = [n for n in range(len(header)) if n < 2 or any(cells[n] for cells in rows)]
+    lines = ["| " + " | ".join(header[n] for n in keep) + " |", "|" + "---|" * len(keep)]
+    lines += ["| " + " | ".join(literal(cells[n]) for n in keep) + " |" for cells in rows]
+    return "\n".join(lines)

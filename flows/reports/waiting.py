@@ -7,10 +7,10 @@ from pathlib import Path
 
 from flows.job.record import JobRecord
 from flows.job.waiting import Waiting
-from flows.reports.markdown import code, literal
 from flows.reports.status import wait_lines
 from tasks.release_report.report import lines_of
 from tasks.shared.files.data_directory import as_shown, base_name, finished_files
+from tasks.shared.markdown import code, literal
 from tasks.shared.report import Corrections
 from tasks.shared.units import human_bytes
 

@@ -5,20 +5,19 @@ All of the data and of a person is escaped, or code.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tasks.release_report.document import LEVELS, Decided, ReleaseReport, ReportFinding, ReportSection, Table, Value
 from tasks.release_report.page import ALIKE, alike
-from tasks.release_report.words import Words, visible
+from tasks.release_report.words import Words
+from tasks.shared.markdown import code, literal, visible
 
 MOST_ROWS: Final = 50
 """Of a table in the artifact."""
 
 _MOST_FINDINGS: Final = 100
 _LETTERS: Final = 300
-_SPECIAL: Final = re.compile(r"[\\`*_\[\]<>|!~@&#]|(?<=\w):(?=//)|^\s*(?:[-+=]|\d+[.)](?=\s))")
 
 
 def title(report: ReleaseReport) -> str:
@@ -60,7 +59,7 @@ def _markdown(report: ReleaseReport, where: str) -> Iterator[str]:
     yield from _findings(report, words)
     for section in report.sections:
         yield from _section(report, section, words)
-    yield from ("", f"{words('page_where')}: {code(where)}", "", words("footer"))
+    yield from ("", f"{words('page_where')}: {_code(where)}", "", words("footer"))
 
 
 def _findings(report: ReleaseReport, words: Words) -> Iterator[str]:
@@ -79,10 +78,10 @@ def _findings(report: ReleaseReport, words: Words) -> Iterator[str]:
 
 
 def _item(words: Words, one: ReportFinding) -> str:
-    urls = f" ({code(str(one.values['urls']))})" if "urls" in one.values else ""
+    urls = f" ({_code(str(one.values['urls']))})" if "urls" in one.values else ""
     affected = words.affected(one)
     kind = f", {words(f'kind-{one.kind}')}" if one.kind else ""
-    return f"{code(one.about)}{urls}{kind}" + (f": {literal(affected)}" if affected else "")
+    return f"{_code(one.about)}{urls}{kind}" + (f": {literal(affected)}" if affected else "")
 
 
 def _section(report: ReleaseReport, section: ReportSection, words: Words) -> Iterator[str]:
@@ -127,7 +126,7 @@ def _tiles(report: ReleaseReport, words: Words) -> str:
 
 def _sentence(words: Words, finding: ReportFinding, ours: Callable[[str], str]) -> str:
     """Return a finding in a line; ``ours`` escapes the words around paths and names."""
-    shown = code if ours is literal else visible
+    shown = _code if ours is literal else visible
     said = "".join(shown(piece.text) if piece.data else ours(piece.text) for piece in words.finding(finding))
     affected = words.affected(finding)
     return said + (f" {words('affects')}: {ours(affected)}." if affected else "")
@@ -139,18 +138,8 @@ def _decision(words: Words, one: Decided) -> str:
     return said + (f". {words('comment')}: {literal(_cut(one.comment))}" if one.comment else "")
 
 
-def literal(text: str) -> str:
-    """Return Markdown that is shown as ``text``, on one line."""
-    line = visible(re.sub(r"\s+", " ", text))
-    return _SPECIAL.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", line)
-
-
-def code(text: str) -> str:
-    """Return a path or a name as code."""
-    shown = _cut(visible(text))
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
-    space = " " if "`" in shown else ""
-    return f"{fence}{space}{shown}{space}{fence}"
+def _code(text: str) -> str:
+    return code(_cut(text))
 
 
 def _cut(text: str) -> str:

@@ -18,7 +18,8 @@ import jinja2
 
 from tasks.release_report.document import LEVELS, Level, ReleaseReport, ReportFinding, Value
 from tasks.release_report.numbers import Count
-from tasks.release_report.words import Words, visible
+from tasks.release_report.words import Words
+from tasks.shared.markdown import visible
 
 LARGEST: Final = 150_000
 """Bytes of the page, of any document."""

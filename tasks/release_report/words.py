@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tasks.release_report.document import ReleaseReport, ReportFinding, Value
 from tasks.release_report.numbers import Count
+from tasks.shared.markdown import visible
 from tasks.shared.units import human_bytes
 
 LANGUAGES: Final = ("en", "de")
@@ -124,11 +125,6 @@ class Words:
 
     def _of_finding(self, code: str) -> Sequence[str]:
         return self._all["findings"].get(code, [code, "", ""])  # type: ignore[no-any-return]
-
-
-def visible(text: str) -> str:
-    """Escape invisible characters and those that change the direction of text."""
-    return "".join(sign if sign.isprintable() or sign == "\N{NO-BREAK SPACE}" else ascii(sign)[1:-1] for sign in text)
 
 
 @cache

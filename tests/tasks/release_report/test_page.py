@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tasks.release_report import files
 from tasks.release_report.document import Decided, ReleaseReport, ReportFinding
-from tasks.release_report.markdown import code, lines, literal, markdown, title
+from tasks.release_report.markdown import lines, markdown, title
 from tasks.release_report.page import LARGEST, html
 from tasks.release_report.report import Summary
+from tasks.shared.markdown import code, literal
 from tests.tasks.release_report.reporting import config, observation, patient, record, report, summary, write
 
 HOSTILE = (
