@@ -1,4 +1,4 @@
-"""The lookup file: for every profile a table that says which columns an element becomes (document 3 §5).
+"""The lookup file: for every profile a table that says which columns an element becomes (docs/steps.md).
 
 A JSON list of tables ``{url, resourceType, elements}``; ``elements`` maps an element id to ``{viewDefinition,
 children?, parent?}``. An unknown key is an error; null counts as absent, as in a CRTDL. Everything that is wrong is

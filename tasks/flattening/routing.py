@@ -1,4 +1,4 @@
-"""Assign resources to attribute groups (document 3 §5, "Routing").
+"""Assign resources to attribute groups (docs/steps.md).
 
 A resource belongs to the groups whose Provenance on its own line names it; the Provenances of ``core.ndjson`` serve all
 lines. What is named by none of them, on a line without a Provenance, is routed by type and ``meta.profile``, then by

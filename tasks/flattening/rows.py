@@ -1,4 +1,4 @@
-"""Rows of an answer: whose they are, and what they are as lines of CSV (document 3 §5, "Answer", "What must agree").
+"""Rows of an answer: whose they are, and what they are as lines of CSV (docs/steps.md).
 
 A row is a JSON object keyed by column name. Columns and their order are the view's. Missing or null is an empty cell;
 strings are verbatim, numbers as spelled, booleans ``true`` and ``false``; objects and arrays are compact JSON. Keys

@@ -1,4 +1,4 @@
-"""The calls to the flattening service (document 3 §5): what is made up goes first, then batches, rows as they come.
+"""The calls to the flattening service (docs/services.md): what is made up goes first, then batches, rows as they come.
 
 *Quirk:* the service answers every failure with 500, a bad view as much as an exhausted heap.
 """

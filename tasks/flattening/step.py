@@ -1,4 +1,4 @@
-"""The step ``flattening``, and its checks of the lookup file before there is a job (document 3 §5)."""
+"""The step ``flattening``, and its checks of the lookup file before there is a job (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of an attribute group: its ViewDefinition, from the CRTDL and the lookup file (document 3 §5).
+"""The view of an attribute group: its ViewDefinition, from the CRTDL and the lookup file (docs/steps.md).
 
 First ``id`` and the patient, then the group's attributes in their order. An element brings what is below it; an
 attribute that comes with another one is not repeated; what iterates becomes a select clause of its own.
@@ -89,7 +89,7 @@ def _view(group: AttributeGroup, table: LookupTable) -> tuple[GroupView, list[st
 
 
 def view_definition(name: str, resource_type: str, select: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a ViewDefinition, bare: the service refuses keys that it does not know (document 3 §5)."""
+    """Return a ViewDefinition, bare: the service refuses keys that it does not know (docs/steps.md)."""
     first = {"resourceType": _RESOURCE_TYPE, "name": name, "status": "active", "resource": resource_type}
     return first | {"select": select}
 

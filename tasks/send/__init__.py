@@ -1,4 +1,4 @@
-"""The send step: direct_resource_load, transfer_load and s3_upload (document 3 §7)."""
+"""The send step: direct_resource_load, transfer_load and s3_upload (docs/services.md)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What is checked before data leave: the input, and the destination (document 3 §7).
+"""What is checked before data leave: the input, and the destination (docs/services.md).
 
 The input is compared with the record before the first request of any mode; that reads the stored bytes once. A FHIR
 server is asked what it is: one of R4, that takes what ``services.send.send_as`` will send, and none of the other

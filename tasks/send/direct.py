@@ -1,4 +1,4 @@
-"""``direct_resource_load``: resources go to a FHIR server in transactions (document 3 §7).
+"""``direct_resource_load``: resources go to a FHIR server in transactions (docs/services.md).
 
 ``core`` is sent first and alone, then the other files, several at once, each in its order. What a server refuses waits
 in ``pending.db``, and is then tried again by patient, so that circles of references get in together. What is refused

@@ -1,4 +1,4 @@
-"""``send/pending.db``: the resources of a direct load that are not on the server yet (document 3 §7).
+"""``send/pending.db``: the resources of a direct load that are not on the server yet (docs/services.md).
 
 SQLite, so that memory does not grow with their number and that they outlive a kill. A row is a resource whose
 transaction the server refused, by file, line and entry, or with a ``reason`` one that cannot be sent at all. Rows of a

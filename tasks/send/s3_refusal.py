@@ -1,4 +1,4 @@
-"""Refusals of an S3 store as errors (document 3 §7), by status and code, never by the message.
+"""Refusals of an S3 store as errors (docs/services.md), by status and code, never by the message.
 
 Each terminal one says what a person has to change. The message of the store is not quoted; its code is.
 """

@@ -3,7 +3,7 @@
 botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
 of its own session. So S3 has the trust, the proxies, the time limits and the retries of every other call of the
 pipeline; on ``needs-retry`` a refusal becomes an error of ours. Credentials, region and endpoint come from the
-configuration and from nowhere else (document 3 §7).
+configuration and from nowhere else (docs/services.md).
 """
 
 from __future__ import annotations

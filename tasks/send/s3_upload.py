@@ -1,4 +1,4 @@
-"""``s3_upload`` (document 3 §7): make one object of each file, then of the manifest.
+"""``s3_upload`` (docs/services.md): make one object of each file, then of the manifest.
 
 boto3's transfer manager sends a file in one request up to 64 MiB, in parts above, and aborts an upload in parts that
 fails. A file is not sent when HEAD shows its size and ``sha256``; after an upload HEAD must show them.

@@ -1,4 +1,4 @@
-"""Transactions: packing resources, sending them, and what an answer means (document 3 §7).
+"""Transactions: packing resources, sending them, and what an answer means (docs/services.md).
 
 Every entry is ``PUT Type/id`` with a ``fullUrl`` of its own; what the input's Bundles said there is never sent on. An
 answer is classified by its status and by whether it has an OperationOutcome, never by words.

@@ -1,4 +1,4 @@
-"""``transfer_load``: the input as one zip in a FHIR store, announced by a DocumentReference (document 3 §7).
+"""``transfer_load``: the input as one zip in a FHIR store, announced by a DocumentReference (docs/services.md).
 
 The receiving process takes the first hit of a search by the project identifier. So the search comes first, the zip
 goes into a Binary, and the DocumentReference is put last, onto the id that is found. All ids are fixed: a repeated send

@@ -1,4 +1,4 @@
-"""The zip of a transfer: every file of the input directory, as it reads without compression (document 3 §7).
+"""The zip of a transfer: every file of the input directory, as it reads without compression (docs/services.md).
 
 The same contents give the same bytes: fixed order, times and modes, deflate at zlib's default level, ``manifest.json``
 last, ZIP64 for every member. Its length and hash must be known before the first byte leaves.

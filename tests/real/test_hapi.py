@@ -1,4 +1,4 @@
-"""HAPI's JPA server takes a direct load and a transfer (document 3 §7)."""
+"""HAPI's JPA server takes a direct load and a transfer (docs/services.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keycloak gives the tokens of a send, by OAuth 2.0 client credentials (document 3 §1)."""
+"""Keycloak gives the tokens of a send, by OAuth 2.0 client credentials (docs/services.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pathling behind a service that answers as fhir-flattener does (document 3 §5)."""
+"""Pathling behind a service that answers as fhir-flattener does (docs/services.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""versitygw, an S3 server that verifies every signature and digest (document 3 §7, "s3_upload")."""
+"""versitygw, an S3 server that verifies every signature and digest (docs/services.md)."""
 
 from __future__ import annotations
 

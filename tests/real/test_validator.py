@@ -1,4 +1,4 @@
-"""HL7's validator in server mode: its findings appear at their places, and nothing else does (document 3 §6)."""
+"""HL7's validator in server mode: its findings appear at their places, and nothing else does (docs/services.md)."""
 
 from __future__ import annotations
 

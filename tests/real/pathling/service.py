@@ -1,4 +1,4 @@
-"""Pathling behind an operation ``$run``, as fhir-flattener deploys it (document 3 §5).
+"""Pathling behind an operation ``$run``, as fhir-flattener deploys it (docs/services.md).
 
 Run by an interpreter of its own, which ``tests/real/services.py`` makes, in a directory that it may write to. It
 picks a free port of loopback and prints one line "listening PORT"; it ends when its standard input does.

@@ -1,4 +1,4 @@
-"""The step over a service that does what it should (document 3 §5)."""
+"""The step over a service that does what it should (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lookup file: its shape, and all of its errors at once (document 3 §5)."""
+"""The lookup file: its shape, and all of its errors at once (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that was interrupted goes on between the parts that are there (document 3 §5, "Output").
+"""A step that was interrupted goes on between the parts that are there (docs/steps.md).
 
 Kills and changed inputs are in the tables of all steps (``tests/tasks/test_step_*.py``).
 """

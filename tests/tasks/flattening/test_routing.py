@@ -1,4 +1,4 @@
-"""Routing of resources to groups (document 3 §5, "Routing")."""
+"""Routing of resources to groups (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of an answer: as lines of CSV, and whose they are (document 3 §5, "Answer", "What must agree")."""
+"""Rows of an answer: as lines of CSV, and whose they are (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flattening service: what is made up goes first, wrong answers, and what is told of them (document 3 §5)."""
+"""The flattening service: what is made up goes first, wrong answers, and what is told of them (docs/services.md)."""
 
 from __future__ import annotations
 

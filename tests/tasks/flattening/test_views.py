@@ -1,4 +1,4 @@
-"""The view of an attribute group (document 3 §5, "View of a group")."""
+"""The view of an attribute group (docs/steps.md)."""
 
 from __future__ import annotations
 

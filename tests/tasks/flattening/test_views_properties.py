@@ -1,4 +1,4 @@
-"""Properties of the views of any lookup file and any CRTDL (document 3 §5)."""
+"""Properties of the views of any lookup file and any CRTDL (docs/steps.md)."""
 
 from __future__ import annotations
 

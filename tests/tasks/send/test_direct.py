@@ -1,4 +1,4 @@
-"""``direct_resource_load`` over a FHIR server (document 3 §7)."""
+"""``direct_resource_load`` over a FHIR server (docs/services.md)."""
 
 from __future__ import annotations
 

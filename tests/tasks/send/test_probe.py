@@ -1,4 +1,4 @@
-"""Use of a FHIR server's metadata before data are sent (document 3 §7)."""
+"""Use of a FHIR server's metadata before data are sent (docs/services.md)."""
 
 from __future__ import annotations
 

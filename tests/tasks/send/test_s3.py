@@ -1,4 +1,4 @@
-"""``s3_upload``: what is in the bucket afterwards, on the wire, and when the store refuses (document 3 §7)."""
+"""``s3_upload``: what is in the bucket afterwards, on the wire, and when the store refuses (docs/services.md)."""
 
 from __future__ import annotations
 

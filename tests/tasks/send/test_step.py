@@ -1,4 +1,4 @@
-"""The choice of the mode, and the comparison of the input with the record before the first request (document 3 §7)."""
+"""The choice of the mode, and the comparison of the input with the record before the first request (docs/steps.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``transfer_load`` against a FHIR store, and the receiving process behind it (document 3 §7)."""
+"""``transfer_load`` against a FHIR store, and the receiving process behind it (docs/services.md)."""
 
 from __future__ import annotations
 
