@@ -138,20 +138,22 @@ def _identifying(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     hidden = [tally for url, tally in measured.extensions.items() if not can_show(url, tally, k)]
     extensions: list[tuple[Value, Value]] = [(url, counted(tally, k, measured.patients)) for url, tally in urls]
     yield _table("extensions", "url patients", [*extensions, *([("@hidden-urls", len(hidden))] if hidden else [])])
-    yield _bands("ids", measured.ids, ID_FORMS, facts, measured)
-    yield _bands("births", measured.births, PRECISIONS, facts, measured)
+    forms = _bands("ids", measured.ids, ID_FORMS, facts, measured)
+    kept = facts.tally("ids kept").get("Patient", 0)
+    yield _table("ids", "ids patients", [*([("@ids-original", banded(kept, k))] if kept else []), *forms])
+    yield _table("births", "births patients", _bands("births", measured.births, PRECISIONS, facts, measured))
 
 
 _LEVEL_ORDER: Final[tuple[Value, ...]] = ("@stop", "@look", "@note", None)
 
 
-def _bands(name: str, tallies: Mapping[str, Tally], words: Iterable[str], facts: JobFacts, measured: Measured) -> Table:
-    """Return a table of patients by form or precision."""
+def _bands(
+    name: str, tallies: Mapping[str, Tally], words: Iterable[str], facts: JobFacts, measured: Measured
+) -> list[tuple[Value, ...]]:
+    """Return the patients by form or precision."""
     found = ((word, tallies[word]) for word in words if word in tallies)
     k = facts.config.report.k
-    return _table(
-        name, f"{name} patients", ((f"@{name}-{word}", counted(of, k, measured.patients)) for word, of in found)
-    )
+    return [(f"@{name}-{word}", counted(tally, k, measured.patients)) for word, tally in found]
 
 
 def _apart(facts: JobFacts, measured: Measured) -> Iterator[Part]:

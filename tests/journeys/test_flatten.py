@@ -23,7 +23,10 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
+from tasks.release_report import files
 from tasks.shared.files.data_directory import data_files
+from tasks.shared.files.inventory import take_inventory
+from tasks.shared.stop import Stop
 from tests.conftest import Commands, Ran
 from tests.peers.data import grouped_person, of_patient, provenance, resource
 from tests.peers.data import identified as bundle
@@ -539,6 +542,10 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     assert all(f"look at {job}/csv\n" in said for said in (ran.out, shown))
     assert f"read next, in {job}/import:\n" in ran.out
     assert all(f"    {path.name}, " in ran.out for path in (job / "import").iterdir())
+    report = files.read(job)
+    assert report is not None
+    assert report.files == take_inventory(job, [job / "import"], stop=Stop()).digest
+    assert not report.tiles.tables
     corrected = job / "csv_wait" / "Patienten.csv"
     shutil.copy(job / "csv" / "Patienten.csv", corrected)
     refused = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
@@ -550,3 +557,18 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     corrected.unlink()
     done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve", "--comment", "names are made up")
     assert done.code == 0, done.err
+
+
+@pytest.mark.slow
+def test_tables_at_a_wait_are_judged_by_their_views(sluice: Commands, project: FlattenProject) -> None:
+    project.configure("local_import, flattening, wait")
+    fill(project)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    job = project.job(ran)
+    report = files.read(job)
+    assert report is not None
+    assert report.tiles.tables
+    assert report.files == take_inventory(job, [job / "csv"], stop=Stop()).digest
+    assert report.tiles.resources == sum(len(table(path)) for path in (job / "csv").iterdir())
+    assert FAMILY not in files.document_of(job).read_text() + files.page_of(job).read_text()

@@ -181,6 +181,15 @@ def test_rules_kept_and_what_came_back_are_in_section_6(tmp_path: Path) -> None:
     assert rows(found, "births") == {"@births-year": (Count(word="all"),)}
 
 
+def test_ids_that_stayed_are_called_original(tmp_path: Path) -> None:
+    write(tmp_path, "a.ndjson", *(patient(str(n)) for n in range(9)))
+    assert list(rows(report(tmp_path), "ids")) == ["@ids-other"]
+    files.remove(tmp_path)
+    assert rows(report(tmp_path, found={"ids kept": {"Patient": 9}}), "ids") == {
+        "@ids-original": (Count(word="about", number=10),), "@ids-other": (Count(word="all"),),
+    }  # fmt: skip
+
+
 def test_not_checked_is_never_empty(tmp_path: Path) -> None:
     write(tmp_path, "a.ndjson", patient("1"))
     for steps in ((), (step("extractor"), step("pseudonymizer", 2), step("validation", 3))):
