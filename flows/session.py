@@ -85,7 +85,7 @@ def taken_up(
     loaded = load(config, overrides)
     with with_prefect(loaded) as session:
         record = session.job(session.find(job))
-        known = [str(one) for one in record.parameters.get("overrides") or ()]
+        known = [one for one in record.parameters.get("overrides") or () if one not in overrides]
         given = {"config": str(loaded.path.absolute()), "overrides": [*known, *overrides]}
         inputs = JobInputs.of(record.parameters | given)
         session.loaded = inputs.load()

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 
-def command(*words: str, anywhere: bool = False) -> str:
+def command(*words: str) -> str:
     """Return a command of this program for a shell."""
     return shlex.join([*_program(), *words])
 

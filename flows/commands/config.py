@@ -49,15 +49,11 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
 @group.command()
 @config_argument
 @set_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of key, value and source.")
-def show(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+def show(config: str, overrides: tuple[str, ...]) -> None:
     """Show every effective value and the source it came from. Secrets are masked."""
     from config import load_config
 
     rows = list(load_config(config, overrides=overrides).effective())
-    if as_json:
-        print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
-        return
     keys = max(len(key) for key, _, _ in rows)
     values = min(max(len(value) for _, value, _ in rows), 48)
     for key, value, source in rows:

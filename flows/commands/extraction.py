@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.commands import complete
-from flows.commands.options import config_argument, json_option, set_option
-from flows.output import print_findings, print_json, print_line
+from flows.commands.options import config_argument, set_option
+from flows.output import print_findings, print_line
 from flows.shell import about
 from tasks.extractor.query import read_query
-from tasks.extractor.task import ExtractionTask, JobStatus, Priority
+from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.files.named_file import check_target
 from tasks.shared.files.part_file import write_whole
@@ -48,8 +48,8 @@ def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:
     first error."""
 
     @functools.wraps(one)
-    def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
-        code, documents = 0, []
+    def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], **options: Any) -> int:
+        code = 0
         with _opened(config, overrides) as server:
             for job_id in _named(server, ids):
                 try:
@@ -59,15 +59,11 @@ def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:
                     code = code or problem.exit_code
                     print_findings([problem])
                     continue
-                documents.append(task.as_dict() if task is not None else {"id": job_id, "deleted": True})
-                if not as_json:
-                    print_line(_described(task) if task is not None else f"{job_id} is deleted")
-        if as_json:
-            print_json(documents)
+                print_line(_described(task) if task is not None else f"{job_id} is deleted")
         return code
 
     several = click.argument("ids", nargs=-1, required=True, metavar="ID…")
-    for decorate in (json_option, set_option, several, config_argument):
+    for decorate in (set_option, several, config_argument):
         command = decorate(command)
     return command
 
@@ -83,8 +79,7 @@ def _on_jobs(one: Callable[..., ExtractionTask | None]) -> Callable[..., int]:
     help="Write the patient ids there, one a line, as --patients reads them.",
 )
 @set_option
-@json_option
-def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, ...]) -> None:
     """Print how many patients a CRTDL selects. CRTDL may also be a bare cohort definition (CCDL).
 
     The server evaluates the cohort, creates no job and stores nothing.
@@ -94,41 +89,23 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     query = read_query(Path(crtdl))
     with _opened(config, overrides) as server:
         ids = server.evaluate_cohort(query)
-    if target is not None:
-        write_whole(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
-    if as_json:
-        print_json({"patients": len(ids), "ids": target})
-        return
     print_line(human_count(len(ids), "patient"))
     if target is not None:
+        write_whole(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
         print_line(f"ids: {target}")
 
 
 @group.command("list")
 @config_argument
 @click.argument("ids", nargs=-1, metavar="[ID…]")
-@click.option(
-    "--status",
-    "statuses",
-    multiple=True,
-    metavar="STATE",
-    type=click.Choice([*JobStatus], case_sensitive=False),
-    help="Only jobs in this state, such as PAUSED; repeatable.",
-)
 @set_option
-@json_option
-def list_(
-    config: str, ids: tuple[str, ...], statuses: tuple[str, ...], overrides: tuple[str, ...], as_json: bool
-) -> None:
+def list_(config: str, ids: tuple[str, ...], overrides: tuple[str, ...]) -> None:
     """List the server's extraction jobs, newest first. Includes those of other clients.
 
     The ids are the server's, not those of pipeline jobs; pipeline status shows the extraction of a job.
     """
     with _opened(config, overrides) as server:
-        tasks = server.tasks(_named(server, ids), [*statuses], strict=bool(statuses))
-    if as_json:
-        print_json([task.as_dict() for task in tasks])
-        return
+        tasks = server.tasks(_named(server, ids))
     if not tasks:
         print_line("no extraction jobs")
         return

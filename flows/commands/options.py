@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
@@ -52,28 +52,13 @@ def job_inputs(function: Callable[..., int | None]) -> Callable[..., int | None]
     """Add the arguments of a new job to a command: its first ones are a ``JobInputs`` and the errors of arguments."""
 
     @functools.wraps(function)
-    def command(
-        config: str,
-        inputs: tuple[str, ...],
-        directory: str | None,
-        anonymization_config: str | None,
-        patients: str | None,
-        overrides: tuple[str, ...],
-        **more: bool,
-    ) -> int | None:
+    def command(config: str, inputs: tuple[str, ...], **given: Any) -> int | None:
         from flows.job.inputs import gather
 
         wrong: list[InputError] = []
-        job = gather(
-            config,
-            inputs,
-            directory=directory,
-            anonymization_config=anonymization_config,
-            patients=patients,
-            overrides=overrides,
-            wrong=wrong,
-        )
-        return function(job, wrong, **more)
+        names = ("directory", "anonymization_config", "patients", "overrides")
+        job = gather(config, inputs, wrong=wrong, **{name: given.pop(name) for name in names})
+        return function(job, wrong, **given)
 
     file = functools.partial(click.option, metavar="FILE", shell_complete=complete.files)
     for decorate in (

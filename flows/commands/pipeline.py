@@ -150,7 +150,9 @@ def continue_(
         if waiting and answer:
             leave_answer(writer, waiting.position, answer)
         elif step is not None and position is not None:
-            if not yes and not click.confirm(_discarding(record, position), err=as_json):
+            name = f"{position}, {record.step(position).name}"
+            asked = f"Discard the results of step {name}, and of all later steps?"
+            if not yes and not click.confirm(asked, err=as_json):
                 return outcome(session, record.id, as_json=as_json)
             writer.reset_from(record, position)
         session.api.change(record.id, parameters=inputs.parameters())
@@ -242,11 +244,6 @@ def _check_rest(session: Session, record: JobRecord, inputs: JobInputs, position
     kept = record.steps if position is None else record.steps[: position - 1]
     done = [step.position for step in kept if step.state == "completed"]
     return _check(session.loaded, inputs, done=done, job_dir=session.jobs_dir / record.id)
-
-
-def _discarding(record: JobRecord, position: int) -> str:
-    name = record.step(position).name
-    return f"Discard the results of step {position}, {name}, and of all later steps?"
 
 
 def _leave_to_worker(session: Session, job_id: str, *, as_json: bool) -> int:

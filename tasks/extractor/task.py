@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -110,17 +110,6 @@ class ExtractionTask:
     def describe_progress(self) -> str:
         """Return one line about the progress; empty if the server reports none."""
         return self.progress.describe() if self.progress is not None else ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a small JSON object, as printed by ``extraction list --json``."""
-        progress = self.progress
-        kept = ("id", "status", "task_status", "version", "authored", "started", "ended")
-        return {
-            **{name: getattr(self, name) or None for name in kept},
-            "priority": str(self.priority),
-            "progress": {"fraction": progress.fraction} | asdict(progress) if progress else None,
-            "consent_files": len(self.consent_urls),
-        }
 
 
 def parse_task(resource: Any) -> ExtractionTask | None:
