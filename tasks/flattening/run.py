@@ -69,7 +69,7 @@ def run(context: StepContext) -> StepReport:
     for warning in odd:
         context.meter.warn(warning)
     if todo:
-        context.meter.work_on(files)
+        context.meter.expect(files=len(files), bytes=stored_bytes(files))
         write_definitions(context.state(DEFINITIONS), named)
         share = settings.batch_size_mb * MIB // len(made)
         tables = [GroupTable(view, parts / name, share, finished=name not in todo) for name, view in named.items()]
@@ -131,17 +131,14 @@ def _routed_lines(context: StepContext, files: Sequence[Path], router: Router) -
         for _, line in lines(path, most):
             router.learn_core(line)
     for path in files:
-        read = 0
-        for number, line in lines(path, most):
+        for number, line in lines(path, most, stored=context.meter.read):
             context.stop.check()
             try:
                 yield router.route(line)
             except DataError as error:
                 error.context = f"{path.name}:{number}"
                 raise
-            read += len(line) + 1
-            context.meter.within(path, read)
-        context.meter.within(path, read, whole=True)
+            context.meter.add(bytes=len(line), stored=0)
         context.meter.add(files=1)
 
 

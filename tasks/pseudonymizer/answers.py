@@ -14,8 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tasks.pseudonymizer.dates import dates_that_stayed, is_sampled, movement
-from tasks.pseudonymizer.leaks import leaks_of, values_in
+from tasks.pseudonymizer.leaks import dates_of, is_sampled, leaks_of, values_in
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import Bundle, open_bundle, skim
 from tasks.shared.fhir.persons import Identifying
@@ -136,9 +135,9 @@ def check(
         findings.add("references without type", lost)
         findings.add("references that resolve no more", dangling)
         if is_sampled(line):
-            stayed = dates_that_stayed((sent.text, received.text), sent.resources, received.resources)
+            moved, stayed = dates_of((sent.text, received.text), sent.resources, received.resources)
+            findings.add("dates", moved)
             findings.add("dates that stayed", stayed)
-            findings.add("dates", movement(sent.text, received.text))
     found = leaks_of(sent.values() if values is None else values, sent.text, received.resources, received.text)
     findings.add("leaks", {"|".join(leak) for leak in found})
     return received, findings

@@ -112,10 +112,9 @@ class _Lines:
 
     def chunks(self, path: Path) -> Iterator[Chunk]:
         """Yield the lines of a file; one above the threshold in parts."""
-        config, meter = self._context.config, self._context.meter
+        config = self._context.config
         threshold = config.services.pseudonymizer.bundle_split_threshold_mb * MIB
-        read = lambda piece: meter.add(stored=len(piece))  # noqa: E731 - counts bytes as they are on the disk
-        for number, text in lines(path, config.limits.max_line_mb * MIB, stored=read):
+        for number, text in lines(path, config.limits.max_line_mb * MIB, stored=self._context.meter.read):
             if len(text) <= threshold:
                 yield Chunk(path.name, number, text)
                 continue

@@ -33,6 +33,7 @@ from tasks.shared.file_work import Done, FileWork, digest
 from tasks.shared.files.data_directory import CORE, base_name, is_ndjson_name
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
@@ -118,10 +119,9 @@ class _Load:
     def send_files(self, todo: list[str]) -> None:
         """Send these files, ``core`` alone and first."""
         meter = self.context.meter
-        meter.work_on(file.path for file in self.files.values())
+        meter.expect(files=len(self.files), bytes=sum(file.size for file in self.files.values()))
         for done in self.work.done():
-            meter.add(files=1, resources=done.counts["sent"], earlier=True)
-            meter.within(self.files[done.file].path, done.counts["content"], whole=True, earlier=True)
+            meter.skip(files=1, resources=done.counts["sent"], stored=self.files[done.file].size)
         core = [base for base in todo if base.lower() == CORE]
         threads = self.context.config.services.send.max_concurrent_requests
         for stage in (core, [base for base in todo if base not in core]):
@@ -129,7 +129,7 @@ class _Load:
 
     def _send_file(self, base: str, stop: Stop) -> None:
         file, meter, began = self.files[base], self.context.meter, time.monotonic()
-        reader = FileReader(file.path, self.context.config.limits.max_line_mb * MIB, self.pending)
+        reader = FileReader(file.path, self.context.config.limits.max_line_mb * MIB, self.pending, meter)
         counts, replaced = reader.counts, list[Item]()
         for batch in self.transactions.pack(reader.items(), replaced):
             stop.check()
@@ -139,8 +139,7 @@ class _Load:
                 counts["deferred"] += len(refused)
             counts["sent"] += len(sent.taken)
             counts["bytes"] += sent.bytes
-            meter.add(resources=len(sent.taken))
-            meter.within(file.path, counts["content"])
+            meter.add(resources=len(sent.taken), bytes=sent.bytes, stored=0)
         counts["replaced"] = len(replaced)
         if counts["resources"] != sum(counts[name] for name in ("sent", "replaced", "deferred", "unsendable")):
             raise ReconciliationError(
@@ -154,7 +153,6 @@ class _Load:
         )  # fmt: skip
         self.work.finish(done)
         meter.add(files=1)
-        meter.within(file.path, counts["content"], whole=True)
 
 
 class _Waiting:
@@ -211,16 +209,17 @@ class _Waiting:
 class FileReader:
     """The resources of a file as they are sent. What cannot be sent goes to ``pending``. ``most`` bounds a line."""
 
-    def __init__(self, path: Path, most: int, pending: Pending) -> None:
+    def __init__(self, path: Path, most: int, pending: Pending, meter: Meter) -> None:
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self._path = path
         self._most = most
         self._pending = pending
+        self._meter = meter
 
     def items(self) -> Iterator[Item]:
         """Yield the resources in their order."""
-        for number, line in lines(self._path, self._most):
+        for number, line in lines(self._path, self._most, stored=self._meter.read):
             self.counts["lines"] += 1
             self.counts["content"] += len(line) + 1
             try:

@@ -71,7 +71,8 @@ def run(context: StepContext, files: list[SentFile]) -> StepReport:
             progress = _SentBytes(context.meter)
             there = uploads.upload(file, prefix + file.name, [progress])
             # The transfer manager tells of a quarter of a MiB at once, and not of the rest.
-            context.meter.add(files=1, bytes=file.size - progress.sent, earlier=there)
+            count = context.meter.skip if there else context.meter.add
+            count(files=1, stored=file.size - progress.sent)
 
         for_each(files, one, threads=AT_ONCE.max_request_concurrency, stop=context.stop)
         text = msgspec.json.format(msgspec.json.encode(sorted(uploads.done)), indent=2) + b"\n"

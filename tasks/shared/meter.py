@@ -10,9 +10,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from tasks.shared.log import logger
@@ -106,19 +105,8 @@ class Meter:
             self._now.files_total = files if files is not None else self._now.files_total
             self._total = bytes if bytes is not None else self._total
 
-    def add(
-        self,
-        *,
-        files: int = 0,
-        bytes: int = 0,  # noqa: A002
-        resources: int = 0,
-        stored: int | None = None,
-        earlier: bool = False,
-    ) -> None:
+    def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0, stored: int | None = None) -> None:  # noqa: A002
         """Count what was just done: ``bytes`` of content, that were ``stored`` bytes of a file if that differs."""
-        if earlier:
-            self.skip(files=files, resources=resources, stored=bytes)
-            return
         with self._lock:
             self._now.files += files
             self._now.bytes += bytes
@@ -126,19 +114,9 @@ class Meter:
             self._stored += bytes if stored is None else stored
             self._sample()
 
-    def work_on(self, files: Iterable[Path]) -> None:
-        """Say which files are worked on, one after the other."""
-        self._sizes = {path: path.stat().st_size for path in files}
-        self._content: dict[Path, int] = {}
-        self.expect(files=len(self._sizes), bytes=sum(self._sizes.values()))
-
-    def within(self, path: Path, content: int, *, whole: bool = False, earlier: bool = False) -> None:
-        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it."""
-        if earlier:
-            self.skip(stored=self._sizes[path])
-            return
-        new, self._content[path] = content - self._content.get(path, 0), content
-        self.add(bytes=new, stored=self._sizes[path] if whole else 0)
+    def read(self, piece: bytes) -> None:
+        """Count a piece of a file, as it is stored, whose content is counted when it is done."""
+        self.add(stored=len(piece))
 
     def skip(self, *, files: int = 0, resources: int = 0, stored: int = 0) -> None:
         """Count what an earlier run did."""

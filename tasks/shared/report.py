@@ -46,8 +46,8 @@ class StepReport(StoredModel):
     wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
     those that came over a network or went out. ``content`` are the bytes of content, uncompressed, that this run of the
     step did in ``seconds``. ``identifying`` says by path in how many lines something identifying is still there,
-    ``kept_identifiers`` what is meant to be; ``left_out`` by reason how many a service did not give. ``findings`` is
-    how many errors a validation found in the data. ``directory`` is a wait's place for corrected files.
+    ``kept_identifiers`` what is meant to be. ``findings`` is how many errors a validation found in the data.
+    ``directory`` is a wait's place for corrected files.
     ``warnings`` quote no data, ``details`` are small facts of the step's own (names of written reports, counts by
     code).
     """
@@ -73,7 +73,6 @@ class StepReport(StoredModel):
     tables: bool = False
     identifying: dict[str, str] | None = None
     kept_identifiers: dict[str, str] | None = None
-    left_out: dict[str, int] | None = None
     findings: int | None = None
     inventory: str | None = None
     directory: str | None = None
@@ -125,8 +124,6 @@ class StepReport(StoredModel):
             parts.append(f"{', '.join(sent)}, p50 {cells['p50']}, p95 {cells['p95']}")
         if self.findings is not None:
             parts.append(human_count(self.findings, "finding") if self.findings else "no findings")
-        if self.left_out:
-            parts.append("left out: " + ", ".join(f"{what} {number:,}" for what, number in self.left_out.items()))
         parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]
         return ", ".join(part for part in parts if part)
 

@@ -16,7 +16,6 @@ import msgspec
 
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import ISSUE_CODES, Answer
-from tasks.shared.http.json_answer import NotJsonError, json_object, resource_type
 from tasks.validation.chunks import ResourcePlace
 
 FINDINGS: Final = frozenset({"fatal", "error"})
@@ -90,6 +89,7 @@ class _OutcomeIssue(msgspec.Struct):
 
 
 class _OperationOutcome(msgspec.Struct):
+    resource_type: Any = msgspec.field(default=None, name="resourceType")
     issue: list[_OutcomeIssue] | None = None
 
 
@@ -100,8 +100,12 @@ def read_outcome(body: bytes) -> list[ValidationIssue]:
     """Return the issues of an OperationOutcome. Raises ``NotAnOutcomeError``."""
     try:
         outcome = _outcome.decode(body)
+    except msgspec.ValidationError:
+        raise NotAnOutcomeError("JSON that is not an OperationOutcome, or issues that are not valid in FHIR") from None
     except UNREADABLE:
-        raise NotAnOutcomeError("an OperationOutcome with issues that are not valid in FHIR") from None
+        raise NotAnOutcomeError("something that is not JSON") from None
+    if outcome.resource_type != "OperationOutcome":
+        raise NotAnOutcomeError("something that is not an OperationOutcome")
     return [_read(issue) for issue in outcome.issue or ()]
 
 
@@ -109,11 +113,11 @@ def wrong_with(answer: Answer, entries: int) -> str | None:
     """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
     if answer.status not in (200, 412, 422):  # what is no result is not one when it looks like it: 202 is a promise
         return "no result"
+    if not answer.says_json:
+        return "a Content-Type that is not JSON"
     try:
-        if resource_type(json_object(answer)) != "OperationOutcome":
-            return "something that is not an OperationOutcome"
         issues = read_outcome(answer.body)
-    except (NotJsonError, NotAnOutcomeError) as problem:
+    except NotAnOutcomeError as problem:
         return str(problem)
     if not issues:
         return "an OperationOutcome without an issue"

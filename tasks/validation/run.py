@@ -60,7 +60,7 @@ def run(context: StepContext) -> StepReport:
     most = context.config.limits.max_line_mb * MIB
 
     def chunks(base: str) -> Iterator[ValidationChunk]:
-        read = lines(files[base], most, stored=lambda piece: meter.add(stored=len(piece)))
+        read = lines(files[base], most, stored=meter.read)
         return pack(items[base].groups(read), file=files[base].name, limit=limit)
 
     timeout = _SECONDS * threads

@@ -24,13 +24,11 @@ def test_a_label_is_never_longer_than_prefect_should_keep() -> None:
     long = FULL.model_copy(update={
         "warnings": tuple(f"{n}: {'x' * 900}" for n in range(300)), "details": {"files": [{"n": "y" * 50}] * 999},
         "identifying": {f"Patient.extension[{n}].valueString": "5 lines" for n in range(200)},
-        "left_out": {f"reason {n}": 2 for n in range(300)},
     })  # fmt: skip
     assert len(long.label()) <= LONGEST_LABEL
     kept = StepReport.model_validate_json(long.label())
     assert kept.warnings[-1].startswith("and ")
     assert (kept.identifying or {})["…"].endswith(" more")
-    assert sum((kept.left_out or {}).values()) == 600
 
 
 def test_a_person_sees_a_cell_for_every_column_in_her_units() -> None:
