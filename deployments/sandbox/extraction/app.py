@@ -20,7 +20,6 @@ from starlette.responses import FileResponse, Response
 from deployments.sandbox.child import SandboxStartError
 from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.checks import QueryError, quoted, read_cohort, read_query
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import load
 from deployments.sandbox.extraction.engine import (
@@ -32,6 +31,7 @@ from deployments.sandbox.extraction.engine import (
 )
 from deployments.sandbox.extraction.events import SUMMARY
 from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
+from deployments.sandbox.extraction.query import QueryError, quoted, read_cohort, read_query
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
 from deployments.sandbox.extraction.units import UnitRunner, Wait
@@ -124,7 +124,7 @@ class _ExtractionServer:
         try:
             cohort = read_cohort(call.body)
         except QueryError as error:
-            raise _refused(*error.findings) from None
+            raise _refused(str(error)) from None
         found: Json = {"resourceType": "List", "status": "current", "mode": "working"}
         patients = CohortQuery(self._data, self._options.clock().date()).patients(cohort)
         if patients:
@@ -248,7 +248,7 @@ def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
         crtdl = base64.b64decode("".join(given[0].split()), validate=True)
         read_query(crtdl)
     except QueryError as error:
-        raise _refused(*error.findings) from None
+        raise _refused(str(error)) from None
     except ValueError:
         raise _refused("the parameter crtdl is not Base64") from None
     return crtdl, tuple(sorted(set(patients)))

@@ -34,14 +34,6 @@ class Reason(StrEnum):
     CASCADING_DELETE = "CASCADING_DELETE"
 
 
-_KEYS: Final = {
-    Reason.CONSENT: "Consent",
-    Reason.REFERENCE_NOT_FOUND: "Reference-Not-Found",
-    Reason.RESOURCE_OUTSIDE_BATCH: "Resource-Outside-Batch",
-    Reason.CASCADING_DELETE: "Cascading-Delete",
-}
-
-
 class Stage(StrEnum):
     """Stages of a batch, in order. Patients are excluded in three of them (the first as ``CONSENT``)."""
 
@@ -97,7 +89,8 @@ def _exclusions(label: str, records: Sequence[UnitRecord]) -> dict[str, Any]:
     rows = [row for record in records for row in record.resources if row[1] == label]
     reasons = Counter(reason for reason, *_ in rows)
     required = Counter(attribute for reason, _, attribute, *_ in rows if reason == Reason.MUST_HAVE)
-    return {"Must-Have": dict(required)} | {key: reasons[reason] for reason, key in _KEYS.items()}
+    named = {reason.value.title().replace("_", "-"): reasons[reason] for reason in Reason}
+    return named | {"Must-Have": dict(required)}
 
 
 def _durations(stage: Stage, batches: Sequence[UnitRecord]) -> dict[str, int]:

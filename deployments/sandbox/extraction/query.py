@@ -1,11 +1,15 @@
 """A query as it is sent: a cohort query (CCDL) and the attribute groups of a CRTDL.
 
-Structure and types are checked by reading it; a key that is unknown, and so could narrow the query, is refused.
+It is checked by reading it, and what the sandbox cannot do is refused, with its place. A key that is unknown could
+narrow the query. Without profiles, the sandbox identifies an element by its path only: it supports type slices of
+choice elements (``value[x]:valueQuantity``) and no others. Without a terminology server, a code matches only if system
+and code are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt
 from typing import Annotated, Any, Final, Literal
@@ -13,7 +17,21 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from deployments.sandbox.extraction.dates import DayRange, days_of
-from deployments.sandbox.extraction.vocabulary import CONTEXTS, Context, ElementPath, is_patients
+from deployments.sandbox.extraction.tree import CHOICES
+from deployments.sandbox.extraction.vocabulary import (
+    AGE,
+    CONTEXT_SYSTEM,
+    CONTEXTS,
+    DATE_FILTERS,
+    GENDER,
+    PATIENT,
+    TOKEN_FILTERS,
+    UNITS_OF_AGE,
+    Context,
+    ElementPath,
+    is_patients,
+)
+from deployments.sandbox.r4 import resource_types
 
 BASE_PROFILE: Final = "http://hl7.org/fhir/StructureDefinition/"
 _COMPARE: Final[dict[str, Callable[..., bool]]] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "eq": eq}
@@ -22,6 +40,24 @@ Code = tuple[str, str]
 _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 _Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}(-\d\d(-\d\d(T.*)?)?)?$")]
 _Some = msgspec.Meta(min_length=1)
+_STEP: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
+_ONE_LINE: Final = 120
+
+
+class QueryError(Exception):
+    """A query that is wrong or not supported. The message gives place and reason."""
+
+
+def quoted(text: object) -> str:
+    """Return a piece of a query on one line, cut where it is long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= _ONE_LINE else line[: _ONE_LINE - 1] + "…"
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    """Raise ``ValueError`` for the first problem; msgspec adds the place."""
+    for problem in problems:
+        raise ValueError(problem)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -133,6 +169,9 @@ class Criterion(_Part, frozen=True, kw_only=True):
     attribute_filters: tuple[AttributeFilter, ...] | None = None
     time_restriction: _TimeRestriction | None = None
 
+    def __post_init__(self) -> None:
+        _refuse(_criterion_problems(self))
+
     @property
     def known_context(self) -> Context:
         """Return the context; of a checked query it is known."""
@@ -148,6 +187,45 @@ class Criterion(_Part, frozen=True, kw_only=True):
         """Return the days that the resource's date must overlap, or None."""
         limits = self.time_restriction
         return None if limits is None else days_between(limits.after_date, limits.before_date)
+
+
+def _criterion_problems(criterion: Criterion) -> Iterator[str]:
+    if not all(str(coding.display or "").strip() for coding in criterion.term_codes):
+        yield "the display of a code must be a text"  # as the deployed server demands
+    context = CONTEXTS.get(criterion.context.code)
+    if context is None or criterion.context.system != CONTEXT_SYSTEM:
+        known = ", ".join(CONTEXTS)
+        yield f"the context {quoted(criterion.context.code)} is not supported; known are {known} of {CONTEXT_SYSTEM}"
+        return
+    if context.name == "Einwilligung" and any(system.startswith("fdpg.consent") for system, _ in criterion.codes):
+        yield "combined consent codes are not supported; use the provisions' codes"
+    if criterion.value_filter is not None and not context.has_value:
+        yield f"{context.name} has no value to filter by"
+    if context.type == PATIENT:
+        yield from _person_problems(criterion)
+        return
+    for each in criterion.attribute_filters or ():
+        is_reference = isinstance(each, ReferenceFilter)
+        names = (context.references if is_reference else context.plain).split()
+        if each.attribute not in names:
+            what = "a reference" if is_reference else "an element"
+            yield f"{quoted(each.attribute)} is not {what} to filter by; known are {', '.join(sorted(names))}"
+        if isinstance(each, ReferenceFilter) and any(one.context.code == PATIENT for one in each.criteria):
+            yield "the context Patient cannot be referred to"
+
+
+def _person_problems(criterion: Criterion) -> Iterator[str]:
+    codes, value = criterion.codes, criterion.value_filter
+    if criterion.attribute_filters or criterion.time_restriction:
+        yield "attributeFilters and timeRestriction are not supported for the context Patient"
+    if codes not in ({GENDER}, {AGE}):
+        yield "the context Patient supports one code: SNOMED CT 263495000 or 424144002"
+    if isinstance(value, ConceptFilter) and codes == {AGE}:
+        yield "the valueFilter must be a quantity filter"
+    if isinstance(value, QuantityFilter) and codes == {GENDER}:
+        yield "the valueFilter must be a concept filter"
+    elif isinstance(value, QuantityFilter) and (value.unit is None or value.unit.code not in UNITS_OF_AGE):
+        yield f"an age must have one of the units {', '.join(UNITS_OF_AGE)}"
 
 
 _Row = Annotated[tuple[Criterion, ...], _Some]
@@ -168,11 +246,27 @@ class Attribute(msgspec.Struct, frozen=True, rename="camel"):
     must_have: bool
     linked_groups: tuple[_Text, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _refuse(_attribute_problems(self.attribute_ref))
+
     @property
     def path(self) -> ElementPath:
         """Return the path below the resource; a type slice of a choice is the element of that type."""
         steps = self.attribute_ref.split(".")[1:]
         return tuple(step.partition(":")[2] or step for step in steps)
+
+
+def _attribute_problems(ref: str) -> Iterator[str]:
+    kind, *steps = ref.split(".")
+    if kind not in resource_types() or not steps:
+        yield f"{quoted(ref)} is not an element of a resource type"
+    for step in steps:
+        name, _, slice_name = step.partition(":")
+        if not _STEP.fullmatch(step):
+            yield f"{quoted(ref)} is not an element path"
+        types = {name.removesuffix("[x]") + choice for choice in CHOICES} if name.endswith("[x]") else set()
+        if slice_name and slice_name not in types:
+            yield f"{quoted(ref)} is a slice, which the sandbox cannot look up without profiles"
 
 
 class TokenFilter(_Part, frozen=True, kw_only=True, tag_field="type", tag="token"):
@@ -203,6 +297,9 @@ class Group(msgspec.Struct, frozen=True, rename="camel"):
     include_reference_only: bool | None = None
     filter: tuple[TokenFilter | DateFilter, ...] | None = None
 
+    def __post_init__(self) -> None:
+        _refuse(_group_problems(self))
+
     @property
     def profile(self) -> str:
         """Return the profile without a version."""
@@ -231,6 +328,26 @@ class Group(msgspec.Struct, frozen=True, rename="camel"):
         return any(attribute.must_have for attribute in self.attributes)
 
 
+def _group_problems(group: Group) -> Iterator[str]:
+    if not group.attributes and not group.takes_all:
+        why = "the sandbox has no profiles and supports a group without attributes for a base profile only"
+        yield f"at least one entry is required to determine the group's type: {why}"
+    base = group.profile.removeprefix(BASE_PROFILE) if group.profile.startswith(BASE_PROFILE) else group.type
+    if base in resource_types() - {group.type}:
+        yield f"{quoted(group.profile)} is the profile of another type than the attributes' {group.type}"
+    for attribute in group.attributes:
+        if attribute.attribute_ref.partition(".")[0] != group.type:
+            yield f"{quoted(attribute.attribute_ref)} is not of the group's type {group.type}"
+    filters = group.filter or () if group.type != PATIENT else ()  # those of the Patient group are ignored
+    for each in filters:
+        sort, table = ("token", TOKEN_FILTERS) if isinstance(each, TokenFilter) else ("date", DATE_FILTERS)
+        known = table.get(group.type, {})
+        if each.name not in known:
+            yield f"{quoted(each.name)} is no supported {sort} parameter of {group.type}; known are {', '.join(known)}"
+    if sum(isinstance(each, DateFilter) for each in filters) > 1:
+        yield "at most one date filter is allowed"
+
+
 class _Extraction(msgspec.Struct, frozen=True, rename="camel"):
     attribute_groups: Annotated[tuple[Group, ...], _Some]
 
@@ -241,6 +358,9 @@ class Query(msgspec.Struct, frozen=True, rename="camel"):
     version: Annotated[str, msgspec.Meta(pattern=r"^(1|https?://\S+)$")]
     cohort_definition: Cohort
     data_extraction: _Extraction
+
+    def __post_init__(self) -> None:
+        _refuse(_query_problems(self.groups))
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -257,3 +377,35 @@ class Query(msgspec.Struct, frozen=True, rename="camel"):
         """Return the name of a group in reports: its id where it has no name or shares it with another group."""
         names = [each.name for each in self.groups]
         return group.name if group.name and names.count(group.name) == 1 else group.id
+
+
+def _query_problems(groups: tuple[Group, ...]) -> Iterator[str]:
+    ids = [group.id for group in groups]
+    for identity in ids:
+        if ids.count(identity) > 1:
+            yield f"the group id {quoted(identity)} is used twice"
+    for attribute in (each for group in groups for each in group.attributes):
+        for linked in {*(attribute.linked_groups or ())} - {*ids}:
+            yield f"{quoted(attribute.attribute_ref)} links to the group {quoted(linked)}, which does not exist"
+    patients = [group for group in groups if group.type == PATIENT]
+    if len(patients) != 1:
+        yield f"exactly one Patient group is required, {len(patients)} found"
+    if any(group.include_reference_only for group in patients):
+        yield "the Patient group cannot be includeReferenceOnly"
+
+
+def read_query(body: bytes) -> Query:
+    """Read a CRTDL. Raises ``QueryError``."""
+    try:
+        return msgspec.json.decode(body, type=Query)
+    except (ValueError, RecursionError) as error:
+        raise QueryError(f"the query cannot be read: {error}") from None
+
+
+def read_cohort(body: bytes) -> Cohort:
+    """Read the cohort of a CRTDL, or a bare CCDL (document 2, ``$evaluate-cohort``). Raises ``QueryError``."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(members.get("cohortDefinition", body), type=Cohort)
+    except (ValueError, RecursionError) as error:
+        raise QueryError(f"the cohort query cannot be read: {error}") from None

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import parse_qsl
 
-from deployments.sandbox.extraction.checks import quoted
 from deployments.sandbox.extraction.events import Stage
 from deployments.sandbox.extraction.jobs import Job, JobPriority, JobStatus, instant
+from deployments.sandbox.extraction.query import quoted
 from deployments.sandbox.service import Call, FhirProblem, Json
 
 EXTENSION_BASE: Final = "https://sandbox.example/fhir"

@@ -9,7 +9,6 @@ from datetime import datetime
 
 import msgspec
 
-from deployments.sandbox.extraction.checks import read_query
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import DataSet
 from deployments.sandbox.extraction.engine import UnitControl, UnitDone
@@ -26,7 +25,7 @@ from deployments.sandbox.extraction.events import (
 )
 from deployments.sandbox.extraction.extract import CORE, Extraction, Origin
 from deployments.sandbox.extraction.jobs import Job, JobStore, Unit, UnitState, write_whole
-from deployments.sandbox.extraction.query import Query
+from deployments.sandbox.extraction.query import Query, read_query
 
 Wait = Callable[[UnitControl, float], None]
 

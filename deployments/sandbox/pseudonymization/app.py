@@ -8,19 +8,13 @@ and answers 200 with the resource after the rules. 400: no resource, or a rule f
 from __future__ import annotations
 
 import base64
-import itertools
-import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from deployments.sandbox.child import SandboxStartError
 from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.pseudonymization.nodes import Json
@@ -40,54 +34,32 @@ _decoder: Final = msgspec.json.Decoder(float_hook=Decimal)
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
-@dataclass(frozen=True)
-class PseudonymizerSettings:
-    """How the service is set up: its own rule file (YAML), and what it and the pseudonym service behind it are like.
+class Pseudonymizer:
+    """The service without HTTP: one process of it, with its own ``rules``. Raises ``RuleFileError`` for them.
 
-    ``domains`` are those that exist in the pseudonym service; ``None``: each does. ``newest`` answers 422 for a missing
-    one. ``ignores_config`` is a service before 2.34.0. ``escapes`` has the second serializer of the service. With
-    ``replicas`` each request goes to the next process, and each process makes the keys that the rules do not give at
-    its start.
+    ``domains`` are those that exist in the pseudonym service behind it; ``None``: each does. ``ignores_config`` is a
+    service before 2.34.0.
     """
 
-    rules: str = "fhirPathRules: [{path: Resource, method: redact}]"
-    domains: frozenset[str] | None = None
-    newest: bool = False
-    ignores_config: bool = False
-    escapes: bool = False
-    replicas: int = 1
-
-
-class Pseudonymizer:
-    """The service without HTTP. Raises ``RuleFileError`` for its own rule file."""
-
-    def __init__(self, settings: PseudonymizerSettings) -> None:
-        self.settings = settings
-        self._numbers = itertools.count()
-        self.restart()
-
-    def restart(self) -> None:
-        """Start all processes again, with new random keys."""
-        keys = [secrets.token_hex(16) for _ in range(self.settings.replicas)]
-        self._processes = [(key, Rules(self.settings.rules, key, self.settings.domains)) for key in keys]
+    def __init__(self, rules: str, domains: frozenset[str] | None = None, *, ignores_config: bool = False) -> None:
+        self._key = secrets.token_hex(16)  # for rule files without one
+        self._domains = domains
+        self._ignores_config = ignores_config
+        self._own = Rules(rules, self._key, domains)
 
     def deidentify(self, body: bytes) -> tuple[Json, bytes]:
         """Return the resource of a request body, and the answer. Raises ``FhirProblem``."""
-        key, own = self._processes[next(self._numbers) % len(self._processes)]
         resource, config = _read(body)
         try:
-            sent = config is not None and not self.settings.ignores_config
-            rules = Rules((config or b"").decode(), key, self.settings.domains) if sent else own
+            is_own = config is None or self._ignores_config
+            rules = self._own if is_own else Rules((config or b"").decode(), self._key, self._domains)
         except (RuleFileError, UnicodeDecodeError) as error:
             text = f"Failed to parse the received config attachment: {error}"
             raise FhirProblem(400, "processing", text) from None
         try:
-            made = rules.apply(resource)
+            return resource, _encoder.encode(rules.apply(resource))
         except ProcessingError as error:
-            status = 422 if self.settings.newest else 500
-            raise FhirProblem(status, "processing", f"An internal error occurred: {error}", severity="fatal") from None
-        answer = _encoder.encode(made)
-        return resource, _escaped(answer) if self.settings.escapes else answer
+            raise FhirProblem(500, "processing", f"An internal error occurred: {error}", severity="fatal") from None
 
 
 def _read(body: bytes) -> tuple[Json, bytes | None]:
@@ -113,28 +85,11 @@ def _read(body: bytes) -> tuple[Json, bytes | None]:
         raise FhirProblem(400, "processing", "config is not an attachment with data in Base64.") from None
 
 
-def _escaped(text: bytes) -> bytes:
-    """Return JSON as the second serializer of the service writes it."""
-
-    def units(found: re.Match[str]) -> str:
-        return re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be").hex().upper())
-
-    return re.sub(r"[^\x00-\x7f]|[+<>&']", units, text.decode()).encode()
-
-
 class _PseudonymizationServer:
-    def __init__(self, settings: PseudonymizerSettings, credentials: Credentials) -> None:
-        self._settings = settings
+    def __init__(self, credentials: Credentials, rules: str, *, ignores_config: bool) -> None:
+        self._pseudonymizer = Pseudonymizer(rules, ignores_config=ignores_config)
         endpoints = [("POST", "/fhir/$de-identify", self._deidentify), ("GET", "/fhir/metadata", self._metadata)]
-        self.service = SandboxService("pseudonymizer", endpoints, credentials, opened=self._opened, max_body=MAX_BODY)
-
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
-        try:
-            self._pseudonymizer = Pseudonymizer(self._settings)
-        except RuleFileError as error:
-            raise SandboxStartError(f"the pseudonymization service's rule file cannot be used: {error}") from None
-        yield
+        self.service = SandboxService("pseudonymizer", endpoints, credentials, max_body=MAX_BODY)
 
     def _metadata(self, call: Call) -> Response:
         operation = {"name": "de-identify", "definition": f"{call.root}/fhir/OperationDefinition/de-identify"}
@@ -153,4 +108,4 @@ def pseudonymization_service(
 ) -> SandboxService:
     """Return the pseudonymization service; without ``rules`` it has those for the demo data."""
     rules = ANONYMIZATION_RULES.read_text(encoding="utf-8") if rules is None else rules
-    return _PseudonymizationServer(PseudonymizerSettings(rules, ignores_config=ignores_config), credentials).service
+    return _PseudonymizationServer(credentials, rules, ignores_config=ignores_config).service
