@@ -33,14 +33,15 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     lines = [f"The job waits at step {waiting.position} of {len(steps)} for your decision.", ""]
     if waiting.reason is not None:
         lines += [f"**It waits again**: {literal(waiting.reason)}", ""]
-    lines += [*_report(record, waiting), f"- **Look at** the files in {code(waiting.looked_at)}"]
-    lines += [f"- **Next**, the files in {code(waiting.reads)} are read:"]
+    lines += _report(record, waiting)
+    lines += [f"- **Destination**: {code(where)}"] if (where := _destination(record, waiting)) else []
+    lines += [f"- **Decide**: *release*: {after}; *reject*: the job is cancelled"]
+    lines += ["- **The decision is for these files and this destination**: if they change, the job waits again"]
+    lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
+    lines += [f"- **Read next** are the files in {code(waiting.reads)}"] if waiting.reads != waiting.looked_at else []
     lines += [f"  - {code(file)}" for file in _files_read(waiting)]
     lines += [f"- **Not corrected, so not read**: {code(name)}" for name in _left_out(waiting)]
-    lines += [f"- **Destination**: {code(where)}"] if (where := _destination(record, waiting)) else []
     lines += [f"- **To change something**, {_how_to_correct(waiting)}"]
-    lines += ["- **The decision is for these files and this destination**: if they change, the job waits again"]
-    lines += [f"- **Decide**: *release*: {after}; *reject*: the job is cancelled"]
     if by_hand is not None:
         lines += [f"- **After the decision**, continue the job on its machine: {code(by_hand)}"]
     return "\n".join(lines) + "\n"
