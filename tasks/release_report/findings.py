@@ -42,9 +42,9 @@ LEVEL_OF: Final[Mapping[str, tuple[Level, int]]] = {
     "few-alike": ("look", 7),
     "no-patients": ("look", 5),
     "unencrypted-private": ("look", 3),
-    "terms-missing": ("look", 3),
+    "terms-missing": ("look", 2),
     "consent-unchecked": ("look", 4),
-    "warnings": ("look", 8),
+    "warnings": ("look", 2),
     "kept": ("note", 6),
     "not-validated": ("note", 8),
 }
