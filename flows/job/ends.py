@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 from prefect.client.schemas.objects import State, StateType
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Failed
 
 from flows.job.inputs import JobInputs
@@ -51,6 +51,11 @@ def ending(job: RunningJob) -> Iterator[None]:
     """
     try:
         yield
+    except Pause:
+        if job.writer.state is not JobState.RUNNING:
+            raise  # the run was ended or parked here
+        job.stop.request(SUSPEND)  # Prefect noticed it first, between two steps
+        _stopped(job, SUSPEND)
     except Stopped as stop:
         _stopped(job, str(stop))
     except SluiceError as error:
