@@ -13,11 +13,10 @@ from typing import Annotated
 from prefect import flow
 from pydantic import WithJsonSchema
 
-from config import ConfigError
 from flows.gate import release
 from flows.gate.wait import Waits
 from flows.job.ends import end, ending, fail_early, give_up
-from flows.job.inputs import JobInputs, config_error, job_name
+from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobBusyError
 from flows.job.preflight import as_one_error, preflight
 from flows.job.running import RunningJob
@@ -28,7 +27,6 @@ from flows.prefect.api import FLOW_NAME, JOB_SECONDS, PrefectApi
 from flows.reports import terminal
 from flows.signals import stopping
 from tasks import declared
-from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import run_step
 from tasks.shared.report import Corrections, StepReport
@@ -87,10 +85,8 @@ def pipeline(
         except JobBusyError as busy:
             logger.warning("%s: this one leaves it alone", busy.message)
             runs.leave()
-        except ConfigError as invalid:
-            fail_early(api, job_id, config_error(invalid))
-        except SluiceError as error:
-            fail_early(api, job_id, error)
+        except Exception as problem:  # noqa: BLE001 - the seam where defects become reports
+            fail_early(api, job_id, problem)
 
 
 def run(job: RunningJob) -> None:

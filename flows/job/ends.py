@@ -16,7 +16,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Failed
 
-from flows.job.inputs import JobInputs
+from config import ConfigError
+from flows.job.inputs import JobInputs, config_error
 from flows.job.record import JobEnd, RecordWriter, Value, at, continue_command
 from flows.job.running import RunningJob
 from flows.job.state import JobState
@@ -143,14 +144,17 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
     presenter.process_ends(f"job {job_id} is {how}{go_on if how == 'stopped' else ''}")
 
 
-def fail_early(api: PrefectApi, job_id: str, error: SluiceError) -> NoReturn:
+def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
     """End a run whose job could not be opened.
 
     Raises:
         prefect.exceptions.Pause: always.
     """
+    error = config_error(problem) if isinstance(problem, ConfigError) else problem
+    error = error if isinstance(error, SluiceError) else internal_error(error)
     logger.error("the job is failed: %s", error.render())
-    RecordWriter(api, job_id).write({"error": Problem.of(error)})
+    with suppress(SluiceError):
+        RecordWriter(api, job_id).write({"error": Problem.of(error)})
     runs.end(job_id, Failed(message=error.render()), away=api.away)
 
 

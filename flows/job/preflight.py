@@ -172,25 +172,18 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
     jobs_dir = context.config.jobs_dir.absolute()
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
     existing = next(path for path in (jobs_dir, *jobs_dir.parents) if os.path.exists(path))  # noqa: PTH110
-    if not existing.is_dir():
-        yield StorageFindingError(
-            "jobs-dir", "the jobs directory is not a directory", context=str(existing),
-            hint="set jobs_dir to a directory, or to a path where one can be made",
-        )  # fmt: skip
-        return
     disk = os.statvfs(existing)
-    can_write = os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
-    if not can_write or disk.f_flag & os.ST_RDONLY or not disk.f_blocks:  # root is refused by no permission
+    writable = os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)  # noqa: PTH112
+    if not writable or disk.f_flag & os.ST_RDONLY or not disk.f_blocks:  # root is refused by no permission
         yield StorageFindingError(
             "jobs-dir", "the jobs directory cannot be written", context=str(existing),
             hint="check jobs_dir and its permissions",
         )  # fmt: skip
         return
-    space = space_needed(context, steps)
-    free = shutil.disk_usage(existing).free
-    if free < space:
+    needed, free = space_needed(context, steps), shutil.disk_usage(existing).free
+    if free < needed:
         yield StorageFindingError(
-            "disk-space", f"{human_bytes(free)} are free for the jobs directory, {human_bytes(space)} are needed",
+            "disk-space", f"{human_bytes(free)} are free for the jobs directory, {human_bytes(needed)} are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
 

@@ -6,10 +6,8 @@ A run that ran before is set to Pending first, because the engine would refuse s
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -154,9 +152,3 @@ def drain() -> None:
 
     EventsWorker.drain_all(timeout=5)
     APILogHandler().flush()
-
-
-def in_scratch_directory() -> bool:
-    """Return whether this process works in a directory that a process worker made for one run and will remove."""
-    here = Path.cwd()
-    return here.parent == Path(tempfile.gettempdir()).resolve() and here.name.endswith("prefect")
