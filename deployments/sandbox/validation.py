@@ -19,7 +19,15 @@ from referencing.jsonschema import DRAFT6
 from starlette.responses import Response
 
 from deployments.sandbox.r4 import resource_types, schema
-from deployments.sandbox.service import Call, FhirProblem, Json, SandboxService, capability_statement, json_answer
+from deployments.sandbox.service import (
+    Call,
+    Endpoint,
+    FhirProblem,
+    Json,
+    SandboxService,
+    capability_statement,
+    json_answer,
+)
 
 _MESSAGES: Final = "urn:sluice:sandbox:validation"
 _NOT_CHECKED: Final = (
@@ -123,7 +131,9 @@ def _inner(node: Any, path: str = "") -> Iterator[tuple[str, Json]]:
 
 class _ValidationServer:
     def __init__(self) -> None:
-        endpoints = [("POST", "/validateResource", self._validate), ("GET", "/metadata", self._metadata)]
+        paths = ("/metadata", "/fhir/metadata")
+        endpoints: list[Endpoint] = [("POST", "/validateResource", self._validate)]
+        endpoints += [("GET", path, self._metadata) for path in paths]
         self.service = SandboxService("validation", endpoints)
 
     def _validate(self, call: Call) -> Response:
