@@ -106,7 +106,7 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool, said:
     from flows.pipeline import pipeline
     from flows.prefect import runs
 
-    shown = terminal.Terminal(progress=progress, summary_to_stderr=aside, said=said)
+    shown = terminal.Presenter(terminal=True, progress=progress, summary_to_stderr=aside, said=said)
     with terminal.presented_by(shown), shown.beginning(), stop_recorded(session.api, job_id):
         runs.execute(pipeline, job_id)
 

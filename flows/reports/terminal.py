@@ -27,28 +27,89 @@ BAR, LEAST_BAR = 24, 6
 
 
 class Presenter:
-    """Shows nothing: a worker's run, which has no terminal."""
+    """Progress on stderr; one summary line per finished step on stdout, or on stderr if stdout is for JSON.
+
+    Shows nothing without a ``terminal``: in a worker. A warning is printed once, unless the command has already printed
+    it (``said``).
+    """
+
+    def __init__(
+        self,
+        *,
+        terminal: bool = False,
+        progress: bool = True,
+        summary_to_stderr: bool = False,
+        said: Collection[str] = frozenset(),
+    ) -> None:
+        self._terminal = terminal
+        self._to_stderr = summary_to_stderr
+        self._bar = terminal and progress and sys.stderr is not None and sys.stderr.isatty()
+        self._lines = terminal and progress and not self._bar
+        self._begins = ExitStack()
+        self._next_line = 0.0
+        self._said = set(said)
+
+    def _print(self, text: str, *, err: bool) -> None:
+        if self._terminal:
+            print_line(text, err=err)
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Print that Prefect begins the run, unless the first step starts soon."""
+        with self._begins:
+            self._begins.enter_context(patience("starting the run"))
+            yield
 
     def step_started(self, position: int, name: str) -> None:
-        """Show that a step begins."""
+        """Store the start of the step, so that the first plain line is printed a minute later."""
+        self._begins.close()
+        self._next_line = time.monotonic() + LINE_EVERY
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Show progress. Called about five times a second from a thread beside the step."""
+        """Draw the bar, or print the line of the minute; each warning gets a line. Called about five times a second."""
+        self._warn(name, snapshot.warnings)
+        if self._bar:
+            draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
+        elif self._lines and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_EVERY
+            self._print(f"{name}: {describe(snapshot)}", err=True)
 
     def step_finished(self, step: StepReport, *, again: bool) -> None:
-        """Show that a step is complete; ``again`` if it was complete before this run."""
+        """Print the step's line."""
+        state = "was complete" if again else "complete"
+        self._print(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
+        if not again:
+            self._warn(step.name, step.warnings)
+
+    def _warn(self, name: str, warnings: Iterable[str]) -> None:
+        for warning in warnings:
+            if not self._said & {warning, f"{name}: {warning}"}:
+                self._print(f"warning: {name}: {warning}", err=True)
+            self._said.add(f"{name}: {warning}")
 
     def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Show a release report, made or failed, for which no decision is asked (``waits`` shows those)."""
+        """Print the verdict of a release report, its stops once, and its path."""
+        if shown.failed is not None:
+            self._print(f"release report: could not be made: {shown.failed}", err=True)
+        elif shown.page is not None:
+            verdict, _, *found = lines_of(job_dir) or ["made", ""]
+            stops = [line.strip() for line in found[: shown.stops] if line not in self._said]
+            self._said.update(found)
+            lines = [f"release report: {verdict}", *stops, str(job_dir / shown.page)]
+            self._print("\n  ".join(lines), err=self._to_stderr)
 
     def waits(self, record: JobRecord, waiting: Waiting) -> None:
-        """Show that the job is parked."""
+        """Print that and where the job waits, and the release report in short."""
+        self._print(terminal_text(record, waiting), err=self._to_stderr)
 
     def process_ends(self, words: str) -> None:
-        """Show that the process ends without waiting for its threads."""
+        """Print how to continue the job."""
+        if self._terminal:
+            print_without_waiting(words)
 
     def close(self) -> None:
-        """Restore the terminal; called also when the process ends in a hurry."""
+        """Remove the bar; called also when the process ends in a hurry."""
+        wipe()
 
 
 _presenter: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
@@ -68,80 +129,6 @@ def presented_by(presenter: Presenter) -> Iterator[None]:
     finally:
         _presenter.reset(before)
         presenter.close()
-
-
-class Terminal(Presenter):
-    """Progress on stderr; one summary line per finished step on stdout, or on stderr if stdout is for JSON.
-
-    A warning is printed once, unless the command has already printed it (``said``).
-    """
-
-    def __init__(
-        self, *, progress: bool = True, summary_to_stderr: bool = False, said: Collection[str] = frozenset()
-    ) -> None:
-        self._to_stderr = summary_to_stderr
-        self._bar = progress and sys.stderr is not None and sys.stderr.isatty()
-        self._lines = progress and not self._bar
-        self._begins = ExitStack()
-        self._next_line = 0.0
-        self._said = set(said)
-
-    @contextmanager
-    def beginning(self) -> Iterator[None]:
-        """Print that Prefect begins the run, unless the first step starts soon."""
-        with self._begins:
-            self._begins.enter_context(patience("starting the run"))
-            yield
-
-    def step_started(self, position: int, name: str) -> None:
-        """Store the start of the step, so that the first plain line is printed a minute later."""
-        self._begins.close()
-        self._next_line = time.monotonic() + LINE_EVERY
-
-    def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Draw the bar, or print the line of the minute; each warning of the step gets a line."""
-        self._warn(name, snapshot.warnings)
-        if self._bar:
-            draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
-        elif self._lines and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_EVERY
-            print_line(f"{name}: {describe(snapshot)}", err=True)
-
-    def step_finished(self, step: StepReport, *, again: bool) -> None:
-        """Print the step's line."""
-        state = "was complete" if again else "complete"
-        print_line(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
-        if not again:
-            self._warn(step.name, step.warnings)
-
-    def _warn(self, name: str, warnings: Iterable[str]) -> None:
-        for warning in warnings:
-            if not self._said & {warning, f"{name}: {warning}"}:
-                print_line(f"warning: {name}: {warning}", err=True)
-            self._said.add(f"{name}: {warning}")
-
-    def reported(self, job_dir: Path, shown: Shown) -> None:
-        """Print the verdict of a release report, its stops once, and its path."""
-        if shown.failed is not None:
-            print_line(f"release report: could not be made: {shown.failed}", err=True)
-        elif shown.page is not None:
-            verdict, _, *found = lines_of(job_dir) or ["made", ""]
-            stops = [line.strip() for line in found[: shown.stops] if line not in self._said]
-            self._said.update(found)
-            lines = [f"release report: {verdict}", *stops, str(job_dir / shown.page)]
-            print_line("\n  ".join(lines), err=self._to_stderr)
-
-    def waits(self, record: JobRecord, waiting: Waiting) -> None:
-        """Print that and where the job waits, and the release report in short."""
-        print_line(terminal_text(record, waiting), err=self._to_stderr)
-
-    def process_ends(self, words: str) -> None:
-        """Print how to continue the job."""
-        print_without_waiting(words)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        wipe()
 
 
 def bar(name: str, snapshot: Snapshot, width: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.reports import terminal as module
-from flows.reports.terminal import Terminal, bar
+from flows.reports.terminal import Presenter, bar
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 
@@ -13,7 +13,7 @@ from tasks.shared.report import StepReport
 def test_a_warning_is_printed_once_at_the_start_during_or_at_the_end_of_a_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    meter, terminal = Meter(), Terminal(said={"at the start"})
+    meter, terminal = Meter(), Presenter(terminal=True, said={"at the start"})
     terminal.step_started(5, "flattening")
     for text in ("at the start", "while it runs"):
         meter.warn(text)
@@ -30,7 +30,7 @@ def test_without_a_terminal_a_step_has_a_line_each_minute(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    meter, terminal = Meter(clock=lambda: 0.0), Terminal(summary_to_stderr=True)
+    meter, terminal = Meter(clock=lambda: 0.0), Presenter(terminal=True, summary_to_stderr=True)
     terminal.step_started(1, "send")
     for now in (0.0, 59.0, 60.0, 61.0, 121.0):  # noqa: B007 - the clock reads it
         meter.add(files=1)
@@ -50,3 +50,13 @@ def test_a_bar_needs_a_total_and_room_and_is_not_full_while_the_step_runs() -> N
     assert bar("send", meter.snapshot(), 50) == f"{'send':14} {said}"
     meter.add(files=1)
     assert "[#######################.]" in bar("send", meter.snapshot(), 120)
+
+
+def test_a_worker_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    silent, meter = Presenter(), Meter()
+    meter.warn("while it runs")
+    silent.step_started(1, "send")
+    silent.progress("send", meter.snapshot())
+    silent.step_finished(StepReport(position=1, name="send"), again=False)
+    silent.process_ends("stopped")
+    assert capsys.readouterr() == ("", "")
