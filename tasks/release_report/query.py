@@ -44,11 +44,6 @@ class Query:
     groups: tuple[QueryGroup, ...] = ()
     asks_for_consent: bool = False
 
-    @property
-    def types(self) -> frozenset[str]:
-        """Return the resource types of the query."""
-        return frozenset(group.type for group in self.groups)
-
 
 @dataclass(frozen=True)
 class ServerSummary:

@@ -55,9 +55,6 @@ class Words:
         texts = {key: self.number(value) if isinstance(value, int) else str(value) for key, value in known.items()}
         return _PLACE.sub(lambda place: texts.get(place[1], place[0]), found)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._all
-
     def number(self, value: int) -> str:
         """Format a number."""
         text = f"{value:,}"

@@ -169,14 +169,10 @@ def test_every_view_shows_report_and_decision(gate: ReleaseGate) -> None:
     gate.covers("import")
 
 
-def test_job_report_checks_that_the_files_are_those_of_the_report(gate: ReleaseGate) -> None:
-    gate.clean()
+def test_job_report_checks_for_stops(gate: ReleaseGate) -> None:
     gate.start()
-    gate.release()
-    assert gate.report("--check").code == 0
-    (data,) = (gate.directory / "import").glob("core*")
-    data.write_bytes(data.read_bytes()[:-1] + b" ")
-    assert gate.report("--check").code == 1
+    assert gate.report().code == 0
+    assert gate.report("--check").code == 5
 
 
 def test_a_byte_changed_after_the_approval_stops_send_before_its_first_request(gate: ReleaseGate) -> None:
