@@ -21,9 +21,6 @@ LONGEST_LABEL = 8_000
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
 
-FINDINGS_TABLE = "summary.csv"
-"""The list of findings that a validation leaves in its directory, and that the release report counts."""
-
 
 class StoredModel(BaseModel):
     """Base of what is kept as JSON. A key that is not known is passed over."""

@@ -146,7 +146,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    type: Any = None
+    type: str | None = None
     entry: list[Entry] = []
 
 

@@ -10,7 +10,6 @@ References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``cr
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,6 @@ from tasks.shared.files.named_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
-
-_REMEMBERED = 4 * 1024 * 1024
-"""Bytes of a document that is kept in memory, parsed."""
 
 _FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input of a run is a directory")
 
@@ -44,13 +40,7 @@ def read_content(path: Path) -> bytes:
 def parse_document(content: bytes, path: Path) -> Any:
     """Return the JSON document in ``content``; ``path`` stands in errors. Raises ``InputError``
     (``crtdl-not-json``)."""
-    return _FILE.parse(content, path, _parsed if len(content) <= _REMEMBERED else strict_json)
-
-
-@functools.lru_cache(maxsize=2)
-def _parsed(content: bytes) -> Any:
-    """Parse a document, with the last two cached: a command reads the given and the enriched one several times."""
-    return strict_json(content)
+    return _FILE.parse(content, path, strict_json)
 
 
 def document_findings(document: Any, path: Path) -> list[InputError]:

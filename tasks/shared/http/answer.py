@@ -70,11 +70,6 @@ def issues(body: bytes) -> list[tuple[str, str]]:
     return [(severity, code) for severity, code in found if isinstance(code, str) and code in ISSUE_CODES]
 
 
-def issue_codes(body: bytes) -> tuple[str, ...]:
-    """Return the issue codes of an OperationOutcome, each once, in order; empty for any other body."""
-    return tuple(dict.fromkeys(code for _, code in issues(body)))
-
-
 def issue_texts(body: bytes) -> str:
     """Return the texts of an OperationOutcome on one line, after a colon: only where they cannot hold data of a person,
     as in an answer to a made-up request (document 3 §1). Empty for any other body."""
