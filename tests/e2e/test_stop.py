@@ -37,7 +37,7 @@ def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(sluice, p
     _, err = child.communicate(timeout=120)
     assert time.monotonic() - began < allowed(10)
     assert child.returncode == 130
-    assert "SIGINT: stopping after this file, within 7 s" in err
+    assert "Ctrl-C: stopping after this file, within 7 s" in err
     assert f"config.yaml {job}" in err
     wait_until(lambda: processes_with(str(project / "jobs")) == [])
     assert json.loads(sluice.here("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
