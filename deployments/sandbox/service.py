@@ -1,11 +1,7 @@
 """The frame around every sandbox service: credentials, faults, a log of requests, and FHIR's form of refusals.
 
-===========================  =================================================================
-``GET /``                    name of the service, and a note that it is not for production
-``/_sandbox/faults``         ``PUT`` a JSON list of rules, ``GET`` them with counters, ``DELETE`` them
-``/_sandbox/requests``       ``GET`` the requests so far, ``DELETE`` them
-===========================  =================================================================
-
+``/_sandbox/faults``: ``PUT`` a JSON list of rules, ``GET`` them with counters, ``DELETE`` them.
+``/_sandbox/requests``: ``GET`` the requests so far, ``DELETE`` them.
 The ``/_sandbox`` endpoints need no credentials, get no faults and are not counted. Bodies are held in memory.
 """
 
@@ -39,6 +35,7 @@ JSON: Final = "application/json"
 JSON_TYPES: Final = frozenset({"", "application/json", "application/fhir+json"})
 NOTICE: Final = "Sandbox service for trials and tests, not for production: no real patient data belongs here."
 _KEPT: Final = 50_000
+_ONE_LINE: Final = 120
 Json = dict[str, Any]
 
 
@@ -264,6 +261,12 @@ def _answered(handler: Handler, call: Call) -> Response:
     except Exception as error:  # noqa: BLE001 - a server answers whatever happens
         log_place(error)
         return FhirProblem(500, "exception", "Internal error in the sandbox; its log gives the location.").answer()
+
+
+def quoted(text: object) -> str:
+    """Return a piece of a request on one line, cut where it is long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= _ONE_LINE else line[: _ONE_LINE - 1] + "…"
 
 
 def log_place(error: Exception) -> str:

@@ -31,7 +31,7 @@ from deployments.sandbox.extraction.engine import (
 )
 from deployments.sandbox.extraction.events import SUMMARY
 from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
-from deployments.sandbox.extraction.query import QueryError, quoted, read_cohort, read_query
+from deployments.sandbox.extraction.query import QueryError, read_cohort, read_query
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
 from deployments.sandbox.extraction.units import UnitRunner, Wait
@@ -44,6 +44,7 @@ from deployments.sandbox.service import (
     SandboxService,
     capability_statement,
     json_answer,
+    quoted,
 )
 
 MAX_BODY: Final = 2 * 1024 * 1024

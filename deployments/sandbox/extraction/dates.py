@@ -48,6 +48,14 @@ def days_of(value: object) -> DayRange | None:
     return days if days.first <= days.last else None
 
 
+def days_between(first: str | None, last: str | None) -> DayRange:
+    """Return the days from one date to another, both inclusive. Raises ``ValueError`` for none, or the wrong order."""
+    days = days_of({"start": first, "end": last})
+    if days is None or any(given is not None and days_of(given) is None for given in (first, last)):
+        raise ValueError("one date or two are needed, the later one not before the earlier one")
+    return days
+
+
 def _days_of_text(text: str) -> DayRange | None:
     match = _DATE.fullmatch(text)
     if match is None:

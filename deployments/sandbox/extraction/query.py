@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import cached_property
 from operator import eq, ge, gt, le, lt
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from deployments.sandbox.extraction.dates import DayRange, days_of
+from deployments.sandbox.extraction.dates import DayRange, days_between
 from deployments.sandbox.extraction.tree import CHOICES
 from deployments.sandbox.extraction.vocabulary import (
     AGE,
@@ -32,6 +33,7 @@ from deployments.sandbox.extraction.vocabulary import (
     is_patients,
 )
 from deployments.sandbox.r4 import resource_types
+from deployments.sandbox.service import quoted
 
 BASE_PROFILE: Final = "http://hl7.org/fhir/StructureDefinition/"
 _COMPARE: Final[dict[str, Callable[..., bool]]] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "eq": eq}
@@ -41,17 +43,10 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 _Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}(-\d\d(-\d\d(T.*)?)?)?$")]
 _Some = msgspec.Meta(min_length=1)
 _STEP: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
-_ONE_LINE: Final = 120
 
 
 class QueryError(Exception):
     """A query that is wrong or not supported. The message gives place and reason."""
-
-
-def quoted(text: object) -> str:
-    """Return a piece of a query on one line, cut where it is long."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= _ONE_LINE else line[: _ONE_LINE - 1] + "…"
 
 
 def _refuse(problems: Iterator[str]) -> None:
@@ -152,15 +147,7 @@ class _TimeRestriction(_Part, frozen=True, kw_only=True):
         days_between(self.after_date, self.before_date)
 
 
-def days_between(first: str | None, last: str | None) -> DayRange:
-    """Return the days from one date to another, both inclusive. Raises ``ValueError`` for none, or the wrong order."""
-    days = days_of({"start": first, "end": last})
-    if days is None or any(given is not None and days_of(given) is None for given in (first, last)):
-        raise ValueError("one date or two are needed, the later one not before the earlier one")
-    return days
-
-
-class Criterion(_Part, frozen=True, kw_only=True):
+class Criterion(_Part, frozen=True, kw_only=True, dict=True):
     """What one resource of a patient must be."""
 
     context: Coding
@@ -177,14 +164,14 @@ class Criterion(_Part, frozen=True, kw_only=True):
         """Return the context; of a checked query it is known."""
         return CONTEXTS[self.context.code]
 
-    @property
+    @cached_property
     def codes(self) -> frozenset[Code]:
-        """Return the codes, of which a resource has one."""
+        """The codes, of which a resource has one."""
         return codes_of(self.term_codes)
 
-    @property
+    @cached_property
     def days(self) -> DayRange | None:
-        """Return the days that the resource's date must overlap, or None."""
+        """The days that the resource's date must overlap, or None."""
         limits = self.time_restriction
         return None if limits is None else days_between(limits.after_date, limits.before_date)
 

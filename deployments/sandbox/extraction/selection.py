@@ -12,7 +12,7 @@ from functools import cached_property
 
 from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.data import DataSet, Resource
-from deployments.sandbox.extraction.dates import days_of
+from deployments.sandbox.extraction.dates import days_between, days_of
 from deployments.sandbox.extraction.events import Pair, Reason, UnitRecord
 from deployments.sandbox.extraction.query import (
     Attribute,
@@ -21,7 +21,6 @@ from deployments.sandbox.extraction.query import (
     Query,
     TokenFilter,
     codes_of,
-    days_between,
 )
 from deployments.sandbox.extraction.tree import Node, has_code, references, values
 from deployments.sandbox.extraction.vocabulary import DATE_FILTERS, PATIENT, TOKEN_FILTERS, is_patients

@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl
 
 from deployments.sandbox.extraction.events import Stage
 from deployments.sandbox.extraction.jobs import Job, JobPriority, JobStatus, instant
-from deployments.sandbox.extraction.query import quoted
-from deployments.sandbox.service import Call, FhirProblem, Json
+from deployments.sandbox.service import Call, FhirProblem, Json, quoted
 
 EXTENSION_BASE: Final = "https://sandbox.example/fhir"
 """``{extension_base}`` in document 2."""
