@@ -73,15 +73,6 @@ def no_job(sluice, place: Path) -> None:
     assert json.loads(listed.out) == [], listed.out
 
 
-def as_ordinary_user() -> list[str]:
-    """Return a command prefix with which permissions hold for root, too."""
-    if os.geteuid() != 0:
-        return []
-    if not shutil.which("setpriv"):
-        pytest.skip("root may read everything, and there is no setpriv to give that up")
-    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-
-
 def run_with(prefix: list[str], sluice, *arguments: str) -> Ran:
     """Run a command of ours behind another one."""
     import sys
@@ -97,11 +88,6 @@ def missing(place: Path) -> None:
     shutil.rmtree(place / "data")
 
 
-def is_a_file(place: Path) -> None:
-    missing(place)
-    (place / "data").write_bytes(GOOD)
-
-
 def nothing_in_it(place: Path) -> None:
     (place / "data" / "good.ndjson").rename(place / "data" / "good.json")
 
@@ -109,16 +95,6 @@ def nothing_in_it(place: Path) -> None:
 def empty_file(place: Path) -> None:
     (place / "data" / "good.ndjson").rename(place / "data" / "empty.ndjson")
     (place / "data" / "empty.ndjson").write_bytes(b"")
-
-
-def only_a_fifo(place: Path) -> None:
-    (place / "data" / "good.ndjson").unlink()
-    os.mkfifo(place / "data" / "pipe.ndjson")
-
-
-def only_a_link_out(place: Path) -> None:
-    (place / "data" / "good.ndjson").rename(place / "outside.ndjson")
-    (place / "data" / "good.ndjson").symlink_to(place / "outside.ndjson")
 
 
 def clash(place: Path) -> None:
@@ -132,26 +108,14 @@ def clash(place: Path) -> None:
     ("spoil", "reference", "named"),
     [
         (missing, "input-not-found", ["data"]),
-        (is_a_file, "input-not-directory", ["data"]),
         (nothing_in_it, "input-no-ndjson", ["data", "*.ndjson"]),
         (empty_file, "empty-file", ["empty.ndjson"]),
-        (only_a_fifo, "input-no-ndjson", ["regular files"]),
-        (only_a_link_out, "input-no-ndjson", ["symbolic links"]),
         (clash, "name-clash", ["a/Patient.ndjson", "b/Patient.ndjson"]),
     ],
 )
 def test_a_directory_that_cannot_be_imported_is_found_before_a_job_exists(sluice, place, spoil, reference, named):
     spoil(place)
     refused(sluice("pipeline", "start", "config.yaml"), reference, 2, *named)
-    no_job(sluice, place)
-
-
-@pytest.mark.e2e
-def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
-    prefix = as_ordinary_user()
-    (place / "data" / "secret.ndjson").write_bytes(GOOD)
-    (place / "data" / "secret.ndjson").chmod(0)
-    refused(run_with(prefix, sluice, "pipeline", "start", "config.yaml"), "input-unreadable", 2, "secret.ndjson")
     no_job(sluice, place)
 
 
