@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +76,9 @@ class Watch:
         finally:
             with self._busy:
                 self._step = None
+        if self._artifact is not None:
+            with suppress(SluiceError), self._writer.api.hurried(HURRY):
+                self._publish(f"Step {position}, {name}: over", 100)
 
     def _loop(self) -> None:
         recorded = looked = time.monotonic()

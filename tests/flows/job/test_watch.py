@@ -47,8 +47,8 @@ def test_the_progress_of_each_step_is_shown_recorded_and_one_artifact(
     assert len(written) == before, "nothing is recorded once the step has ended"
     assert set(shown) == {"local_import", "send"}
     (artifact,) = prefect.artifacts.values()
-    assert (artifact["type"], artifact["data"]) == ("progress", 99)
-    assert artifact["description"].startswith("Step 2, send: 4/4 files, 4 B")
+    assert (artifact["type"], artifact["data"]) == ("progress", 100)
+    assert artifact["description"] == "Step 2, send: over"
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("CANCELLING", CANCEL), ("PAUSED", SUSPEND)])
