@@ -145,12 +145,11 @@ def test_a_command_that_only_reads_does_not_import_prefect(jobs: Path) -> None:
     assert ran.stdout.splitlines()[-1] == "0 False", ran.stderr
 
 
-def test_stop_ends_no_other_process_that_got_its_id(jobs: Path) -> None:
+def test_stop_ends_no_other_process_that_got_its_id(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "60"])
-    path = jobs / ".prefect/server.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = tmp_path / "server.json"
     path.write_text(json.dumps({"port": 9, "pid": other.pid, "started": "1", "version": "3"}))
-    assert not server.stop(jobs / ".prefect")
+    assert not server.stop(tmp_path)
     assert other.poll() is None
     other.kill()
     other.wait()
