@@ -1,1 +1,1 @@
-"""Production use of the pipeline (serve, worker, server, notifications), and the sandbox services."""
+"""The sandbox services, and the files that run Sluice with a server and workers of Prefect."""
