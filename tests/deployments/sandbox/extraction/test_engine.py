@@ -140,6 +140,18 @@ class TestScheduling:
         assert client.state(normal) == "RUNNING_PROCESS_BATCH"
         assert complete(client, normal) == EVERYBODY
 
+    def test_never_more_than_maxconcurrency_batches_at_once(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=1, maxconcurrency=2, held=True)
+        job = client.submit(crtdl())
+        seen: set[int] = set()
+
+        def is_done(task: Any) -> bool:
+            seen.add(len(progress(task)["active"]) if "extension" in task else 0)
+            return bool(task["status"] == "completed")
+
+        client.until(job, is_done)
+        assert max(seen) <= 2
+
 
 class TestDelete:
     def test_204_then_404_for_task_and_status_and_the_files_are_gone(
