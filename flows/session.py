@@ -24,22 +24,14 @@ from tasks.shared.errors import TerminalError
 
 @contextmanager
 def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
-    """Open the jobs of a configuration for a command that runs one: Prefect is imported while its server starts."""
-    from flows.prefect.api import PrefectApi, reach
+    """Open the jobs of a configuration for a command that runs one: with Prefect."""
+    from flows.prefect.api import PrefectApi
 
-    home = loaded.config.jobs_dir.absolute() / ".prefect"
+    api = server.chosen_api(loaded.config.jobs_dir)
+    address.use(api)  # before the import, which reads it
+    with patience("loading Prefect"):
+        from flows import pipeline  # noqa: F401
     with ExitStack() as stack:
-        api = address.configured_api()
-        if api is not None:
-            reach(api)
-        with patience(server.waiting(home) if api is None else "starting Prefect"):
-            local = api is None
-            api = api or server.begin(home.parent)
-            address.use(api)
-            from flows import pipeline  # noqa: F401 - imported here so that both overlap
-
-            if local:
-                server.wait(home)
         stack.callback(_drained)
         yield Session(loaded, api, stack.enter_context(PrefectApi(api)))
 

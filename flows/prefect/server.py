@@ -103,7 +103,10 @@ def begin(jobs_dir: Path) -> ApiAddress:
     Raises:
         StorageError: the jobs directory cannot be written.
     """
-    home = home_of(jobs_dir)
+    return _begin(home_of(jobs_dir))
+
+
+def _begin(home: Path) -> ApiAddress:
     with storage_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (home / "start.lock").open("a") as lock:
@@ -113,7 +116,7 @@ def begin(jobs_dir: Path) -> ApiAddress:
 
 
 def wait(home: Path) -> ApiAddress:
-    """Wait until the server answers.
+    """Wait until the server answers. It is started again if another took its port while it started.
 
     Raises:
         NetworkError: it ended, or does not answer within ``START_SECONDS``.
@@ -122,11 +125,14 @@ def wait(home: Path) -> ApiAddress:
     deadline = time.monotonic() + START_SECONDS
     while (address := find(home)) is None:
         server = known(home)
-        if server is None or not server.lives() or time.monotonic() > deadline:
+        lives = server is not None and server.lives()
+        if server is None or time.monotonic() > deadline or not (lives or _free(server.port) is None):
             raise NetworkError(
                 "prefect-server", "the local Prefect server did not start", context=f"its log: {home / 'server.log'}",
                 hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
             )  # fmt: skip
+        if not lives:
+            _begin(home)
         time.sleep(0.1)
     return address
 
@@ -201,15 +207,19 @@ def _password(home: Path) -> str:
 
 def _port(last: Known | None) -> int:
     """Return the last port, so that a running job finds the server again; 4200, or any, if it is in use."""
-    for port in (last.port if last else PORT, PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    return PORT
+    wanted = last.port if last else PORT
+    return next((free for port in (wanted, PORT, 0) if (free := _free(port))), PORT)
+
+
+def _free(port: int) -> int | None:
+    """Return a port if nothing listens on it (0: any port); else ``None``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
 
 
 def _start_time(pid: int) -> str | None:

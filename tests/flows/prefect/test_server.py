@@ -174,3 +174,21 @@ def test_another_port_is_taken_if_the_last_one_is_in_use(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", known(tmp_path / "jobs").port)) as taken:
         assert server.begin(tmp_path / "jobs").url != f"http://127.0.0.1:{taken.getsockname()[1]}/api"
     server.stop(tmp_path / "jobs/.prefect")
+
+
+def test_two_servers_that_choose_the_same_port_at_once_both_start(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    not_on_4200(first)
+    (second / ".prefect").mkdir(mode=0o700, parents=True)
+    (second / ".prefect/server.json").write_bytes((first / ".prefect/server.json").read_bytes())
+    before = os.umask(0o077)
+    try:
+        children = [starting(first), starting(second)]
+        said = [child.communicate(timeout=120)[0] for child in children]
+        ports = [known(first).port, known(second).port]
+        assert ports[0] != ports[1]
+        assert [f"http://127.0.0.1:{port}/api" in line for port, line in zip(ports, said, strict=True)] == [True, True]
+    finally:
+        os.umask(before)
+        server.stop(first / ".prefect")
+        server.stop(second / ".prefect")
