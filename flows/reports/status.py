@@ -168,7 +168,7 @@ def wait_lines(record: JobRecord, waiting: Waiting, findings: Sequence[str] = ()
         lines += [f"  release report: {first}", *(f"    {line}" for line in others)]
         lines.append(f"    {waiting.job_dir / shown.page}")
     if shown is not None and shown.needs_comment:
-        lines.append("  to approve it, say why in a comment (--comment TEXT)")
+        lines.append("  an approval needs a reason: --comment TEXT")
     return lines
 
 

@@ -20,7 +20,10 @@ def terminal_text(record: JobRecord, waiting: Waiting) -> str:
     destination.
     """
     lines = wait_lines(record, waiting, lines_of(waiting.job_dir))
-    lines += [f"  read next, in {waiting.reads}:", *(f"    {file}" for file in _files_read(waiting))]
+    lines += [
+        f"  files that the next step reads, in {waiting.reads}:",
+        *(f"    {file}" for file in _files_read(waiting)),
+    ]
     lines += [f"  not corrected, so not read: {name}" for name in _left_out(waiting)]
     where = _destination(record, waiting)
     return "\n".join([*lines, *([f"  destination: {where}"] if where else [])])
@@ -38,7 +41,9 @@ def form_text(record: JobRecord, waiting: Waiting, by_hand: str | None) -> str:
     lines += [f"- **Decide**: *release*: {after}; *reject*: the job is cancelled"]
     lines += ["- **The decision is for these files and this destination**: if they change, the job waits again"]
     lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
-    lines += [f"- **Read next** are the files in {code(waiting.reads)}"] if waiting.reads != waiting.looked_at else []
+    lines += (
+        [f"- **The next step reads** the files in {code(waiting.reads)}"] if waiting.reads != waiting.looked_at else []
+    )
     lines += [f"  - {code(file)}" for file in _files_read(waiting)]
     lines += [f"- **Not corrected, so not read**: {code(name)}" for name in _left_out(waiting)]
     lines += [f"- **To change something**, {_how_to_correct(waiting)}"]

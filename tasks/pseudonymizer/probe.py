@@ -254,8 +254,8 @@ def _judge(answer: ProbeAnswer) -> Iterator[str]:
         raise _error("references-broken", "the service makes ids to which references do not lead any more", hint)
     if answer.focus and "/" not in answer.focus:
         yield (
-            "the service makes absolute references (http://host/Patient/…) lose their type: it does so where the host "
-            "has a hyphen or an underscore"
+            "the service removes the type from absolute references (http://host/Patient/…) whose host has a hyphen or "
+            "an underscore"
         )
     if answer.bundle_type is None:
         yield "the rules remove Bundle.type; it is put back as it was"

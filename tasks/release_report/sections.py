@@ -98,7 +98,9 @@ def _query(facts: JobFacts) -> Iterator[Part]:
 
 def _flow(facts: JobFacts, measured: Measured) -> Iterator[Part]:
     k, summary = facts.config.report.k, facts.summary
-    rows: list[tuple[Value, Value]] = [(f"@{name}", banded(number, k)) for name, number in facts.patients]
+    rows: list[tuple[Value, Value]] = [
+        (f"@{name}", number if number == measured.patients else banded(number, k)) for name, number in facts.patients
+    ]
     yield _table("flow", "step patients", [*rows, ("@leaving", measured.patients)])
     if facts.corrected:
         yield "corrected"

@@ -540,7 +540,7 @@ def test_a_wait_before_a_direct_load_shows_the_ndjson_and_accepts_no_tables(
     job = project.job(ran)
     shown = sluice("pipeline", "status", "config.yaml", ran.job).out
     assert all(f"look at {job}/csv\n" in said for said in (ran.out, shown))
-    assert f"read next, in {job}/import:\n" in ran.out
+    assert f"files that the next step reads, in {job}/import:\n" in ran.out
     assert all(f"    {path.name}, " in ran.out for path in (job / "import").iterdir())
     report = files.read(job)
     assert report is not None

@@ -85,7 +85,7 @@ def test_a_good_service_has_no_finding_and_what_may_surprise_is_a_warning(tmp_pa
     assert findings(lambda _: None, tmp_path) == []
     lost = pseudonymized(lambda _, other: other.update(focus=[{"reference": "abc"}]), type=None)
     assert [warning.text.split(" ")[0:3] for warning in findings(lambda _: lost, tmp_path)] == [
-        ["the", "service", "makes"], ["the", "rules", "remove"],
+        ["the", "service", "removes"], ["the", "rules", "remove"],
     ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from tests.tasks.pseudonymizer.rule_sets import (
 LINES: Final = 4
 HYPHEN: Final = "https://fhir-server.example/fhir/"
 SUBJECT: Final = "references have no type any more, so they lead nowhere: Observation.subject.reference (4 lines)"
-ABSOLUTE: Final = "the service makes absolute references (http://host/Patient/…) lose their type"
+ABSOLUTE: Final = "the service removes the type from absolute references (http://host/Patient/…)"
 EMPTIED: Final = "resources came back with nothing but type, id and meta: "
 TYPE_BACK: Final = "the rules remove Bundle.type; it is put back as it was"
 STOPPED: Final = "error[residual-identifiers]: pseudonymizer: identifying values came back unchanged: "

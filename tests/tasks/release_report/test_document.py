@@ -129,8 +129,8 @@ def test_query_consent_and_patients_of_an_extraction(tmp_path: Path) -> None:
     assert rows(found, "groups") == {"Labs": ("Observation", 2, "Hb; date 2021-01-01 – …")}
     assert rows(found, "flow") == {
         "@in-cohort": (Count(word="about", number=40),),
-        "@extracted": (Count(word="about", number=10),),
-        "@imported": (Count(word="about", number=10),),
+        "@extracted": (9,),  # exact, because it is the number in these data
+        "@imported": (9,),
         "@leaving": (9,),
     }
     assert rows(found, "lost")["@lost-direct_load"] == (Count(word="about", number=30),)
