@@ -37,7 +37,7 @@ def import_files(
     Raises ``ServiceBusyError`` (``file-not-available``), what ``download_all`` raises.
     """
     config = context.config.services.extractor
-    wanted = {named.base: named.url for named in named_urls([*result.counts])}
+    wanted = named_urls([*result.counts])
     context.meter.begin("downloading")
 
     def trusted(url: str) -> bool:

@@ -48,15 +48,7 @@ def _named(urls: Sequence[str], before: Sequence[Done]) -> dict[str, str]:
     """Return URLs by the base names of their files. A finished file keeps its name, however the list has changed."""
     finished = {done.identity: done.file for done in before}
     wanted = {finished[digest(url)]: url for url in urls if digest(url) in finished}
-    taken = {base.casefold() for base in wanted}
-    for named in named_urls([url for url in urls if digest(url) not in finished]):
-        base, number = named.base, 1
-        while base.casefold() in taken:
-            number += 1
-            base = f"{named.base}-{number}"
-        taken.add(base.casefold())
-        wanted[base] = named.url
-    return wanted
+    return wanted | named_urls([url for url in urls if digest(url) not in finished], taken=wanted)
 
 
 def urls_of(config: PipelineConfig, url: str | None) -> tuple[str, ...]:

@@ -8,29 +8,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
 from tasks.shared.files.data_directory import base_name
-from tasks.shared.http.answer import place
-
-UNNAMED = "download"
-"""Base name of a file whose URL has no last path segment."""
 
 _NAME_BYTES = 200
 _PUNCTUATION = " .-_()"
-
-
-@dataclass(frozen=True)
-class NamedUrl:
-    """A URL and the base name its file gets. The query may be a permission: it never shows."""
-
-    url: str
-    base: str
-
-    def __repr__(self) -> str:
-        return f"NamedUrl({place(self.url)!r}, {self.base!r})"
 
 
 def file_name(url: str) -> str:
@@ -42,28 +26,25 @@ def base_of(url: str) -> str:
     """Return the file name without ``.ndjson`` and ``.zst``; ``download`` if nothing is left."""
     name = _segment(url)
     name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
-    return _safe(name) or UNNAMED
+    return _safe(name) or "download"
 
 
-def named_urls(urls: Sequence[str]) -> list[NamedUrl]:
-    """Name each URL's file, in order: the same list, the same names, and no two are equal in whatever case.
-
-    When a name occurs again the later ones get ``-2``, ``-3``, …
+def named_urls(urls: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return base name → URL, in order: the same list, the same names, and no two are equal in whatever case, nor equal
+    to one that is ``taken``. When a name occurs again the later ones get ``-2``, ``-3``, …
     """
     bases = [base_of(url) for url in urls]
-    taken = {name for name, count in Counter(map(str.casefold, bases)).items() if count == 1}
-    given: set[str] = set()
-    next_number: dict[str, int] = {}
-    found: list[NamedUrl] = []
-    for url, wanted in zip(urls, bases, strict=True):
-        base = wanted
-        number = next_number.get(wanted.casefold(), 1)
-        while base.casefold() in given or (number > 1 and base.casefold() in taken):
-            number += 1
-            base = f"{wanted}-{number}"
-        next_number[wanted.casefold()] = number
-        given.add(base.casefold())
-        found.append(NamedUrl(url, base))
+    wanted = {base.casefold() for base in bases}
+    given = {base.casefold() for base in taken}
+    numbers: Counter[str] = Counter()
+    found: dict[str, str] = {}
+    for url, base in zip(urls, bases, strict=True):
+        name, folded = base, base.casefold()
+        while name.casefold() in (given if name == base else given | wanted):
+            numbers[folded] += 1
+            name = f"{base}-{numbers[folded] + 1}"
+        given.add(name.casefold())
+        found[name] = url
     return found
 
 
