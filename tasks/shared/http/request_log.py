@@ -14,8 +14,6 @@ from tasks.shared.http.answer import place
 from tasks.shared.units import human_bytes, human_duration
 
 _TYPE = re.compile(r"[A-Z][A-Za-z]+|patients?", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z_.:-]*", re.ASCII)
-_MASKED = "…"
 
 listener: Callable[[str], None] | None = None
 """Gets the line of each request of this process, if set."""
@@ -37,17 +35,10 @@ def log_request(method: str, url: str, what: str, begun: float, sent: int = 0, r
 
 
 def shown(url: str) -> str:
-    """Return a URL without identifiers of persons and credentials."""
-    address, _, query = url.partition("#")[0].partition("?")
-    head, slashes, path = place(address).partition("://")
+    """Return a URL without identifiers of persons and credentials, so without its query."""
+    head, slashes, path = place(url).partition("://")
     parts = path.split("/")
     for n in range(2, len(parts)):
         if _TYPE.fullmatch(parts[n - 1]) and parts[n] and not parts[n].startswith(("$", "_")):
-            parts[n] = _MASKED
-    masked = f"{head}{slashes}{'/'.join(parts)}"
-    return f"{masked}?{'&'.join(map(_parameter, query.split('&')))}" if query else masked
-
-
-def _parameter(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name if _NAME.fullmatch(name) else _MASKED}={_MASKED}" if equals else _MASKED
+            parts[n] = "…"
+    return f"{head}{slashes}{'/'.join(parts)}"
