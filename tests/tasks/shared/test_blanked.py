@@ -7,7 +7,7 @@ import base64
 from pydantic import SecretStr
 
 from config import AuthConfig
-from tasks.shared.blanked import MARK, TOKENS_KEPT, Secrets
+from tasks.shared.blanked import MARK, Secrets
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tests.peers.client import client
 from tests.peers.server import Reply, SeenRequest, loopback
@@ -22,25 +22,22 @@ def test_secrets_are_replaced_where_they_occur_as_text_and_all_other_bytes_stay(
 
 def test_everything_that_an_auth_block_sends_is_known() -> None:
     secrets = Secrets()
-    secrets.auth(AuthConfig(username="lo", password=SecretStr("pw-1"), api_key=SecretStr("key-1")))
+    secrets.config(AuthConfig(username="lo", password=SecretStr("pw-1"), api_key=SecretStr("key-1")))
     pair = base64.b64encode(b"lo:pw-1").decode()
     sent = f'{{"Authorization": "Basic {pair}", "x-api-key": "key-1", "password": "pw-1"}}'
-    kept = '{"Authorization": "Basic [blanked]", "x-api-key": "[blanked]", "password": "[blanked]"}'
+    kept = '{"Authorization": "[blanked]", "x-api-key": "[blanked]", "password": "[blanked]"}'
     assert secrets.blanked(sent.encode()) == kept.encode()
     oauth = AuthConfig(
         oauth_issuer_uri="https://issuer.example", oauth_client_id="a b", oauth_client_secret=SecretStr("x/y z")
     )
-    secrets.auth(oauth)
-    assert secrets.blanked(b"x/y z") == MARK
-    assert secrets.blanked(base64.b64encode(b"a+b:x%2Fy+z")) == MARK
+    secrets.config(oauth)
+    assert secrets.blanked(b"x/y z, client_secret=x%2Fy+z") == b"[blanked], client_secret=[blanked]"
 
 
-def test_tokens_without_end_do_not_fill_the_memory() -> None:
-    secrets = Secrets()
-    for number in range(TOKENS_KEPT * 3):
-        secrets.token(f"token-number-{number:04}")
-    assert secrets.blanked(b"token-number-0191") == MARK
-    assert secrets.blanked(b"token-number-0001") == b"token-number-0001"
+def test_a_token_is_known_by_its_form() -> None:
+    assert Secrets().blanked(b"authorization: bearer a.b-c, eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.x") == (
+        b"authorization: [blanked], [blanked]"
+    )
 
 
 def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -66,4 +63,4 @@ def test_credentials_of_a_proxy_are_known() -> None:
     from tasks.shared.http.network import Proxies
 
     Proxies({"HTTPS_PROXY": "http://jo:p%40ssword@proxy.example:3128"})
-    assert SECRETS.blanked(base64.b64encode(b"jo:p@ssword")) == MARK
+    assert SECRETS.blanked(b"p@ssword") == MARK
