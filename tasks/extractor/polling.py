@@ -18,10 +18,10 @@ from typing import Any, Final
 from tasks.extractor.server import TRANSIENT, ExtractionServer, poll_request
 from tasks.extractor.task import JobStatus
 from tasks.extractor.urls import job_id_of
-from tasks.shared.errors import ServiceBusyError, SluiceError, TerminalError, TransientError
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError, TransientError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import RefusedError, error_for
+from tasks.shared.http.errors import error_for
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.step import StepContext
@@ -180,7 +180,7 @@ def _failed(status_url: str, answer: Answer) -> SluiceError:
     """Return the error for a status that ends the polling."""
     if answer.status == 500:
         hint, what = "the server's log says why. Then start a new job", "was answered 500: the job has failed"
-        wrong = poll_request(status_url).error(RefusedError, "extraction-failed", what, hint=hint, status=500)
+        wrong = poll_request(status_url).error(ServiceError, "extraction-failed", what, hint=hint, status=500)
         return wrong.made_from(answer)
     return error_for(answer, poll_request(status_url), transient=TRANSIENT)
 

@@ -20,7 +20,6 @@ from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import answer_of
 from tasks.shared.import_directory import import_report
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
@@ -104,7 +103,7 @@ class _Extraction:
 
     def _explain(self, error: SluiceError, status_url: str) -> None:
         """Add the codes and counts of its errors to the failure of a job; keep the texts, which may quote data."""
-        answer, task = answer_of(error), self._server.look(job_id_of(status_url))
+        answer, task = error.answer, self._server.look(job_id_of(status_url))
         document = parse_json(answer.body) if answer is not None else None
         issues = task.issues if task is not None else ()
         if found := errors_among([*list_of(object_of(document).get("issue")), *issues]):

@@ -25,7 +25,7 @@ from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import RefusedError, RequestContext, wrong_answer
+from tasks.shared.http.errors import RequestContext, wrong_answer
 from tasks.shared.service import METADATA, Service
 
 SERVICE: Final = "extractor"
@@ -229,5 +229,5 @@ def _json_of(answer: Answer) -> Any:
     return parse_json(answer.body) if answer.says_json else None
 
 
-def _unexpected(answer: Answer, where: RequestContext, what: str) -> RefusedError:
+def _unexpected(answer: Answer, where: RequestContext, what: str) -> ServiceError:
     return wrong_answer(answer, where, what, reference="extractor-answer", hint=_HINT)

@@ -17,10 +17,9 @@ import msgspec
 from tasks.extractor.query import PATIENTS, own_patients, read_patients
 from tasks.extractor.server import SERVICE, ExtractionServer
 from tasks.extractor.urls import job_id_of, service_url
-from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, storage_errors
+from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.part_file import write_whole
-from tasks.shared.http.errors import TOKEN_OPERATION
 from tasks.shared.log import logger
 from tasks.shared.step import Handle, HandleStore, StepContext
 
@@ -30,7 +29,7 @@ DIRECTORY: Final = "extraction"
 NOTE: Final = "submission.json"
 NEW: Final = "new"
 
-_NOT_SENT: Final = ("connect-failed", "connect-timeout", "host-", "tls-", "proxy-", "redirect-")
+_NOT_SENT: Final = ("connect-failed", "host-", "tls-", "proxy-", "redirect-")
 """How the references of failures begin after which the server has certainly not created a job."""
 
 _TURNED_AWAY: Final = frozenset({429, 503})
@@ -124,7 +123,7 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
             "crtdl-refused", error.message, context=error.context, hint="the server does not accept the CRTDL",
             operation="submit", status=status,
         )  # fmt: skip
-        FailedAnswers(context.state(DIRECTORY)).save_answer_of(refusal, answer=getattr(error, "answer", None))
+        FailedAnswers(context.state(DIRECTORY)).save_answer_of(refusal, answer=error.answer)
         return refusal
     return error
 

@@ -19,7 +19,7 @@ from tasks.shared.errors import InputError, ServiceError, SluiceError, StalledEr
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, issue_texts
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, RequestContext, answer_of, wrong_answer
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, wrong_answer
 from tasks.shared.http.retry import retrying
 from tasks.shared.service import PATIENCE, ProbeRequest, Service, SyntheticProbe
 from tasks.shared.step import StepContext
@@ -78,11 +78,11 @@ def refused_views(config: PipelineConfig, views: Sequence[GroupView]) -> Iterato
                     transient=DEFAULT_TRANSIENT - {500},
                 )  # fmt: skip
                 wrong = _wrong_with(answer, view)
-            except RefusedError as error:
-                wrong = f"answered {error.status}{issue_texts(error.answer.body)}"
             except SluiceError as error:
-                yield error
-                return
+                if error.answer is None or error.transient:
+                    yield error
+                    return
+                wrong = f"answered {error.status}{issue_texts(error.answer.body)}"
             if wrong is not None:
                 yield InputError(
                     "flattening-view",
@@ -161,14 +161,14 @@ class Flattener:
 
     def _explained(self, error: SluiceError) -> SluiceError:
         """Return an error with what to do, and keep the answer."""
-        answer = answer_of(error)
+        answer = error.answer
         if error.reference in ("timeout", "transfer-stalled"):
             hint = "lower services.flattening.batch_size_mb, or raise services.flattening.timeout"
             return self._about.error(StalledError, "flattening-timeout", "was not answered in time", hint=hint)
         if answer is not None and answer.status == 500:
             what = error.message.partition(f"{OPERATION} ")[2]
             hint = f"the view of the group may be wrong: see the log of the service; {_MEMORY}"
-            error = self._about.error(RefusedError, "flattening-failed", what, hint=hint, status=500).made_from(answer)
+            error = self._about.error(ServiceError, "flattening-failed", what, hint=hint, status=500).made_from(answer)
         elif error.status in (413, 502, 503, 504):
             error.hint = f"{error.hint}; {_MEMORY}"
         self.failed.save_answer_of(error)

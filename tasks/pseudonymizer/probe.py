@@ -17,10 +17,9 @@ from typing import Any, Final
 from config import PipelineConfig
 from tasks.pseudonymizer.rules import KEY, read_rules
 from tasks.pseudonymizer.service import OPERATION, Deidentify, endpoint
-from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer, issues
-from tasks.shared.http.errors import BusyError, RefusedError, answer_of
 from tasks.shared.service import PATIENCE, Found, ProbeWarning, Service, WrongServiceError
 
 OLDEST: Final = "2.34.0"
@@ -207,8 +206,8 @@ def ask(call: Deidentify, text: bytes = _TEXT) -> ProbeAnswer:
     """Send the made-up Bundle once. Raises ``WrongServiceError`` for an answer that is none, and what a call raises."""
     try:
         answer = call(text)
-    except (RefusedError, BusyError) as error:
-        given = answer_of(error)
+    except (ServiceError, ServiceBusyError) as error:
+        given = error.answer
         if given is not None and _refuses_rules(given):
             raise _error(
                 "rules-refused",

@@ -20,7 +20,6 @@ from tasks.shared.files.data_directory import base_name, data_files, stored_byte
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
 from tasks.shared.http.answer import Answer, issues
-from tasks.shared.http.errors import answer_of
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -152,7 +151,7 @@ class _Lines:
 
     def _explained(self, error: SluiceError, place: str) -> SluiceError:
         """Return an error with its place; a refusal that lasts is the resource's fault if the service still works."""
-        answer = answer_of(error)
+        answer = error.answer
         refused = partial(ServiceError, context=place, operation=OPERATION, status=error.status)
         fatal = answer is not None and any(severity in ("fatal", "error") for severity, _ in issues(answer.body))
         if error.answered == 413:

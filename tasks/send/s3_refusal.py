@@ -9,9 +9,9 @@ import re
 from typing import Final
 
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import SluiceError
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import BusyError, RefusedError, RequestContext
+from tasks.shared.http.errors import RequestContext
 
 _BUSY: Final = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
 _OF_REGION: Final = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect"})
@@ -51,7 +51,7 @@ def error_of(where: RequestContext, answer: Answer, status: int, code: str, regi
     answered = f"was answered {status}{shown} by {where.host}"
     if is_busy(status, code):
         hint = "the same command may succeed later"
-        return where.error(BusyError, "service-busy", answered, hint=hint, status=status).made_from(answer)
+        return where.error(ServiceBusyError, "service-busy", answered, hint=hint, status=status).made_from(answer)
     named = (region, answer.headers.get("x-amz-bucket-region"))
     expected = next((one for one in named if one and _REGION.fullmatch(one)), None)
     if code in _OF_REGION or 300 <= status < 400 or (status == 400 and expected):
@@ -60,5 +60,5 @@ def error_of(where: RequestContext, answer: Answer, status: int, code: str, regi
     else:
         found = _TERMINAL.get(code) or _BY_STATUS.get(status)
         reference, what, hint = found or ("s3-refused", "the store refuses", "see the log of the store")
-    error = where.error(RefusedError, reference, f"{answered}: {what}", hint=hint, status=status)
+    error = where.error(ServiceError, reference, f"{answered}: {what}", hint=hint, status=status)
     return error.made_from(answer)

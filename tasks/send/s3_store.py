@@ -30,10 +30,10 @@ from botocore.utils import conditionally_calculate_md5
 from config import PipelineConfig
 from tasks.send.s3_refusal import error_of, is_busy
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import InputError, InternalError, SluiceError
+from tasks.shared.errors import InputError, InternalError, ServiceError, SluiceError
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, RequestContext
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext
 from tasks.shared.http.retry import wait_seconds
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
@@ -70,7 +70,7 @@ class StoreClient:
         within: float = math.inf,
     ) -> None:
         auth, s3 = config.services.send.auth, config.services.send.s3
-        SECRETS.auth(auth)
+        SECRETS.config(auth)
         password = auth.password.get_secret_value() if auth.password else ""
         user = None if auth.username is None else (auth.username, password)
         # After signing: a reverse proxy takes it away again.
@@ -115,7 +115,7 @@ class StoreClient:
         if answer.status < 300 and _PAGE.match(answer.body):  # the login page of a network, for example
             hint = "check services.send.s3.endpoint, and whether a proxy answers in place of the store"
             what = f"was answered by {where.host}, but not as an S3 store does"
-            raise where.error(RefusedError, "s3-answer", what, hint=hint).made_from(answer)
+            raise where.error(ServiceError, "s3-answer", what, hint=hint).made_from(answer)
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
 
     def _judge(

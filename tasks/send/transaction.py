@@ -19,7 +19,7 @@ from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.resource import UNREADABLE
 from tasks.shared.http.answer import Answer, issues
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import DEFAULT_TRANSIENT, RefusedError, answer_of
+from tasks.shared.http.errors import DEFAULT_TRANSIENT
 
 OPERATION: Final = "send transaction"
 MAX_BODY: Final = 5 << 20
@@ -162,7 +162,7 @@ class Transactions:
 
     def _refusal(self, error: SluiceError) -> Refusal | None:
         """Return the refusal of the content; ``None`` for an error of another kind."""
-        answer = answer_of(error)
+        answer = error.answer
         if answer is None or not self._is_about_content(answer, error):
             return None
         codes = ", ".join(answer.issue_codes())
@@ -245,7 +245,7 @@ def _names(location: str, key: str) -> bool:
 
 
 def _unexpected(answer: Answer, what: str) -> ServiceError:
-    return RefusedError(
+    return ServiceError(
         "send-answer",
         f"send: a transaction was answered {answer.status} with {what}",
         hint="is services.send.url the root of a FHIR server? Nothing of this transaction counts as sent",

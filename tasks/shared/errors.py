@@ -33,9 +33,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Self
 
 from tasks.shared.log import logger
+
+TOKEN_OPERATION: Final = "obtain token"  # noqa: S105 - the name of an operation
 
 
 class SluiceError(Exception):
@@ -46,8 +48,8 @@ class SluiceError(Exception):
 
     transient: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
-    answered: int | None = None
-    """The status with which the service itself answered; ``status`` may also be an OAuth issuer's or a proxy's."""
+    answer: Any = None
+    """The ``Answer`` that caused it; ``str`` and ``repr`` do not show it, because services put patient data there."""
     details: Mapping[str, Any] = MappingProxyType({})
     """Counts beside the message, for the table of the step that failed; as in ``StepReport.details``."""
 
@@ -68,6 +70,16 @@ class SluiceError(Exception):
         self.hint = hint
         self.operation = operation
         self.status = status
+
+    @property
+    def answered(self) -> int | None:
+        """Return the status of the service's own answer; ``status`` may also be an OAuth issuer's or a proxy's."""
+        return self.answer.status if self.answer is not None and self.operation != TOKEN_OPERATION else None
+
+    def made_from(self, answer: Any) -> Self:
+        """Set ``answer`` and return the error."""
+        self.answer = answer
+        return self
 
     def render(self) -> str:
         """Return the text shown to a person (``4-product.md`` §2)."""
@@ -186,8 +198,6 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         )
     if error.errno in {errno.ENOENT, errno.ESTALE}:
         return StorageError("file-vanished", "the file or its directory is gone", context=where)
-    if error.errno == errno.ENAMETOOLONG:
-        return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
     reason = error.strerror or type(error).__name__
     return StorageError("storage-failed", f"the file system reported: {reason}", context=where)
 

@@ -13,7 +13,6 @@ from config import AuthConfig, PipelineConfig
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import RefusedError, answer_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""
 
 
-class WrongServiceError(RefusedError):
+class WrongServiceError(ServiceError):
     """The service at a URL is another one, or not one for this configuration."""
 
     exit_code = 2
@@ -176,12 +175,12 @@ class SyntheticProbe:
                 max_answer_bytes=_MAX_ANSWER,
             )
         except SluiceError as error:
-            if isinstance(error, RefusedError) and error.answered not in (None, *_REFUSALS):
+            if isinstance(error, ServiceError) and error.answered not in (None, *_REFUSALS):
                 return self._wrong(service, exchange, f"answered {error.answered}", error.answer)
             return error
         wrong = exchange.wrong(answer)
-        if isinstance(wrong, RefusedError):
-            return wrong if answer_of(wrong) else wrong.made_from(answer)
+        if isinstance(wrong, ServiceError):
+            return wrong if wrong.answer else wrong.made_from(answer)
         return self._wrong(service, exchange, wrong, answer) if isinstance(wrong, str) else wrong
 
     def _wrong(self, service: Service, exchange: ProbeRequest, what: str, answer: Answer) -> ServiceError:

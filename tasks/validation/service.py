@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from config import PipelineConfig
-from tasks.shared.errors import SluiceError
+from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer, issues
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.errors import RefusedError, answer_of
 from tasks.shared.service import ProbeRequest, Service, SyntheticProbe
 from tasks.validation.chunks import ValidationChunk
 from tasks.validation.findings import read_outcome, wrong_with
@@ -81,7 +80,7 @@ class Validator:
         """Return whether halves of what was sent may be taken: it was too large, or the service failed on it."""
         if error.answered == 413 or error.reference == "answer-too-large":
             return True
-        answer = answer_of(error)
+        answer = error.answer
         return answer is not None and answer.status == 500 and bool(issues(answer.body)) and self._still_works()
 
     def _still_works(self) -> bool:
@@ -93,7 +92,7 @@ class Validator:
 
     def _checked(self, answer: Answer, chunk: ValidationChunk) -> Answer:
         if what := wrong_with(answer, len(chunk)):
-            raise RefusedError(
+            raise ServiceError(
                 "validation-answer", f"validation: a request was answered {answer.status} with {what}",
                 context=chunk.where, hint="is services.validation.url the URL of a validation service?",
                 operation=OPERATION, status=answer.status,
@@ -107,7 +106,7 @@ class Validator:
     def _too_large(self, error: SluiceError, chunk: ValidationChunk) -> SluiceError:
         what = f"validation: a resource of {chunk.size:,} bytes is more than the service takes"
         hint = "raise the service's limit for the size of a request"
-        return RefusedError(
+        return ServiceError(
             "validation-too-large", what, context=chunk.where, hint=hint, operation=OPERATION, status=error.status
         )
 

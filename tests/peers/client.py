@@ -6,13 +6,18 @@ from typing import Any
 
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.stop import Stop
 
 
-class Sleeps(list[float]):
-    """Stands in for ``time.sleep``: remembers, does not wait."""
+class Sleeps(Stop):
+    """A stop whose waits are remembered, and over at once."""
 
-    def __call__(self, seconds: float) -> None:
-        self.append(seconds)
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
 
 
 def client(service: str = "pseudonymizer", *, attempts: int = 5, **options: Any) -> ServiceClient:
@@ -20,7 +25,7 @@ def client(service: str = "pseudonymizer", *, attempts: int = 5, **options: Any)
         "tls": TlsConfig(),
         "retry": RetryConfig(max_attempts=attempts, initial_backoff_ms=1000, max_backoff_ms=30000),
         "environ": {},
-        "sleep": Sleeps(),
+        "stop": Sleeps(),
         "timeout": 10.0,
     }
     return ServiceClient(service, **(defaults | options))

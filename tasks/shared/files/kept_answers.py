@@ -17,7 +17,6 @@ from tasks.shared.blanked import blanked
 from tasks.shared.errors import SluiceError, StorageError, storage_errors
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import answer_of
 from tasks.shared.log import logger
 
 FAILED: Final = "failed"
@@ -45,7 +44,7 @@ class FailedAnswers:
 
         A failure to save it is only logged, because ``error`` happened first.
         """
-        answer = answer or answer_of(error)
+        answer = answer or error.answer
         if answer is None or not answer.body:
             return
         try:

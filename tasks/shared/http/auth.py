@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+import re
 import socket
 import threading
 import time
@@ -21,20 +22,15 @@ import httpx
 
 from config import AuthConfig
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.errors import TOKEN_OPERATION, InputError, ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.fhir.resource import list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer, place
-from tasks.shared.http.errors import TOKEN_OPERATION
 
 _REFRESH_BEFORE_EXPIRY: Final = 30.0
 _KEYCLOAK_PATH: Final = "/protocol/openid-connect/token"
 _FORM: Final = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded;charset=UTF-8"}
-# fmt: off
-_OAUTH_ERRORS: Final = frozenset({  # RFC 6749 §5.2 and §4.1.2.1; any other code is text of the issuer
-    "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
-    "invalid_scope", "server_error", "temporarily_unavailable",
-})
-# fmt: on
+_CODE: Final = re.compile(r"[a-z_]{1,40}")
+"""An error code of RFC 6749; anything else is text of the issuer."""
 
 Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
 """Sends a request (method, URL, headers, body) without credentials, repeated by the retry block. Any status below 500
@@ -96,7 +92,7 @@ class Credentials:
         self._grant: _ClientCredentials | None = None
         if auth is None:
             return
-        SECRETS.auth(auth)
+        SECRETS.config(auth)
         block = f"services.{service}.auth"
         if auth.oauth_issuer_uri:
             self._grant = _ClientCredentials(auth, block, fetch)
@@ -171,7 +167,6 @@ class _ClientCredentials:
             raise self._unusable("answered without a usable access token", answer.status)
         if str(token.get("token_type") or "bearer").lower() != "bearer":
             raise self._unusable("gave a token that is no bearer token", answer.status)
-        SECRETS.token(value)
         try:
             return value, float(token.get("expires_in") or 0)
         except (TypeError, ValueError):
@@ -190,10 +185,8 @@ class _ClientCredentials:
             raise self._unusable("gave no usable OpenID configuration", answer.status)
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
             other = f" ({place(named)})" if isinstance(named, str) and named.isprintable() else ""
-            hint = (
-                f"enter that one as {self._block}.oauth_issuer_uri, or make the configured URL the server's public URL"
-            )
-            raise self._differs(f"gives another issuer in its metadata{other}", f"{hint} (Keycloak: hostname)")
+            hint = f"enter that one as {self._block}.oauth_issuer_uri, or correct it at the server (Keycloak: hostname)"
+            raise self._differs(f"gives another issuer in its metadata{other}", hint)
         methods = list_of(metadata.get("token_endpoint_auth_methods_supported"))
         basic = "client_secret_basic" in methods and "client_secret_post" not in methods
         return self._trusted(endpoint), "client_secret_basic" if basic else "client_secret_post"
@@ -207,24 +200,23 @@ class _ClientCredentials:
         return endpoint
 
     def _refused(self, code: str, status: int) -> SluiceError:
-        known = code if code in _OAUTH_ERRORS else "an unknown error"
+        known = code if _CODE.fullmatch(code) else "an unknown error"
         if code in ("temporarily_unavailable", "server_error"):
-            return self._error(ServiceBusyError, "oauth-busy", f"cannot answer now ({known})", status=status)
-        reference = "oauth-client" if code in ("invalid_client", "unauthorized_client") else "oauth-refused"
+            return self._error(ServiceBusyError, "oauth-busy", f"cannot answer now ({known})", None, status)
         hint = f"check oauth_client_id and oauth_client_secret in {self._block}, and the client's grants"
-        return self._error(ServiceError, reference, f"refused the client ({known})", hint, status)
-
-    def _differs(self, what: str, hint: str) -> ServiceError:
-        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint)
+        return self._error(ServiceError, "oauth-client", f"refused the client ({known})", hint, status)
 
     def _unusable(self, what: str, status: int) -> ServiceError:
         hint = f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
         return self._error(ServiceError, "oauth-issuer", what, hint, status)
 
-    def _error(self, kind: type[E], reference: str, what: str, hint: str | None = None, status: int | None = None) -> E:
-        key, host = f"{self._block}.oauth_issuer_uri", urlsplit(self._issuer).hostname or "?"
-        message = f"{self._block}: the issuer {host} {what}"
-        return kind(reference, message, context=key, hint=hint, operation=TOKEN_OPERATION, status=status)
+    def _differs(self, what: str, hint: str) -> ServiceError:
+        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint)
+
+    def _error(self, kind: type[E], reference: str, what: str, hint: str | None, status: int | None = None) -> E:
+        message = f"{self._block}: the issuer {urlsplit(self._issuer).hostname or '?'} {what}"
+        context = f"{self._block}.oauth_issuer_uri"
+        return kind(reference, message, context=context, hint=hint, operation=TOKEN_OPERATION, status=status)
 
 
 def _header_value(value: str, key: str) -> str:

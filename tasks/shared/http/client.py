@@ -1,9 +1,7 @@
 """The client of every outgoing HTTP call (documents 1 and 3 §1): httpx, one client per thread.
 
 ``send`` makes a call and returns the whole answer, again and again while the failure is transient; ``stream`` opens a
-download, once; ``peek`` asks whether the service is there. References of errors are those of ``errors.py``,
-``auth.py``, ``network.py``, and ``redirect-refused``, ``redirect-cross-origin``, ``redirect-downgrade``,
-``redirect-loop``, ``answer-too-large``, ``url-invalid``.
+download, once; ``peek`` asks whether the service is there.
 """
 
 from __future__ import annotations
@@ -24,16 +22,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from config import AuthConfig, RetryConfig, TlsConfig
-from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, TransientError
+from tasks.shared.errors import TOKEN_OPERATION, InputError, NetworkError, ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.auth import Credentials, OriginAuth, origin_of
-from tasks.shared.http.errors import (
-    DEFAULT_TRANSIENT,
-    TOKEN_OPERATION,
-    RequestContext,
-    error_for,
-    error_without_answer,
-)
+from tasks.shared.http.errors import DEFAULT_TRANSIENT, RequestContext, error_for, error_without_answer
 from tasks.shared.http.network import Proxies, Transport, ssl_context
 from tasks.shared.http.request_log import log_request
 from tasks.shared.http.retry import retrying
@@ -58,12 +50,10 @@ Content = bytes | Iterable[bytes] | None
 class ServiceClient:
     """The calls of one step to one service; thread-safe.
 
-    ``service`` is the key under ``services``; errors name it. The credentials of ``auth`` go to the origin (scheme,
-    host, port) of ``credentials_origin`` and to no other. ``timeout`` (seconds) is httpx's: for a read, a write, the
-    wait for a connection; ``within`` (seconds) for all attempts of all calls together. ``stop`` ends a wait between
-    attempts. ``transport`` makes the connections of one thread. ``environ`` and ``sleep`` are seams for tests.
-
-    Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
+    ``service`` is the key under ``services``. The credentials of ``auth`` go to the origin (scheme, host, port) of
+    ``credentials_origin`` and to no other. ``timeout`` (seconds) is httpx's; ``within`` (seconds) is for all attempts
+    of all calls together. ``stop`` ends a wait between attempts. ``transport`` makes the connections of one thread,
+    ``environ`` names the proxies. Raises ``InputError`` for what of this cannot be used.
     """
 
     def __init__(
@@ -80,7 +70,6 @@ class ServiceClient:
         meter: Meter | None = None,
         transport: Callable[[ssl.SSLContext, Proxies], httpx.BaseTransport] = Transport,
         environ: Mapping[str, str] | None = None,
-        sleep: Callable[[float], None] | None = None,
     ) -> None:
         self.service = service.removeprefix("services.")
         self.meter = meter or Meter()
@@ -97,7 +86,7 @@ class ServiceClient:
         self._credentials = Credentials(auth, service=self.service, fetch=self._fetch)
         ends = time.monotonic() + within
         self._retrying = functools.partial(
-            retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep if sleep is None else sleep,
+            retrying, retry, service=self.service, meter=self.meter, sleep=self._stop.sleep,
             seconds_left=lambda: ends - time.monotonic(),
         )  # fmt: skip
 
@@ -117,11 +106,9 @@ class ServiceClient:
     ) -> Answer:
         """Make a call; return the whole answer when its status is 2xx or in ``accept``.
 
-        Every attempt sends the same bytes; ``retry=False`` makes one attempt. A redirect is followed for GET and HEAD,
-        within the origin; after any other method it is an error.
-
-        Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer came, both after
-        the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
+        Every attempt sends the same bytes; ``retry=False`` makes one. A redirect is followed for GET and HEAD, within
+        the origin. Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer came,
+        both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         """
         auth, attempts = self._auth(url), itertools.count()
 
@@ -221,7 +208,7 @@ class ServiceClient:
                     yield where, response
                     return
             where = self._where(where.method, following, where.operation)
-        raise where.error(ServiceError, "redirect-loop", f"was redirected more than {MAX_REDIRECTS} times")
+        raise where.error(ServiceError, "redirect-refused", f"was redirected more than {MAX_REDIRECTS} times")
 
     @contextmanager
     def _request(
@@ -243,7 +230,7 @@ class ServiceClient:
                 where.method, _url(where.url), content=content, headers=headers, timeout=timeout
             )
             response = client.send(request, auth=auth, stream=True)
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, UnicodeError) as error:
+        except (httpx.HTTPError, ssl.SSLError, UnicodeError) as error:
             wrong = error_without_answer(error, where)
             log_request(where.method, where.url, wrong.reference, begun, sent)
             raise wrong from None
@@ -324,22 +311,17 @@ def _redirected(where: RequestContext, response: httpx.Response, *, follow: bool
     """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
     if not response.has_redirect_location:
         return None
-    status = response.status_code
-    if where.method not in ("GET", "HEAD"):
-        hint = "configure the URL that the service is at"
-        raise where.error(ServiceError, "redirect-refused", "was redirected, not accepted", hint=hint, status=status)
+    hint, what = "configure the URL that is meant", "was redirected"
     try:
         url = _url(str(response.url.join(response.headers["location"])))
+        what += f" to {url.scheme}://{url.host}"
+        same = origin_of(url) == origin_of(response.url)
+        leaves_tls = response.url.scheme == "https" and url.scheme != "https"
+        if where.method in ("GET", "HEAD") and (same or follow) and not leaves_tls:
+            return str(url)
     except (SluiceError, httpx.InvalidURL, ValueError):
-        raise where.error(ServiceError, "redirect-invalid", "was redirected to no HTTP URL", status=status) from None
-    what = f"was redirected to {url.scheme}://{url.host}"
-    if response.url.scheme == "https" and url.scheme != "https":
-        hint = "configure an https URL that does not redirect"
-        raise where.error(ServiceError, "redirect-downgrade", f"{what}, out of TLS", hint=hint, status=status)
-    if not follow and origin_of(url) != origin_of(response.url):
-        hint = "configure that URL if it is the one that is meant"
-        raise where.error(ServiceError, "redirect-cross-origin", what, hint=hint, status=status)
-    return str(url)
+        pass
+    raise where.error(ServiceError, "redirect-refused", what, hint=hint, status=response.status_code)
 
 
 def _not_a_token(error: TransientError) -> bool:

@@ -11,13 +11,12 @@ import socket
 import ssl
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
 from tasks.shared.errors import (
-    InputError,
     InternalError,
     NetworkError,
     ServiceBusyError,
@@ -31,35 +30,7 @@ from tasks.shared.http.retry import parse_retry_after
 DEFAULT_TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which the same call may succeed later; a caller may give another set for its service."""
 
-TOKEN_OPERATION: Final = "obtain token"  # noqa: S105 - the name of an operation
-
 E = TypeVar("E", bound=SluiceError)
-
-
-class _AnsweredError(SluiceError):
-    """An error with the ``answer`` that caused it."""
-
-    answer: Answer
-
-    def made_from(self, answer: Answer) -> Self:
-        """Set ``answer`` and return the error. ``answered`` stays unset for a token issuer, not the service."""
-        self.answer = answer
-        self.answered = answer.status if self.operation != TOKEN_OPERATION else None
-        return self
-
-
-class RefusedError(_AnsweredError, ServiceError):
-    """A ``ServiceError`` with the ``answer`` that caused it."""
-
-
-class BusyError(_AnsweredError, ServiceBusyError):
-    """A ``ServiceBusyError`` with the ``answer`` that caused it."""
-
-
-def answer_of(error: BaseException) -> Answer | None:
-    """Return the answer that caused an error, or ``None`` if no answer arrived."""
-    answer = getattr(error, "answer", None)
-    return answer if isinstance(answer, Answer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +72,26 @@ _TERMINAL: Final = {
 
 
 def error_for(answer: Answer, where: RequestContext, *, transient: Collection[int]) -> SluiceError:
-    """Return the error for a status that the caller did not accept: a ``BusyError`` for one in ``transient``
-    (``service-busy``), else a ``RefusedError`` with a reference for each case that a person handles differently."""
+    """Return the error for a status that the caller did not accept: a ``ServiceBusyError`` for one in ``transient``
+    (``service-busy``), else a ``ServiceError`` with a reference for each case that a person handles differently."""
     status, codes = answer.status, answer.issue_codes()
     shown = f" (issue codes: {', '.join(codes[:5])})" if codes else ""
     by = f"the proxy {where.proxy}" if status == 407 and where.proxy else where.host
     what = f"was answered {status} by {by}{shown}"
     if status in transient:
         hint = "the service is busy; repeat the command later"
-        busy = where.error(BusyError, "service-busy", what, hint=hint, status=status)
+        busy = where.error(ServiceBusyError, "service-busy", what, hint=hint, status=status)
         busy.retry_after = parse_retry_after(answer.headers.get("retry-after"))
         return busy.made_from(answer)
     reference, hint = _TERMINAL.get(status) or _other(status)
     hint = hint.format(service=where.service)
-    return where.error(RefusedError, reference, what, hint=hint, status=status).made_from(answer)
+    return where.error(ServiceError, reference, what, hint=hint, status=status).made_from(answer)
 
 
-def wrong_answer(answer: Answer, where: RequestContext, what: str, *, reference: str, hint: str) -> RefusedError:
+def wrong_answer(answer: Answer, where: RequestContext, what: str, *, reference: str, hint: str) -> ServiceError:
     """Return the error for an answer with an accepted status but unexpected content."""
     what = f"was answered {answer.status} {what}"
-    return where.error(RefusedError, reference, what, hint=hint, status=answer.status).made_from(answer)
+    return where.error(ServiceError, reference, what, hint=hint, status=answer.status).made_from(answer)
 
 
 def _other(status: int) -> tuple[str, str]:
@@ -138,8 +109,8 @@ def error_without_answer(error: Exception, where: RequestContext, *, in_body: bo
     match error:
         case httpx.ProxyError():
             return _proxy_error(error, where)
-        case httpx.ConnectTimeout():
-            return where.error(NetworkError, "connect-timeout", f"failed: no connection to {peer} in time", hint=later)
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return _connect_error(error, where, peer, later)
         case httpx.TimeoutException() if in_body:
             return where.error(StalledError, "transfer-stalled", f"stalled: {where.host} stopped sending", hint=later)
         case httpx.TimeoutException():
@@ -147,17 +118,11 @@ def error_without_answer(error: Exception, where: RequestContext, *, in_body: bo
             return where.error(
                 NetworkError, "timeout", f"failed: no answer from {where.host} in time{through}", hint=hint
             )
-        case httpx.ConnectError():
-            return _connect_error(error, where, peer, later)
-        case httpx.LocalProtocolError():
-            return where.error(InternalError, "request-invalid", "cannot be sent: the request is not valid HTTP")
         case httpx.DecodingError():
             return where.error(ServiceError, "answer-encoding", "was answered in an encoding that cannot be read")
-        case httpx.NetworkError() | httpx.ProtocolError():
+        case httpx.NetworkError() | httpx.RemoteProtocolError():
             what = f"failed: {where.host} broke the connection{through}"
             return where.error(NetworkError, "connection-broken", what, hint=later)
-        case httpx.UnsupportedProtocol() | httpx.InvalidURL():
-            return where.error(InputError, "url-invalid", "needs an http or https URL")
     return where.error(InternalError, "internal", f"failed with an unexpected {type(error).__name__}")
 
 
@@ -175,22 +140,21 @@ def _connect_error(error: Exception, where: RequestContext, peer: str, later: st
     return where.error(NetworkError, "connect-failed", f"failed: no connection to {peer}", hint=later)
 
 
-_CERTIFICATE: Final = {
-    # X509_V_ERR_*: https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/
-    9: ("tls-not-yet-valid", "is not valid yet", "check the clock of this machine and of the service"),
-    10: ("tls-expired", "has expired", "renew the certificate, and check the clock of this machine"),
-    62: ("tls-hostname", "is for another host name", "use a host name in the URL that is in the certificate"),
-    64: ("tls-hostname", "is for another host name", "use a host name in the URL that is in the certificate"),
-}
+# X509_V_ERR_*: https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/
+_DATES: Final = frozenset({9, 10})
+_NAMES: Final = frozenset({62, 64})
 
 
 def _certificate_error(error: ssl.SSLCertVerificationError, where: RequestContext) -> SluiceError:
-    reference, what, hint = _CERTIFICATE.get(
-        error.verify_code,
-        ("tls-untrusted", f"is not trusted ({error.verify_message})",
-         "add the certificate of the CA or of the server to the file in tls.ca_cert_path"),
-    )  # fmt: skip
-    return where.error(ServiceError, reference, f"failed: the certificate of {where.host} {what}", hint=hint)
+    reason = error.verify_message  # of OpenSSL
+    reference, hint = "tls-untrusted", "add the certificate of the CA or of the server to the file in tls.ca_cert_path"
+    if error.verify_code in _DATES:
+        reference, hint = "tls-expired", "renew the certificate, and check the clocks of this machine and the service"
+    elif error.verify_code in _NAMES:
+        reference, hint = "tls-hostname", "use a host name in the URL that is in the certificate"
+        reason = "it is for another host name"
+    what = f"failed: the certificate of {where.host} is not trusted ({reason})"
+    return where.error(ServiceError, reference, what, hint=hint)
 
 
 def _proxy_error(error: Exception, where: RequestContext) -> SluiceError:

@@ -49,8 +49,8 @@ def _context(bundle: Path | None, insecure: bool, system: str) -> ssl.SSLContext
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         logger.warning(
-            "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and "
-            "change the data and the credentials of this run. For development and testing only."
+            "TLS VERIFICATION IS OFF (tls.insecure_skip_verify): anybody on the network can read and change data and "
+            "credentials. For development and testing only."
         )
     return context
 
@@ -83,7 +83,7 @@ class Proxies:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         values = os.environ if environ is None else environ
         found = {scheme: _named(values, scheme) or _named(values, "all") for scheme in ("http", "https")}
-        self._by_scheme = {scheme: _checked(*named) for scheme, named in found.items() if named is not None}
+        self._by_scheme = {scheme: url for scheme, url in found.items() if url is not None}
         self._excluded = excluded_hosts(values)
 
     def select(self, url: httpx.URL) -> str | None:
@@ -138,31 +138,27 @@ def _proxy(url: str, verify: ssl.SSLContext) -> httpx.Proxy:
     return httpx.Proxy(url, ssl_context=verify if url.lower().startswith("https:") else None)
 
 
-def _named(values: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
-    """Return the variable that names a proxy for a scheme, and its text."""
+def _named(values: Mapping[str, str], scheme: str) -> str | None:
+    """Return the URL of the proxy for a scheme; an empty lower-case variable switches the upper-case one off."""
     for variable in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY"):
-        if variable in values:  # an empty lower-case variable switches the upper-case one off
-            return (variable, values[variable].strip()) if values[variable].strip() else None
+        if variable in values:
+            return _checked(variable, values[variable].strip()) if values[variable].strip() else None
     return None
 
 
 def _checked(variable: str, text: str) -> str:
     url = text if "://" in text else f"http://{text}"
-    problem = "is not a proxy URL"
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https"):
-            problem = "names a kind of proxy that is not supported (http and https are)"
-        elif parts.hostname and (parts.port is None or parts.port > 0):
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             httpx.Proxy(url)
-            if parts.username is not None:
-                SECRETS.pair(unquote(parts.username), unquote(parts.password or ""))
+            SECRETS.text(unquote(parts.password or ""))
             return url
     except (ValueError, httpx.InvalidURL):  # the message would quote the text
         pass
     raise InputError(
         "proxy-invalid",
-        f"the environment variable {variable} {problem}",
+        f"the environment variable {variable} is not the URL of an http or https proxy",
         context=variable,
         hint=f"{variable}=http://[user:password@]host:port, or unset it",
     ) from None

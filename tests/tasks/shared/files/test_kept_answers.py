@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tasks.shared.errors import ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
-from tasks.shared.http.errors import RefusedError
 from tests.peers.data import CANARY
 
 
@@ -25,8 +25,8 @@ def test_an_answer_that_cannot_be_kept_does_not_hide_what_went_wrong(
 ) -> None:
     (tmp_path / "failed").touch()
     failed = FailedAnswers(tmp_path)
-    error = RefusedError("x-answer", "x: no result").made_from(Answer(200, httpx.Headers(), CANARY.encode()))
-    with pytest.raises(RefusedError) as caught, failed.saving_answers():
+    error = ServiceError("x-answer", "x: no result").made_from(Answer(200, httpx.Headers(), CANARY.encode()))
+    with pytest.raises(ServiceError) as caught, failed.saving_answers():
         raise error
     assert (caught.value, caught.value.hint) == (error, None)
     assert "cannot be kept" in caplog.text

@@ -154,7 +154,7 @@ def test_where_only_basic_is_offered_id_and_secret_are_form_encoded_in_it() -> N
     ("said", "metadata", "reference"),
     [
         ({"/token": lambda: Reply(401, b'{"error":"invalid_client"}')}, {}, "oauth-client"),
-        ({"/token": lambda: Reply(400, b'{"error":"invalid_scope"}')}, {}, "oauth-refused"),
+        ({"/token": lambda: Reply(400, b'{"error":"invalid_scope"}')}, {}, "oauth-client"),
         ({"/token": lambda: Reply(200, b"<html>")}, {}, "oauth-issuer"),
         ({"/token": lambda: Reply(200, b'{"access_token":"t","token_type":"mac"}')}, {}, "oauth-issuer"),
         ({}, {"issuer": "https://other.example"}, "oidc-issuer-differs"),

@@ -18,7 +18,6 @@ from tasks.shared.errors import (
     Stopped,
 )
 from tasks.shared.http import request_log
-from tasks.shared.http.errors import answer_of
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Raw, Reply, closed_port, loopback
@@ -51,7 +50,7 @@ def test_what_will_not_pass_is_an_error_at_once_that_quotes_nothing(status: int,
     assert (error.reference, error.status, len(server.seen)) == (reference, status, 1)
     assert "issue codes: conflict" in error.message or status == 304  # which has no body
     assert "Erika" not in error.render() + repr(error)
-    assert answer_of(error).body in (OUTCOME, b"")
+    assert error.answer.body in (OUTCOME, b"")
 
 
 @pytest.mark.parametrize(
@@ -66,12 +65,12 @@ def test_what_stays_is_an_error_after_the_last_attempt(reply: Any, kind: type[Sl
     sleeps = Sleeps()
     with (
         loopback([reply]) as server,
-        client(attempts=3, sleep=sleeps, timeout=0.3) as http,
+        client(attempts=3, stop=sleeps, timeout=0.3) as http,
         pytest.raises(kind) as caught,
     ):
         http.send("GET", server.url, operation="call")
     assert (caught.value.reference, caught.value.exit_code, len(server.seen)) == (reference, 3, 3)
-    assert sleeps == [1.0, 2.0]
+    assert sleeps.waits == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,9 @@ def test_what_stays_is_an_error_after_the_last_attempt(reply: Any, kind: type[Sl
 def test_retry_after_can_lengthen_a_wait(header: str, waits: list[float]) -> None:
     sleeps = Sleeps()
     busy = Reply(429, headers={"Retry-After": header})
-    with loopback([busy, busy, Reply()]) as server, client(sleep=sleeps) as http:
+    with loopback([busy, busy, Reply()]) as server, client(stop=sleeps) as http:
         http.send("GET", server.url, operation="call")
-    assert sleeps == waits
+    assert sleeps.waits == waits
 
 
 def test_no_connection_is_an_error_that_names_the_host() -> None:
@@ -115,7 +114,7 @@ def test_the_waits_end_with_the_time_for_all_of_it() -> None:
 
 def test_a_stop_ends_a_wait_and_lets_no_request_begin() -> None:
     stop = Stop()
-    with loopback([Reply(503)]) as server, client(stop=stop, sleep=None, attempts=10) as http:
+    with loopback([Reply(503)]) as server, client(stop=stop, attempts=10) as http:
         threading.Timer(0.2, stop.request, ["test"]).start()
         begun = time.monotonic()
         for _ in range(2):
@@ -143,14 +142,10 @@ def test_a_redirect_is_followed_for_get_and_never_a_success_of_post(status: int)
 
 def test_redirects_have_borders() -> None:
     with loopback([Reply()]) as other, client() as http:
-        for target, reference in (
-            (f"{other.url}/there", "redirect-cross-origin"),
-            ("ftp://host/", "redirect-invalid"),
-            ("/", "redirect-loop"),
-        ):  # fmt: skip
+        for target in (f"{other.url}/there", "ftp://host/", "/"):
             with loopback([Reply(302, headers={"Location": target})]) as server, pytest.raises(ServiceError) as caught:
                 http.send("GET", server.url, operation="call")
-            assert caught.value.reference == reference
+            assert caught.value.reference == "redirect-refused"
     assert not other.seen
 
 
@@ -197,6 +192,6 @@ def test_a_request_log_has_neither_bodies_nor_names_of_persons(monkeypatch: pyte
         http.send("POST", f"{server.url}/fhir/Patient/4711?name=Erika&active", operation="call", content=b"Erika")
         with pytest.raises(NetworkError):
             http.send("GET", f"{server.url}/fhir/metadata", operation="call")
-    assert lines[0].startswith(f"POST {server.url}/fhir/Patient/…?name=…&…: 200, 5 B sent, 6 B back")
+    assert lines[0].startswith(f"POST {server.url}/fhir/Patient/…: 200, 5 B sent, 6 B back")
     assert lines[1].startswith(f"GET {server.url}/fhir/metadata: connection-broken")
     assert not any(word in line for line in lines for word in ("4711", "Erika", "secret"))
