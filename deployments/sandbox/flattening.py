@@ -225,5 +225,5 @@ def _read(body: bytes) -> tuple[View, list[Json]]:
 
 
 def flattening_service() -> SandboxService:
-    """Return the flattening service. It needs no credentials: its block in a configuration has no ``auth``."""
+    """Return the flattening service."""
     return _FlatteningServer().service

@@ -10,18 +10,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from deployments.sandbox.child import ERROR, FIRST_LINE, SandboxStartError
 from deployments.sandbox.configuration import configuration
-from deployments.sandbox.credentials import Credentials, credentials_of_environment
 from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.fhir.transaction import Manners
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import HOST, bind, make_server
@@ -29,24 +29,15 @@ from deployments.sandbox.service import SandboxService
 from deployments.sandbox.validation import validation_service
 
 
-class OptionError(Exception):
-    """An option cannot be used. The message says why."""
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``--set`` can change: the manners of the FHIR server, the rest of the extraction server."""
 
-
-class Settings(BaseModel):
-    """What ``--set`` can change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    manners: Literal["hapi", "blaze"] = "hapi"
-    references: bool = True
-    max_body: int | None = Field(None, ge=1)
-    batchsize: int = Field(500, ge=1)
-    maxconcurrency: int = Field(4, ge=1)
-    batch_delay: float = Field(0.0, ge=0, le=3600)
-    availability_delay: int = Field(0, ge=0)
+    manners: Manners = "hapi"
+    batchsize: Annotated[int, msgspec.Meta(ge=1)] = 500
+    maxconcurrency: Annotated[int, msgspec.Meta(ge=1)] = 4
+    batch_delay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    availability_delay: Annotated[int, msgspec.Meta(ge=0)] = 0
     result_urls: Literal["absolute", "path", "host"] = "absolute"
-    ignore_config: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,59 +64,42 @@ def read_options(
     return SandboxOptions(Path(data) if data else DATA, port, Path(state) if state else None, named, with_parent)
 
 
-def services(options: SandboxOptions, state: Path, credentials: Credentials) -> list[SandboxService]:
-    """Return the services; each is served below its name. Raises ``OptionError``."""
+def services(options: SandboxOptions, state: Path) -> list[SandboxService]:
+    """Return the services; each is served below its name. Raises ``SandboxStartError`` for a wrong setting."""
     try:
-        settings = Settings.model_validate(dict(options.settings))
-    except ValidationError as error:
-        raise OptionError(_explained(error)) from None
-    extraction = ExtractionOptions(
-        options.data.resolve(), state / "extraction", settings.batchsize, settings.maxconcurrency, settings.batch_delay,
-        availability_delay=settings.availability_delay, result_urls=settings.result_urls,
-    )  # fmt: skip
+        settings = msgspec.convert(dict(options.settings), Settings, strict=False)
+    except ValueError as error:
+        known = ", ".join(Settings.__struct_fields__)
+        raise SandboxStartError(f"--set: {error}; the settings are {known}") from None
+    given = msgspec.structs.asdict(settings)
+    fhir = fhir_service(state=state / "fhir", manners=given.pop("manners"))
+    extraction = ExtractionOptions(options.data.resolve(), state / "extraction", **given)
     return [
-        fhir_service(
-            credentials, state=state / "fhir", manners=settings.manners, references=settings.references,
-            max_body=settings.max_body,
-        ),
-        extraction_service(extraction, credentials),
-        pseudonymization_service(credentials, ignores_config=settings.ignore_config),
-        validation_service(),
-        flattening_service(),
+        fhir, extraction_service(extraction), pseudonymization_service(),
+        validation_service(), flattening_service(),
     ]  # fmt: skip
 
 
-def _explained(error: ValidationError) -> str:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"unknown setting {name!r}; known are {', '.join(Settings.model_fields)}"
-    return f"setting {name}: {first['msg']}"
-
-
 def run_sandbox(options: SandboxOptions) -> int:
-    """Run the services until SIGINT, SIGTERM or the end of the parent; return the exit code.
+    """Run the services until a signal or the end of the parent; return the exit code.
 
-    0: stopped on request. 1: a service did not start. 2: an option is invalid. Reasons are written to stderr.
+    0: stopped on request. 2: not started; the reason is written to stderr.
     """
     try:
-        return asyncio.run(_run(options))
-    except (OptionError, SandboxStartError) as error:
+        asyncio.run(_run(options))
+    except SandboxStartError as error:
         sys.stderr.write(f"{ERROR}{error}\n")
-        return 2 if isinstance(error, OptionError) else 1
+        return 2
+    return 0
 
 
-async def _run(options: SandboxOptions) -> int:
+async def _run(options: SandboxOptions) -> None:
     with contextlib.ExitStack() as opened:
-        try:
-            credentials = credentials_of_environment()
-        except ValueError as error:
-            raise OptionError(str(error)) from None
         if not options.data.is_dir():
-            raise OptionError(f"the data directory {options.data} does not exist")
+            raise SandboxStartError(f"the data directory {options.data} does not exist")
         state = opened.enter_context(_state(options))
         listener = opened.enter_context(contextlib.closing(bind(options.port)))
-        parts = services(options, state, credentials)
+        parts = services(options, state)
         for part in parts:
             opened.enter_context(part.opened())
         server = make_server(Starlette(routes=[Mount(f"/{part.name}", part) for part in parts]))
@@ -138,15 +112,14 @@ async def _run(options: SandboxOptions) -> int:
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         root = f"http://{HOST}:{listener.getsockname()[1]}"
-        _announce(options, state, {part.name: f"{root}/{part.name}" for part in parts}, credentials)
+        _announce(options, state, {part.name: f"{root}/{part.name}" for part in parts})
         await serving
-    return 0
 
 
-def _announce(options: SandboxOptions, state: Path, urls: Mapping[str, str], credentials: Credentials) -> None:
+def _announce(options: SandboxOptions, state: Path, urls: Mapping[str, str]) -> None:
     path = state / "sandbox.yaml"
     try:
-        path.write_text(configuration(urls, options.data.resolve(), state / "jobs", credentials), encoding="utf-8")
+        path.write_text(configuration(urls, options.data.resolve(), state / "jobs"), encoding="utf-8")
     except OSError as error:
         raise SandboxStartError(f"{path} cannot be written: {error.strerror}") from None
     # Programs read the first line.
@@ -164,7 +137,7 @@ def _state(options: SandboxOptions) -> Iterator[Path]:
     try:
         options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise OptionError(f"the state directory {options.state} cannot be created: {error.strerror}") from None
+        raise SandboxStartError(f"the state directory {options.state} cannot be created: {error.strerror}") from None
     yield options.state.resolve()
 
 

@@ -1,15 +1,13 @@
-"""The frame around every sandbox service: credentials, faults, a log of requests, and FHIR's form of refusals.
+"""The frame around every sandbox service: faults, a log of requests, and FHIR's form of refusals.
 
-``/_sandbox/faults``: ``PUT`` a JSON list of rules, ``GET`` them with counters, ``DELETE`` them.
+``/_sandbox/faults``: ``PUT`` a JSON list of rules; an empty one ends all faults.
 ``/_sandbox/requests``: ``GET`` the requests so far, ``DELETE`` them.
-The ``/_sandbox`` endpoints need no credentials, get no faults and are not counted. Bodies are held in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.sandbox.credentials import OPEN, Credentials
-from deployments.sandbox.faults import FaultError, FaultPlan, strike
+from deployments.sandbox.faults import FaultPlan, strike
 
 FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
@@ -45,18 +42,16 @@ class FhirProblem(Exception):  # noqa: N818 - an error of the client
     The texts quote references and ids, as the real servers do; the sandbox never writes them to a log.
     """
 
-    def __init__(self, status: int, code: str, *diagnostics: str, severity: str = "error", **headers: str) -> None:
+    def __init__(self, status: int, code: str, *diagnostics: str, severity: str = "error") -> None:
         super().__init__(f"{status} {code}")
         self.status = status
         self.code = code
         self.diagnostics = diagnostics
         self.severity = severity
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     def answer(self) -> Response:
         """Return the refusal as an OperationOutcome."""
-        document = outcome(self.code, *self.diagnostics, severity=self.severity)
-        return json_answer(document, self.status, self.headers)
+        return json_answer(outcome(self.code, *self.diagnostics, severity=self.severity), self.status)
 
 
 def outcome(code: str, *diagnostics: str, severity: str = "error") -> Json:
@@ -83,17 +78,13 @@ def capability_statement(service: SandboxService, base: str, **rest: Any) -> Jso
 
 
 class LogEntry(msgspec.Struct, kw_only=True):
-    """One request, without payload, query and headers. Times are seconds since the service started."""
+    """One request, without payload, query and headers."""
 
     method: str
     path: str
-    request_bytes: int
-    started: float
-    ended: float | None = None
     status: int | None = None
     entries: int | None = None
     """Entries of a Bundle."""
-    fault: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +145,6 @@ class SandboxService:
 
     name: str
     endpoints: Sequence[Endpoint]
-    credentials: Credentials = OPEN
     admin: Sequence[Endpoint] = ()
     """More ``/_sandbox`` endpoints."""
     opened: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -166,12 +156,10 @@ class SandboxService:
 
     def __post_init__(self) -> None:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._origin = time.monotonic()
         admin: list[Endpoint] = [
-            *((method, "/_sandbox/faults", self._faults) for method in ("GET", "PUT", "DELETE")),
-            *((method, "/_sandbox/requests", self._requests) for method in ("GET", "DELETE")),
-            *self.admin,
-        ]
+            ("PUT", "/_sandbox/faults", self._faults), ("GET", "/_sandbox/requests", self._requests),
+            ("DELETE", "/_sandbox/requests", self._requests), *self.admin,
+        ]  # fmt: skip
         self._admin = _application(admin)
         self._inner = _application([("GET", "/", self._about), *self.endpoints])
 
@@ -182,45 +170,32 @@ class SandboxService:
         except ClientDisconnect:
             return
         path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        entry = LogEntry(method=scope["method"], path=path, request_bytes=len(body), started=self._now())
+        entry = LogEntry(method=scope["method"], path=path)
         scope["sandbox"] = (body, entry)
         if path.startswith("/_sandbox/"):
             await self._admin(scope, receive, send)
             return
         self.log.append(entry)
-        try:
-            await self._serve(scope, receive, _noting(entry, send))
-        finally:
-            entry.ended = self._now()
+        await self._serve(scope, receive, _noting(entry, send))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, entry = scope["sandbox"]
         rule = self.faults.choose(entry.method, entry.path, body)
-        inner = self._allowed(scope, entry, body)
+        inner: ASGIApp = self._inner
+        if self.max_body is not None and len(body) > self.max_body:
+            inner = FhirProblem(413, "too-long", f"The body is larger than {self.max_body} bytes.").answer()
         if rule is None:
             await inner(scope, receive, send)
-            return
-        entry.fault = rule.action
-        await strike(rule, inner, scope, receive, send)
-
-    def _allowed(self, scope: Scope, entry: LogEntry, body: bytes) -> ASGIApp:
-        """Return the service, or a refusal for missing credentials or a body that is too large."""
-        if self.max_body is not None and len(body) > self.max_body:
-            return FhirProblem(413, "too-long", f"The body is larger than {self.max_body} bytes.").answer()
-        if entry.path != "/" and not self.credentials.admit(dict(scope["headers"])):
-            challenge = {"www_authenticate": self.credentials.challenge}
-            return FhirProblem(401, "login", "This service requires credentials.", **challenge).answer()
-        return self._inner
+        else:
+            await strike(rule, inner, scope, receive, send)
 
     def _about(self, _call: Call) -> Response:
         return json_answer({"service": self.name, "sandbox": True, "notice": NOTICE}, kind=JSON)
 
     def _faults(self, call: Call) -> Response:
-        if call.request.method == "GET":
-            return json_answer(self.faults.describe(), kind=JSON)
         try:
-            self.faults.replace(call.body if call.request.method == "PUT" else b"[]")
-        except FaultError as error:
+            self.faults.replace(call.body)
+        except ValueError as error:
             raise FhirProblem(400, "invalid", str(error)) from None
         return Response(status_code=204)
 
@@ -229,9 +204,6 @@ class SandboxService:
             return json_answer({"requests": list(self.log)}, kind=JSON)
         self.log.clear()
         return Response(status_code=204)
-
-    def _now(self) -> float:
-        return round(time.monotonic() - self._origin, 6)
 
 
 def _application(endpoints: Sequence[Endpoint]) -> Starlette:

@@ -156,5 +156,5 @@ class _ValidationServer:
 
 
 def validation_service() -> SandboxService:
-    """Return the validation service. It needs no credentials: its block in a configuration has no ``auth``."""
+    """Return the validation service."""
     return _ValidationServer().service

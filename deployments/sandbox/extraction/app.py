@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from starlette.responses import FileResponse, Response
 
 from deployments.sandbox.child import SandboxStartError
-from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import load
@@ -82,7 +81,7 @@ class ExtractionOptions:
 
 
 class _ExtractionServer:
-    def __init__(self, options: ExtractionOptions, credentials: Credentials) -> None:
+    def __init__(self, options: ExtractionOptions) -> None:
         self._options = options
         self._asked: Counter[str] = Counter()
         one = "/fhir/Task/{id}"
@@ -93,7 +92,7 @@ class _ExtractionServer:
             *(("POST", f"{one}/${name}", partial(self._control, name)) for name in ("pause", "resume", "cancel")),
             ("GET", "/fhir/metadata", self._metadata), ("GET", "/output/{job}/{name:path}", self._file),
         ]  # fmt: skip
-        self.service = SandboxService("extraction", endpoints, credentials, opened=self._opened, max_body=MAX_BODY)
+        self.service = SandboxService("extraction", endpoints, opened=self._opened, max_body=MAX_BODY)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -145,8 +144,7 @@ class _ExtractionServer:
         except FileNotFoundError:  # the job is being deleted at this moment
             raise _unknown() from None
         url_of = partial(self._file_url, call.root, job.id)
-        needs_token = not self.service.credentials.is_open
-        return manifest(job, _status_url(call, job), url_of, summary, needs_token=needs_token)
+        return manifest(job, _status_url(call, job), url_of, summary)
 
     def _file_url(self, root: str, job: str, name: str) -> str:
         url = f"{root}/output/{job}/{name}"
@@ -267,6 +265,6 @@ def _status_url(call: Call, job: Job) -> str:
     return f"{call.root}/fhir/__status/{job.id}"
 
 
-def extraction_service(options: ExtractionOptions | None = None, credentials: Credentials = OPEN) -> SandboxService:
+def extraction_service(options: ExtractionOptions | None = None) -> SandboxService:
     """Return the extraction server."""
-    return _ExtractionServer(options or ExtractionOptions(), credentials).service
+    return _ExtractionServer(options or ExtractionOptions()).service

@@ -49,9 +49,7 @@ def _progress(job: Job) -> str:
     return job.status.value.capitalize()
 
 
-def manifest(
-    job: Job, status_url: str, url_of: Callable[[str], str], summary: bytes | None, *, needs_token: bool
-) -> Response:
+def manifest(job: Job, status_url: str, url_of: Callable[[str], str], summary: bytes | None) -> Response:
     """Return the completion manifest. ``summary``: the diagnostics summary, if available; ``url_of``: of a file."""
     files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
     files += ["core.ndjson"] if job.core.written else []
@@ -68,7 +66,7 @@ def manifest(
     document = {
         "transactionTime": instant(job.finished_at or job.created_at),
         "request": status_url,
-        "requiresAccessToken": needs_token,
+        "requiresAccessToken": False,
         "output": [{"type": "NDJSON Bundle", "url": url_of(name)} for name in files],
         "error": [],
         "extension": extensions,

@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.responses import Response
 
-from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.fhir.store import ResourceStore, Stored
 from deployments.sandbox.fhir.transaction import MEDIA, Changes, Manners, read_resource
 from deployments.sandbox.r4 import ID, resource_types
@@ -44,12 +43,9 @@ _ESCAPED: Final = re.compile(r"\\([\\,|$])")
 
 
 class _FhirServer:
-    def __init__(
-        self, credentials: Credentials, state: Path | None, manners: Manners, *, references: bool, max_body: int | None
-    ) -> None:
+    def __init__(self, state: Path | None, manners: Manners, max_body: int | None) -> None:
         self._state = state
         self._manners: Manners = manners
-        self._references = references
         self._lock = threading.Lock()
         one = "/fhir/{type}/{id}"
         endpoints: list[Endpoint] = [
@@ -57,17 +53,13 @@ class _FhirServer:
             ("GET", "/fhir/{type}", self._locked(self._search)), ("GET", one, self._locked(self._read)),
             ("PUT", one, self._locked(self._update)), ("DELETE", one, self._locked(self._delete)),
         ]  # fmt: skip
-        admin: list[Endpoint] = [
-            ("GET", "/_sandbox/resources", self._locked(self._resources)),
-        ]
-        self.service = SandboxService(
-            "fhir-server", endpoints, credentials, admin, opened=self._opened, max_body=max_body
-        )
+        admin: list[Endpoint] = [("GET", "/_sandbox/resources", self._locked(self._resources))]
+        self.service = SandboxService("fhir-server", endpoints, admin, opened=self._opened, max_body=max_body)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
         self._store = ResourceStore(self._state)
-        self._changes = Changes(self._store, self._manners, self._references)
+        self._changes = Changes(self._store, self._manners)
         try:
             yield
         finally:
@@ -175,12 +167,7 @@ def _binary(stored: Stored, call: Call) -> Response:
 
 
 def fhir_service(
-    credentials: Credentials = OPEN,
-    *,
-    state: Path | None = None,
-    manners: Manners = "hapi",
-    references: bool = True,
-    max_body: int | None = None,
+    *, state: Path | None = None, manners: Manners = "hapi", max_body: int | None = None
 ) -> SandboxService:
     """Return the FHIR server; without a ``state`` directory it forgets everything at its end."""
-    return _FhirServer(credentials, state, manners, references=references, max_body=max_body).service
+    return _FhirServer(state, manners, max_body).service

@@ -79,8 +79,6 @@ class Changes:
 
     store: ResourceStore
     manners: Manners
-    references: bool
-    """Refuse resources with references to missing ones."""
 
     def transaction(self, body: bytes) -> tuple[int, Json]:
         """Do a transaction; return the number of its entries and the answer. Raises ``FhirProblem``."""
@@ -127,8 +125,6 @@ class Changes:
 
     def _check(self, received: list[Received]) -> None:
         """Raise ``FhirProblem`` for a reference to a resource that is not there now."""
-        if not self.references:
-            return
         known: set[str] = set()
         for resource in received:
             for path, reference in references(resource.document, resource.type):

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from deployments.sandbox.credentials import OPEN, Credentials
 from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.pseudonymization.nodes import Json
 from deployments.sandbox.pseudonymization.rules import ProcessingError, RuleFileError, Rules
@@ -86,10 +85,10 @@ def _read(body: bytes) -> tuple[Json, bytes | None]:
 
 
 class _PseudonymizationServer:
-    def __init__(self, credentials: Credentials, rules: str, *, ignores_config: bool) -> None:
+    def __init__(self, rules: str, *, ignores_config: bool) -> None:
         self._pseudonymizer = Pseudonymizer(rules, ignores_config=ignores_config)
         endpoints = [("POST", "/fhir/$de-identify", self._deidentify), ("GET", "/fhir/metadata", self._metadata)]
-        self.service = SandboxService("pseudonymizer", endpoints, credentials, max_body=MAX_BODY)
+        self.service = SandboxService("pseudonymizer", endpoints, max_body=MAX_BODY)
 
     def _metadata(self, call: Call) -> Response:
         operation = {"name": "de-identify", "definition": f"{call.root}/fhir/OperationDefinition/de-identify"}
@@ -103,9 +102,7 @@ class _PseudonymizationServer:
         return Response(answer, headers={"content-type": FHIR_JSON})
 
 
-def pseudonymization_service(
-    credentials: Credentials = OPEN, *, rules: str | None = None, ignores_config: bool = False
-) -> SandboxService:
-    """Return the pseudonymization service; without ``rules`` it has those for the demo data."""
-    rules = ANONYMIZATION_RULES.read_text(encoding="utf-8") if rules is None else rules
-    return _PseudonymizationServer(credentials, rules, ignores_config=ignores_config).service
+def pseudonymization_service(*, ignores_config: bool = False) -> SandboxService:
+    """Return the pseudonymization service; its own rules are those for the demo data."""
+    rules = ANONYMIZATION_RULES.read_text(encoding="utf-8")
+    return _PseudonymizationServer(rules, ignores_config=ignores_config).service

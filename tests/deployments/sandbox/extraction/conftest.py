@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.credentials import Credentials
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.serve import serve_in_thread
 from tests.deployments.sandbox.extraction.pace import UnitPace
@@ -262,14 +261,12 @@ def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
     """
     with ExitStack() as opened:
 
-        def begin(
-            data: Path, gate: Credentials | None = None, held: bool = False, **options: Any
-        ) -> ExtractionServerClient:
+        def begin(data: Path, held: bool = False, **options: Any) -> ExtractionServerClient:
             pace = UnitPace() if held else None
             made = ExtractionOptions(
                 data=data, **({"clock": lambda: TODAY} | ({"wait": pace} if pace else {}) | options)
             )
-            served = opened.enter_context(serve_in_thread(extraction_service(made, gate or Credentials())))
+            served = opened.enter_context(serve_in_thread(extraction_service(made)))
             return opened.enter_context(ExtractionServerClient(served.url, pace))
 
         yield begin

@@ -8,10 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from deployments.sandbox.credentials import Credentials
 from tests.deployments.sandbox.extraction.conftest import (
     AGE,
     EVERYBODY,
@@ -111,16 +109,6 @@ def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: ExtractionServ
     large = client.post(URL, content=b" " * 30_000_000)  # sent to its end, so that the answer is read
     assert large.status_code == 413
     assert client.post("/fhir/$evaluate-cohort", content=b" " * (limit + 1)).status_code == 413
-
-
-def test_the_gate_asks_for_credentials(start: Start, hospital: Path) -> None:
-    client = start(hospital, Credentials(username="u", password="p"))
-    assert client.post(URL, json=parameters(crtdl())).status_code == 401
-    client.auth = httpx.BasicAuth("u", "p")
-    result = client.extract(crtdl())
-    assert result.manifest["requiresAccessToken"] is True
-    url = result.manifest["output"][0]["url"]
-    assert httpx.get(url, trust_env=False, timeout=60).status_code == 401
 
 
 def dated(**limits: str) -> dict[str, Any]:
