@@ -1,6 +1,6 @@
-"""What would leave, or be read next, behind a wait: the manifest of its files, and the destination.
+"""What a reviewer approves at a wait: the files that the next step reads or sends, and the destination.
 
-A wait covers its data until a step writes new data (``design.md``, D11).
+An approval covers these data until a step writes new data (``design.md``, D11).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tasks.shared.stop import Stop
 class Covered:
     """The data that the wait at ``position`` covers.
 
-    ``newest`` is what the reviewer looks at; ``leaving`` what is sent instead, if not that (a direct load behind
-    flattening).
+    ``newest`` is what the reviewer looks at. ``leaving`` is what is sent if that is something else: a direct load
+    behind ``flattening`` sends resources, and the reviewer looks at tables. Otherwise it is ``None``.
     """
 
     job_dir: Path

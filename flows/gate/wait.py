@@ -45,17 +45,17 @@ class Waits:
         if job.steps[position].state == "completed":
             return
         decision, shown = record.decisions.get(position), record.shown.get(position)
-        files, there = self._there(covered, decision or shown)
+        files, current = self._as_now(covered, decision or shown)
         if decision is not None and decision.approved:
-            self._hold(covered, decision, files, there)
+            self._hold(covered, decision, files, current)
             return
         answer = answer_left(job.api, record, position)
         if answer is None or shown is None:
             self._park(covered, files, NOBODY_DECIDED if position in record.forms else None)
-        verdict = judge(answer, shown, there, self._changes(covered, shown, files), covered.obstacle(files))
+        verdict = judge(answer, shown, current, self._changes(covered, shown, files), covered.obstacle(files))
         if verdict.outcome is Outcome.WAITS:
             self._park(covered, files, verdict.reason)
-        decision = decided(answer, there)
+        decision = decided(answer, current)
         job.writer.write({at("decision", position): decision, at("answer", position): None})
         logger.info("step %d wait was %s", position, decision.describe(one_line))
         release.decided(job, position)
@@ -69,7 +69,7 @@ class Waits:
             return
         covered = self._covered[source.approved.position]
         decision = self._job.record().decisions[covered.position]
-        self._hold(covered, decision, *self._there(covered, decision))
+        self._hold(covered, decision, *self._as_now(covered, decision))
 
     def passed(self, position: int, report: StepReport) -> None:
         """Mark the data behind a wait as approved: the corrected files, or those that were there."""
@@ -83,14 +83,17 @@ class Waits:
         else:
             sources.wrote(replace(covered.newest, approved=approved))
 
-    def _there(self, covered: Covered, before: Reviewed | None) -> tuple[Inventory, Reviewed]:
-        """Return the manifest of the files that are there now, and what an approval of them is bound to."""
+    def _as_now(self, covered: Covered, before: Reviewed | None) -> tuple[Inventory, Reviewed]:
+        """Return the manifest of the files as they are now, and what an approval given now would be bound to.
+
+        Files that did not change since ``before`` are not read again.
+        """
         files = covered.manifest(before.files if before is not None else "", self._job.stop)
         return files, Reviewed(files=files.digest, destination=destination(self._job.config))
 
-    def _hold(self, covered: Covered, decision: Decision, files: Inventory, there: Reviewed) -> None:
-        """Park the job again if ``decision`` is not for what is there."""
-        reason = difference(decision, there, self._changes(covered, decision, files))
+    def _hold(self, covered: Covered, decision: Decision, files: Inventory, current: Reviewed) -> None:
+        """Park the job again if the files or the destination are not those that ``decision`` approved."""
+        reason = difference(decision, current, self._changes(covered, decision, files))
         if reason is not None:
             self._park(covered, files, reason)
 

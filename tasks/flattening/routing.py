@@ -1,8 +1,8 @@
 """Assign resources to attribute groups (docs/steps.md).
 
-A resource belongs to the groups whose Provenance on its own line names it; the Provenances of ``core.ndjson`` serve all
-lines. What is named by none of them, on a line without a Provenance, is routed by type and ``meta.profile``, then by
-type alone where one group has that type.
+A resource belongs to the groups that a Provenance names for it: one on its own line, or one in ``core.ndjson``, whose
+Provenances hold for all lines. A resource without one belongs to no group if its line has Provenances of groups. If
+the line has none, the groups are those with its type and ``meta.profile``, else the only group with its type.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
 
 
 Delivery = tuple[int, Resource]
-"""The place of a group, and a resource for it."""
+"""The place of a group among the views, and a resource for it."""
 
 Named = dict[str, list[int]]
-"""The places of the groups of a resource, by its ``Type/id``."""
+"""``Type/id`` of a resource → the places of the groups that Provenances name for it."""
 
 
 class Router:
@@ -73,39 +73,39 @@ class Router:
     def route(self, line: bytes) -> list[Delivery]:
         """Return the resources of a line with their groups, in the order of the line. Raises ``DataError``."""
         named: Named = {}
-        resources, own = self._read(line, named)
+        resources, has_own = self._read(line, named)
         self.lines += 1
         self.resources += len(resources)
-        return [delivery for resource in resources for delivery in self._deliver(resource, named, own=own)]
+        return [delivery for resource in resources for delivery in self._deliver(resource, named, has_own=has_own)]
 
     def _read(self, line: bytes, named: Named) -> tuple[list[Resource], bool]:
         """Return the resources of a line, and whether Provenances on it name groups; these are entered in ``named``."""
-        resources, own = [], False
+        resources, has_own = [], False
         for found in unwrapped(line):
             kind, identifier = head_of(found.raw)
             grouping = read_grouping(found.raw) if kind == _PROVENANCE else None
             if grouping is None:
                 resources.append(Resource(kind, identifier, found.raw))
                 continue
-            own = True
+            has_own = True
             for key in grouping[1]:
                 places = named.setdefault(key, [])
                 known = (self._by_id.get(group) for group in grouping[0])
                 places += [place for place in known if place is not None and place not in places]
-        return resources, own
+        return resources, has_own
 
-    def _deliver(self, resource: Resource, named: Named, *, own: bool) -> Iterator[Delivery]:
+    def _deliver(self, resource: Resource, named: Named, *, has_own: bool) -> Iterator[Delivery]:
         """Yield a resource for each of its groups, and count it where it gets to none."""
-        places = self._places(resource, named, own=own)
+        places = self._places(resource, named, has_own=has_own)
         routed = [place for place in places if place != _LEFT_OUT and self._types[place] == resource.type]
         if not routed:
             (self.left_out if _LEFT_OUT in places else self.unrouted)[resource.type] += 1
         return ((place, resource) for place in routed)
 
-    def _places(self, resource: Resource, named: Named, *, own: bool) -> Sequence[int]:
+    def _places(self, resource: Resource, named: Named, *, has_own: bool) -> Sequence[int]:
         key = f"{resource.type}/{resource.id}"
         found = named.get(key) or self._by_core.get(key)
-        if found is not None or own:
+        if found is not None or has_own:
             return found or ()
         self.by_type += 1
         try:

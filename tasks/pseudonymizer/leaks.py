@@ -55,8 +55,11 @@ def values_in(text: bytes, types: Sequence[str], resources: Sequence[bytes | Raw
 def leaks_of(
     values: tuple[Identifying, ...], sent: bytes, answer: Sequence[Raw | bytes | None], text: bytes
 ) -> set[Leak]:
-    """Return what of ``values`` and of the attachments in what was ``sent`` stands in the resources of an ``answer``,
-    whose whole text is ``text``."""
+    """Return the leaks of one line: identifying values and attachments that came back unchanged.
+
+    ``values`` are those of the line that was ``sent``. ``answer`` are the resources that came back, and ``text`` is the
+    whole answer: it is searched first, because most answers have no leak and need not be walked.
+    """
     if b"\\" in text and b"\\u" in text:  # a serializer that escapes what it need not
         text = msgspec.json.encode(msgspec.json.decode(text))
     hits = {value.value: value for value in values if len(value.value) >= SHORT and _quoted(value.value) in text}
@@ -102,10 +105,11 @@ def is_sampled(line: int) -> bool:
 def dates_of(
     texts: tuple[bytes, bytes], sent: Sequence[Raw | bytes | None], answer: Sequence[Raw | bytes | None]
 ) -> tuple[set[str], set[str]]:
-    """Return whether the dates of a line moved or not, birth dates aside, and the paths whose dates stayed while others
-    moved; both empty without dates.
+    """Compare the dates of a line with those of its answer, without birth dates.
 
-    ``texts`` are what was sent and what came back, with these resources in it, in the same order.
+    Returns ``{"moved"}`` or ``{"unmoved"}`` (empty for a line without dates), and the paths whose dates stayed while
+    other dates of the line moved. ``texts`` are the line and its answer; ``sent`` and ``answer`` their resources, in
+    the same order.
     """
     before, after = map(_DAY.findall, texts)
     if before == after:

@@ -186,7 +186,10 @@ class Transactions:
 
 
 def _cut(batch: list[Item], following: Item) -> tuple[list[Item], list[Item]]:
-    """Divide a full transaction before the group that goes on with the following resource, if there is another one."""
+    """Divide a full transaction so that the group of the following resource stays whole: it goes into the next one.
+
+    A group that fills the transaction alone is divided by its size.
+    """
     begin = len(batch)
     while begin and batch[begin - 1].group == following.group:
         begin -= 1

@@ -123,8 +123,10 @@ class WrongServiceError(ServiceError):
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """One made-up request, and ``wrong``: what of its answer says that this is another service, in words that continue
-    "it …"; or an error that says it better, or a doubt. Statuses in ``accept`` are answers to look at, beside 2xx.
+    """One made-up request of a probe. ``wrong`` judges its answer.
+
+    It returns ``None`` for a right answer, a text that continues "tested with a made-up resource, it …" for another
+    service, an error where that tells more, or a warning. It also sees answers with a status in ``accept``.
     """
 
     method: str
@@ -137,12 +139,12 @@ class ProbeRequest:
 
 @dataclass(frozen=True)
 class SyntheticProbe:
-    """The made-up resource that goes first (document 3 §1): that the thing at a URL is ``kind`` is proved before the
-    first data go there. ``exchanges`` are asked in order, until one is wrong, and repeated as the retry block says;
-    ``key`` names the URL's key below the service's.
+    """Prove with made-up resources that the service at a URL is ``kind``, before the first data go there.
 
-    Terminal is what is no such service (``wrong-service``) and what ``ServiceClient`` says of credentials and
-    certificates; transient, who does not answer.
+    ``exchanges`` are sent in order until one gets an error, each repeated as the retry block says. ``key`` is the
+    configuration key of the URL below ``services.<service>``.
+
+    Another service (``wrong-service``), wrong credentials and certificates are terminal. No answer is transient.
     """
 
     proves = True

@@ -124,8 +124,11 @@ def file_by_file(
     weigh: Callable[[T], int],
     budget: int,
 ) -> None:
-    """Work on the parts of files in one window, also across their borders; the results arrive at their file, in order.
+    """Call ``work(part)`` for every part of every file in one window of ``in_order``, and hand each result to its file.
 
+    ``parts(base)`` are the parts of a file; ``opened(base)`` is where its results go, in their order. The parts of the
+    next file are begun before the last results of a file have arrived, so no thread is idle at the end of a file. A
+    ``None`` behind the parts of a file marks its end, and needs no work.
     ``core`` is finished before another file begins (document 2, result files). Otherwise as ``in_order``.
     """
     core = [base for base in bases if base.lower() == CORE]
