@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -76,12 +75,12 @@ def basic(auth_string: str) -> str:
 
 
 def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None:
-    """Return the API that the environment, a ``prefect.toml`` or the active profile names, or ``None``.
+    """Return the API that the environment or the active profile names, or ``None``.
 
     Raises:
-        TerminalError: a file with settings cannot be read, or the address is not a URL.
+        TerminalError: the file of the profiles cannot be read, or the address is not a URL.
     """
-    settings = _profile(environ) | _prefect_toml() | dict(environ)
+    settings = _profile(environ) | dict(environ)
     url = settings.get("PREFECT_API_URL", "").rstrip("/")
     if not url:
         return None
@@ -97,25 +96,17 @@ def configured_api(environ: Mapping[str, str] = os.environ) -> ApiAddress | None
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
     home = Path(env.get("PREFECT_HOME") or Path(env.get("HOME") or "/") / ".prefect")
-    document = _toml(Path(env.get("PREFECT_PROFILES_PATH") or home / "profiles.toml"))
-    profile = document.get("profiles", {}).get(env.get("PREFECT_PROFILE") or document.get("active", ""), {})
-    return {key: str(value) for key, value in profile.items()}
-
-
-def _prefect_toml() -> dict[str, str]:
-    api = _toml(Path("prefect.toml")).get("api", {})
-    return {f"PREFECT_API_{key.upper()}": str(value) for key, value in api.items()}
-
-
-def _toml(path: Path) -> dict[str, Any]:
+    path = Path(env.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
     try:
-        return tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text())
     except OSError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise TerminalError(
-            "prefect-profile", f"the file {path} with Prefect's settings is not valid TOML", hint="correct it"
+            "prefect-profile", f"the file {path} with Prefect's profiles is not valid TOML", hint="correct it"
         ) from None
+    profile = document.get("profiles", {}).get(env.get("PREFECT_PROFILE") or document.get("active", ""), {})
+    return {key: str(value) for key, value in profile.items()}
 
 
 def use(address: ApiAddress) -> None:

@@ -31,25 +31,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("environment", "toml", "url", "authorization"),
+    ("environment", "url", "authorization"),
     [
-        ({}, "", "https://profile.example/api", "Bearer k"),
-        ({"PREFECT_PROFILE": "other"}, "", "https://other.example/api", None),
-        ({"PREFECT_PROFILE": "none"}, '[api]\nurl = "http://toml/api"\nauth_string = "u:p"', "http://toml/api", "u:p"),
-        ({}, '[api]\nurl = "http://toml/api"', "http://toml/api", "Bearer k"),
-        ({"PREFECT_API_URL": "http://env/api"}, '[api]\nurl = "http://toml/api"', "http://env/api", "Bearer k"),
-        ({"PREFECT_PROFILE": "none"}, "", None, None),
+        ({}, "https://profile.example/api", "Bearer k"),
+        ({"PREFECT_PROFILE": "other"}, "https://other.example/api", None),
+        ({"PREFECT_API_URL": "http://env/api"}, "http://env/api", "Bearer k"),
+        ({"PREFECT_PROFILE": "none", "PREFECT_API_URL": "http://env/api", "PREFECT_API_AUTH_STRING": "u:p"},
+         "http://env/api", basic("u:p")),
+        ({"PREFECT_PROFILE": "none"}, None, None),
     ],
-    ids=["profile", "other profile", "prefect.toml", "before the profile", "environment first", "nothing"],
-)
-def test_the_api_is_that_of_environment_file_or_profile(
-    home: Path, environment: dict[str, str], toml: str, url: str | None, authorization: str | None
+    ids=["profile", "other profile", "environment first", "environment only", "nothing"],
+)  # fmt: skip
+def test_the_api_is_that_of_environment_or_profile(
+    home: Path, environment: dict[str, str], url: str | None, authorization: str | None
 ) -> None:
-    (home / "prefect.toml").write_text(toml)
     found = configured_api({"PREFECT_HOME": str(home)} | environment)
     assert (found and found.url) == url
-    sent = authorization if authorization != "u:p" else basic("u:p")
-    assert found is None or dict(found.headers).get("Authorization") == sent
+    assert found is None or dict(found.headers).get("Authorization") == authorization
 
 
 def test_a_damaged_profile_is_named(home: Path) -> None:

@@ -14,16 +14,15 @@ IPV6 = {"NO_PROXY": "localhost,fd00::/8,[fd00::1],::1", "HTTP_PROXY": "http://12
 
 
 @pytest.mark.parametrize(
-    ("environ", "toml", "code", "said"),
+    ("environ", "code", "said"),
     [
-        (IPV6, "", 0, ""),
-        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, "", 2, "error[proxy-invalid]: the environment variable ALL_PROXY"),
-        ({"SSL_CERT_FILE": "/missing"}, "", 2, "error[ssl-cert-file]: the environment variable SSL_CERT_FILE"),
-        ({}, "api = [", 2, "error[prefect-profile]: the file prefect.toml"),
+        (IPV6, 0, ""),
+        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, 2, "error[proxy-invalid]: the environment variable ALL_PROXY"),
+        ({"SSL_CERT_FILE": "/missing"}, 2, "error[ssl-cert-file]: the environment variable SSL_CERT_FILE"),
     ],
 )
 def test_what_cannot_work_is_named(
-    sluice_process: Commands, tmp_path: Path, environ: dict[str, str], toml: str, code: int, said: str
+    sluice_process: Commands, tmp_path: Path, environ: dict[str, str], code: int, said: str
 ) -> None:
     write(tmp_path / "data/a.ndjson", patient("p"))
     config = {
@@ -31,8 +30,6 @@ def test_what_cannot_work_is_named(
         "services": {"local_import": {"dir": "data"}},
     }  # fmt: skip
     (tmp_path / "config.yaml").write_text(json.dumps(config))
-    if toml:
-        (tmp_path / "prefect.toml").write_text(toml)
     for command in ("plan", "start"):
         ran = sluice_process("pipeline", command, "config.yaml", env=environ)
         assert (ran.code, said in ran.err) == (code, True), (command, ran.err)
