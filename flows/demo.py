@@ -94,15 +94,10 @@ def _show(record: JobRecord) -> None:
     """Print the first rows of a table, and what to do next."""
     directory = Path(record.directory or "")
     with (directory / "csv" / TABLE).open(encoding="utf-8") as lines:
-        first = [shorten(line.rstrip("\n"), WIDTH) for line in itertools.islice(lines, SHOWN_LINES)]
+        first = [line.rstrip("\n")[:WIDTH] for line in itertools.islice(lines, SHOWN_LINES)]
     print_line("\n" + "\n".join([f"csv/{TABLE}:", *(f"  {line}" for line in first)]))
     print_line(f"""
 next:
   read the release report:       {record.page}
   look at the files of the job:  {directory}
   do it yourself:                docs/tutorial.md""")
-
-
-def shorten(text: str, width: int) -> str:
-    """Return a text of at most ``width`` characters."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -60,15 +60,6 @@ class Root(click.Group):
         ctx.exit(code or 0)
 
 
-def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        import platform
-        from importlib.metadata import version
-
-        print_line(f"sluice {version('sluice')} (Python {platform.python_version()}, Prefect {version('prefect')})")
-        context.exit()
-
-
 @click.command(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -77,9 +68,7 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request on stderr: destination, status, sizes, time.")
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
-)
+@click.version_option(package_name="sluice", prog_name="sluice", message="%(prog)s %(version)s")
 def cli(verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
     if verbose:

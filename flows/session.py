@@ -33,7 +33,7 @@ def with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         from flows import pipeline  # noqa: F401
     with ExitStack() as stack:
         stack.callback(_drained)
-        yield Session(loaded, api, stack.enter_context(PrefectApi(api)))
+        yield Session(loaded, stack.enter_context(PrefectApi(api)))
 
 
 def _drained() -> None:

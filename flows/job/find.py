@@ -16,7 +16,7 @@ from uuid import UUID
 from config import LoadedConfig
 from flows.job.directory import JobDirectory
 from flows.job.record import JobRecord, asked_for
-from flows.prefect.address import ApiAddress, configured_api
+from flows.prefect.address import configured_api
 from flows.prefect.api import Json, PrefectApi
 from flows.prefect.server import chosen_api
 from flows.shell import about
@@ -36,7 +36,6 @@ class Session:
     """An open Prefect API and the configuration that selects the jobs."""
 
     loaded: LoadedConfig
-    address: ApiAddress
     api: PrefectApi
 
     @property
@@ -117,9 +116,8 @@ class Session:
 @contextmanager
 def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the local one of the configuration's jobs directory."""
-    address = chosen_api(loaded.config.jobs_dir)
-    with PrefectApi(address) as api:
-        yield Session(loaded, address, api)
+    with PrefectApi(chosen_api(loaded.config.jobs_dir)) as api:
+        yield Session(loaded, api)
 
 
 def has_any_job(loaded: LoadedConfig) -> bool:

@@ -182,12 +182,9 @@ class PrefectApi:
             if len(rows) < _PAGE:
                 return found
 
-    def set_state(
-        self, run_id: str, kind: str, *, name: str | None = None, message: str = "", details: Json | None = None
-    ) -> None:
+    def set_state(self, run_id: str, kind: str, *, name: str | None = None, message: str = "") -> None:
         """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""
         state: Json = {"type": kind, "name": name or kind.capitalize(), "message": message}
-        state |= {"state_details": details} if details else {}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
 
     def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> bool:
@@ -199,18 +196,18 @@ class PrefectApi:
         self.request("PATCH", f"/flow_runs/{run_id}", fields)
 
 
-def run_deployment(api: PrefectApi, parameters: Mapping[str, Any], name: str = DEPLOYMENT) -> str:
-    """Start a run through a deployment of the flow, and return its job id.
+def run_deployment(api: PrefectApi, parameters: Mapping[str, Any]) -> str:
+    """Start a run through the deployment of the flow, and return its job id.
 
     ``None`` is sent as an empty text, as the deployment's form does: not given, even if there is a default.
 
     Raises:
         InputError: there is no such deployment.
     """
-    found = api.request("GET", f"/deployments/name/{FLOW_NAME}/{name}")
+    found = api.request("GET", f"/deployments/name/{FLOW_NAME}/{DEPLOYMENT}")
     if found is None:
         raise InputError(
-            "no-deployment", f"there is no deployment {FLOW_NAME}/{name}", context=api.address.ui,
+            "no-deployment", f"there is no deployment {FLOW_NAME}/{DEPLOYMENT}", context=api.address.ui,
             hint="create one with deployments/prefect.yaml, or leave out --detach",
         )  # fmt: skip
     given = {key: "" if value is None else value for key, value in parameters.items()}

@@ -6,7 +6,6 @@ apart.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -34,28 +33,26 @@ def best_effort(what: str) -> Iterator[None]:
 
 
 class Page:
-    """A page of a run, with one ``heading``; a page left by an earlier process is looked up once. Thread-safe."""
+    """A page of a run, with one ``heading``; a page left by an earlier process is looked up once."""
 
     def __init__(self, api: PrefectApi, run_id: str, heading: str = JOB) -> None:
-        self.heading = heading
+        self._heading = heading
         self._api = api
         self._run_id = run_id
         self._id: str | None = None
-        self._lock = threading.Lock()
 
     def publish(self, title: str, text: str | None = None) -> None:
         """Replace the title, one line of Markdown, and the text of the page unless that is ``None``."""
         body = {"description": title} | ({"data": text} if text is not None else {})
-        with self._lock:
-            known, self._id = self._id or self._find(), None  # searched again if the answer to this is lost
-            if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
-                new = {"type": "markdown", "data": "", "flow_run_id": self._run_id}
-                known = self._api.created("/artifacts/", new | body)
-            self._id = known
+        known, self._id = self._id or self._find(), None  # searched again if the answer to this is lost
+        if known is None or self._api.request("PATCH", f"/artifacts/{known}", body) is None:
+            new = {"type": "markdown", "data": "", "flow_run_id": self._run_id}
+            known = self._api.created("/artifacts/", new | body)
+        self._id = known
 
     def _find(self) -> str | None:
         found = artifacts_of(self._api, self._run_id)
-        ours = [one for one in found if str(one.get("description")).startswith(self.heading)]
+        ours = [one for one in found if str(one.get("description")).startswith(self._heading)]
         return str(ours[-1]["id"]) if ours else None
 
 

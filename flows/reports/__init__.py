@@ -1,1 +1,1 @@
-"""Output about a job: pages, the event file, the terminal. Never read back."""
+"""What people see of a job: status, page, terminal, log. Never read back."""

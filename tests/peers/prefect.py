@@ -89,7 +89,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
         labels["job.step.1"] = '{"position": 1, "name": "local_import", "state": "completed", "output": "import"}'
         with prefect_in_memory() as known:
             known.run = {"id": job.name, "state_type": "PAUSED", "labels": labels}
-            yield Session(loaded, ApiAddress(url="http://127.0.0.1"), known.api)
+            yield Session(loaded, known.api)
 
     monkeypatch.setattr(f"{command}.opened", opened)
 

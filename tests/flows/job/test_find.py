@@ -11,7 +11,6 @@ import pytest
 from config import load_config
 from flows.job.find import Session, step_to_repeat
 from flows.job.record import JobRecord
-from flows.prefect.address import ApiAddress
 from flows.prefect.api import PrefectApi
 from tasks.shared.errors import InputError
 
@@ -37,7 +36,7 @@ def session(tmp_path: Path) -> Session:
     ]  # fmt: skip
     by_id = {one["id"]: one for one in runs}
     api = SimpleNamespace(runs=lambda **_: runs, read_run=by_id.get)
-    return Session(load_config(tmp_path / "c.yaml"), ApiAddress("http://127.0.0.1/api"), cast("PrefectApi", api))
+    return Session(load_config(tmp_path / "c.yaml"), cast("PrefectApi", api))
 
 
 @pytest.mark.parametrize(
