@@ -43,7 +43,12 @@ def test_core_is_first_and_finished_files_are_not_done_again(tmp_path: Path) -> 
     assert oct((tmp_path / ".done/2/core.json").stat().st_mode)[-3:] == "600"
 
 
-@pytest.mark.parametrize("change", ["input", "terms", "output gone", "output cut", "record torn"])
+def test_core_is_first_in_any_case(tmp_path: Path) -> None:
+    _, todo = work(tmp_path, {"Aaa": "one", "CORE": "two"})
+    assert todo == ["CORE", "Aaa"]
+
+
+@pytest.mark.parametrize("change", ["input", "terms", "output gone", "output cut", "part of another", "record torn"])
 def test_what_no_longer_matches_is_done_again(tmp_path: Path, change: str) -> None:
     files, _ = work(tmp_path)
     for base in INPUTS:
@@ -58,6 +63,9 @@ def test_what_no_longer_matches_is_done_again(tmp_path: Path, change: str) -> No
             (tmp_path / "out/b1.ndjson").unlink()
         case "output cut":
             (tmp_path / "out/b1.ndjson").write_bytes(b"da")
+        case "part of another":
+            (tmp_path / "out/b1.ndjson").unlink()
+            (tmp_path / "out/b1.ndjson.part").write_bytes(b"DATA\n")
         case "record torn":
             (tmp_path / ".done/2/b1.json").write_bytes(b'{"file":"b1"')
     files, todo = work(tmp_path, inputs, terms)

@@ -87,6 +87,16 @@ def test_what_is_unusual_and_whole_is_data(content: bytes) -> None:
     assert check(content).lines
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_fits_into_its_limit_or_is_an_error_with_its_place(tmp_path: Path, packed: bool) -> None:
+    path, content = tmp_path / "f", b"x\n" + b"y" * (3 << 20)
+    path.write_bytes(zstandard.compress(content) if packed else content)
+    assert [len(line) for _, line in lines(path, 3 << 20)] == [1, 3 << 20]
+    with pytest.raises(DataError) as caught:
+        list(lines(path, 2 << 20))
+    assert (caught.value.reference, caught.value.context) == ("line-too-large", "f:2")
+
+
 def test_the_log_of_an_export_is_told_from_data() -> None:
     with pytest.raises(ExportLogError):
         check(text({"exportId": "e1", "eventId": "kickoff"}))

@@ -73,6 +73,22 @@ def get(server: Loopback, tls: TlsConfig, **more: object) -> bytes:
         return http.send("GET", server.url, operation="call").body
 
 
+def test_a_download_is_not_redirected_out_of_tls(authority: trustme.CA, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = TlsConfig(ca_cert_path=tmp_path / "ca.pem")
+    with loopback([Reply(200, b"plain")]) as plain, client(tls=tls) as http:
+        there = Reply(302, headers={"Location": plain.url})
+        with (
+            loopback([there], tls=context) as server,
+            pytest.raises(ServiceError) as caught,
+            http.stream("GET", server.url, operation="get", follow=True),
+        ):
+            pass
+    assert (caught.value.reference, plain.seen) == ("redirect-refused", [])
+
+
 def test_an_additional_authority_or_a_server_certificate_is_trusted(
     secure: Loopback, authority: trustme.CA, tmp_path: Path
 ) -> None:
