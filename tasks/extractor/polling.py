@@ -11,7 +11,7 @@ percent and cohort size. Services quote data in ``diagnostics``, so only what ha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,16 +52,15 @@ class ProgressText:
 
 
 class Poller:
-    """Polls one server for one run of a step. ``clock`` gives seconds."""
+    """Polls one server for one run of a step."""
 
-    def __init__(self, context: StepContext, server: ExtractionServer, clock: Callable[[], float]) -> None:
+    def __init__(self, context: StepContext, server: ExtractionServer) -> None:
         config = context.config.services.extractor
         self._server = server
         self._first = config.polling_interval.total_seconds()
         self._longest = max(config.max_polling_interval.total_seconds(), self._first)
         self._window = config.extraction_timeout.total_seconds()
         self._context = context
-        self._clock = clock
         self._trouble = ""
         self._state = ""
 
@@ -73,7 +72,7 @@ class Poller:
         (``result-not-complete``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
         sleep = self._context.stop.sleep
-        contact, interval, backoff = self._clock(), self._first, self._first
+        contact, interval, backoff = time.monotonic(), self._first, self._first
         while True:
             answer = self._poll(status_url)
             status = answer.status if answer is not None else None
@@ -82,7 +81,7 @@ class Poller:
             if answer is not None and status in (202, 102):
                 if direct:
                     raise _not_complete(status_url, status)
-                contact = self._clock()
+                contact = time.monotonic()
                 self._show(answer, job_id_of(status_url))
                 sleep(interval)
                 interval, backoff = min(2 * interval, self._longest), self._first
@@ -91,7 +90,7 @@ class Poller:
                 return Gone(status)
             if answer is not None and status not in TRANSIENT:
                 raise _failed(status_url, answer)
-            silence = self._clock() - contact
+            silence = time.monotonic() - contact
             if silence > self._window:
                 raise self._timeout(status_url, silence)
             asked = parse_retry_after(answer.headers.get("retry-after")) if answer is not None else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -30,14 +28,14 @@ FAILURE: Final = "failed.json"
 """What the server says of a job that has failed for good (0600)."""
 
 
-def run(context: StepContext, *, clock: Callable[[], float] = time.monotonic) -> StepReport:
+def run(context: StepContext) -> StepReport:
     """Extract and download; goes on with the job whose handle is stored.
 
-    ``given.input`` may be the URL of a complete result: then nothing is submitted. ``clock`` (seconds) is a seam for
-    tests. Raises the named failures of document 1 and what the modules of this package raise.
+    ``given.input`` may be the URL of a complete result: then nothing is submitted. Raises the named failures of
+    document 1.
     """
     with extraction_server(context.config, stop=context.stop, meter=context.meter) as server:
-        return _Extraction(context, server, Poller(context, server, clock)).run()
+        return _Extraction(context, server, Poller(context, server)).run()
 
 
 class _Extraction:

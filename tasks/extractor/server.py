@@ -26,7 +26,7 @@ from tasks.shared.fhir.resource import ID, list_of, object_of, parse_json
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.errors import RequestContext, wrong_answer
-from tasks.shared.service import METADATA, Service
+from tasks.shared.service import MetadataProbe, Service
 
 SERVICE: Final = "extractor"
 FHIR_JSON: Final = "application/fhir+json"
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 def service(config: PipelineConfig) -> Service:
     """Return ``services.extractor``."""
-    return Service(SERVICE, config.services.extractor.base_url, config.services.extractor.auth, METADATA)
+    return Service(SERVICE, config.services.extractor.base_url, config.services.extractor.auth, MetadataProbe())
 
 
 def poll_request(url: str) -> RequestContext:

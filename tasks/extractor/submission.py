@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from tasks.extractor.query import PATIENTS, own_patients, read_patients
 from tasks.extractor.server import SERVICE, ExtractionServer
 from tasks.extractor.urls import job_id_of, service_url
@@ -26,7 +24,7 @@ from tasks.shared.step import Handle, HandleStore, StepContext
 DIRECTORY: Final = "extraction"
 """What the step keeps beside the data, in the job directory."""
 
-NOTE: Final = "submission.json"
+NOTE: Final = "submission.txt"
 NEW: Final = "new"
 
 _NOT_SENT: Final = ("connect-failed", "host-", "tls-", "proxy-", "redirect-")
@@ -34,10 +32,6 @@ _NOT_SENT: Final = ("connect-failed", "host-", "tls-", "proxy-", "redirect-")
 
 _TURNED_AWAY: Final = frozenset({429, 503})
 """Answers after which it has certainly not created one, beside every 4xx."""
-
-
-class _Note(msgspec.Struct):
-    at: str
 
 
 def handle_of(context: StepContext, server: ExtractionServer) -> Handle:
@@ -62,7 +56,7 @@ def submit(context: StepContext, server: ExtractionServer) -> Handle:
         patients = read_patients(own_patients(context.job_dir, context.given.patients))
         write_whole(context.job_dir / PATIENTS, "".join(f"{patient}\n" for patient in patients).encode())
     assert context.given.crtdl is not None  # noqa: S101 - checked by ``run``
-    write_whole(note, msgspec.json.encode(_Note(datetime.now(UTC).isoformat(timespec="seconds"))))
+    write_whole(note, datetime.now(UTC).isoformat(timespec="seconds").encode())
     try:
         status_url = server.submit(context.given.crtdl, patients)
     except SluiceError as error:
@@ -131,10 +125,8 @@ def _explained(context: StepContext, error: SluiceError) -> SluiceError:
 def _unknown(server: ExtractionServer, note: Path) -> InputError:
     """Return the error for an earlier run that ended between the submission and its record, with the server's jobs
     since then, as far as it lists them; clocks may differ by some minutes."""
-    try:
-        at = msgspec.json.decode(note.read_bytes(), type=_Note).at
-    except msgspec.DecodeError:
-        at = "time unknown"
+    with storage_errors(note):
+        at = note.read_text()
     try:
         tasks = [task for task in server.tasks() if (task.authored or at)[:13] >= at[:13]][:20]
     except SluiceError as error:

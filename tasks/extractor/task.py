@@ -50,7 +50,6 @@ class JobProgress:
     """The progress of a job; ``stages`` are those of the current batches, ``None`` means not reported."""
 
     cohort_size: int | None = None
-    batch_size: int | None = None
     batches_total: int | None = None
     batches_completed: int = 0
     stages: tuple[str, ...] = ()
@@ -165,7 +164,6 @@ def _progress(resource: dict[str, Any]) -> JobProgress | None:
     active = [extensions_of(part) for name, part in parts if name == "activeBatch"]
     return JobProgress(
         cohort_size=numbers.get("cohortSize"),
-        batch_size=numbers.get("batchSize"),
         batches_total=numbers.get("batchesTotal"),
         batches_completed=numbers.get("batchesCompleted", 0),
         stages=tuple(str(part.get("valueString")) for batch in active for name, part in batch if name == "stage"),

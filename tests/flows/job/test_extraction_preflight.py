@@ -116,14 +116,14 @@ class TestJobThatGoesOn:
     def test_after_a_submission_it_does_not_matter_what_became_of_the_originals(
         self, job: Path, content: str | None
     ) -> None:
-        (job / "extraction" / "submission.json").write_text("{}")
+        (job / "extraction" / "submission.txt").write_text("{}")
         assert self.found(job, query=content, patients=content) == []
 
     def test_after_a_complete_step_it_does_not_matter_what_became_of_the_crtdl(self, job: Path) -> None:
         assert self.found(job, query="CANARY") == []
 
     def test_copies_that_are_damaged_are_findings(self, job: Path) -> None:
-        (job / "extraction" / "submission.json").write_text("{}")
+        (job / "extraction" / "submission.txt").write_text("{}")
         (job / "crtdl.json").write_text("CANARY")
         (job / "patients.txt").write_text("")
         assert self.found(job) == ["crtdl-not-json", "patients-empty"]
@@ -132,7 +132,7 @@ class TestJobThatGoesOn:
         assert self.found(job, query=None, patients=None) == []
 
     def test_an_enriched_copy_is_not_enriched_again(self, job: Path, server: PatientExtraction) -> None:
-        (job / "extraction" / "submission.json").write_text("{}")
+        (job / "extraction" / "submission.txt").write_text("{}")
         (job / "crtdl.json").rename(job / "enriched-crtdl.json")
         rule = '{group_reference: "https://x", attributes_to_add: [{attribute_ref: A.b, linked_groups: ["https://y"]}]}'
         create = rule.replace("attributes_to_add", "create_if_not_exists: {group_name: x}, attributes_to_add")

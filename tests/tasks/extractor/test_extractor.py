@@ -6,11 +6,13 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from config import PipelineConfig
+from tasks.extractor import polling
 from tasks.extractor.run import run
 from tasks.extractor.step import STEP
 from tasks.extractor.submission import DIRECTORY, NEW, NOTE, answer
@@ -84,7 +86,9 @@ class Place:
         )
         self.context.job_dir.mkdir(exist_ok=True)
         try:
-            return run(self.context, clock=lambda: self.stop.now)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: self.stop.now))
+                return run(self.context)
         finally:
             self.seen = self.server.seen[self.begun :]
 
