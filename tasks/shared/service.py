@@ -63,49 +63,30 @@ class Probe(Protocol):
         ...
 
 
-def alive(_service: Service, _answer: Answer) -> SluiceError | None:
-    """Accept any answer."""
-    return None
+_MAX_ANSWER: Final = 1 << 24
+_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
 
 
-@dataclass(frozen=True)
-class HttpProbe:
-    """One GET of ``path`` below the service's URL, without credentials; ``check`` says what is wrong with the answer.
-    After a 401 it is repeated with them: a second 401 is a finding.
-
-    Where the credentials are a client's, a token is obtained first: as often as the retry block says, like those of the
-    step.
+class MetadataProbe:
+    """One GET of ``/fhir/metadata`` without credentials, whatever the answer; after a 401 it is repeated with them: a
+    second 401 is a finding. Where the credentials are a client's, a token is obtained first, as the retry block says.
     """
 
     proves = False
-
-    path: str = ""
-    check: Callable[[Service, Answer], SluiceError | None] = alive
-    timeout: float = 15.0
 
     def find_problems(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
+        url = f"{service.url.rstrip('/')}/fhir/metadata"
         try:
-            with service.client(config, timeout=self.timeout, **more) as client:
+            with service.client(config, timeout=15.0, **more) as client:
                 client.authorize()
-                url = f"{service.url.rstrip('/')}{self.path}" if self.path else service.url
-                answer = client.peek("GET", url)
-                if answer.status == 401:
-                    answer = client.send("GET", url, operation="probe", accept=_BUT_401, max_answer_bytes=_MAX_ANSWER)
-            wrong = self.check(service, answer)
+                if client.peek("GET", url).status == 401:
+                    client.send("GET", url, operation="probe", accept=_BUT_401, max_answer_bytes=_MAX_ANSWER)
         except SluiceError as error:
-            wrong = error
-        if wrong is not None:
-            yield wrong
+            yield error
 
-
-_MAX_ANSWER: Final = 1 << 24
-_BUT_401: Final = frozenset(range(400, 600)) - {401, 407}
-
-METADATA = HttpProbe("/fhir/metadata")
-"""That of a FHIR service."""
 
 PATIENCE: Final = 120.0
 """Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine

@@ -10,9 +10,8 @@ from pydantic import SecretStr
 
 from config import STEPS, AuthConfig, PipelineConfig, RetryConfig
 from tasks import declared
-from tasks.shared.errors import ServiceError, SluiceError
-from tasks.shared.http.answer import Answer
-from tasks.shared.service import METADATA, HttpProbe, Service
+from tasks.shared.errors import ServiceError
+from tasks.shared.service import MetadataProbe, Service
 from tests.conftest import ROOT
 from tests.peers import job
 from tests.peers.server import Reply, closed_port, loopback
@@ -33,19 +32,10 @@ def test_a_client_is_made_for_services_and_for_the_object_store() -> None:
 def test_a_probe_asks_below_the_address_once_and_without_credentials() -> None:
     with loopback([Reply(500)]) as server:
         auth = AuthConfig(api_key=SecretStr("s3cret"))
-        service = Service("send", f"{server.url}/", auth, METADATA)
-        assert list(METADATA.find_problems(service, CONFIG)) == []
+        service = Service("send", f"{server.url}/", auth, MetadataProbe())
+        assert list(MetadataProbe().find_problems(service, CONFIG)) == []
         assert [(seen.method, seen.target) for seen in server.seen] == [("GET", "/fhir/metadata")]
         assert "s3cret" not in str(server.seen[0].headers)
-
-
-def test_a_probe_says_in_its_own_words_what_is_wrong_with_an_answer() -> None:
-    def fhir(service: Service, answer: Answer) -> SluiceError | None:
-        return None if answer.status == 200 else ServiceError("no-fhir", f"{service.key}: this is no FHIR server")
-
-    with loopback([Reply(404)]) as server:
-        (wrong,) = HttpProbe(check=fhir).find_problems(Service("send", server.url), CONFIG)
-    assert wrong.reference == "no-fhir"
 
 
 EVERY_SERVICE = {
@@ -75,8 +65,8 @@ def test_a_401_before_a_job_exists_is_a_finding(name: str) -> None:
 
 def test_a_probe_shows_its_credentials_only_after_a_401() -> None:
     with loopback([Reply(401), Reply(200)]) as server:
-        service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), METADATA)
-        assert list(METADATA.find_problems(service, CONFIG)) == []
+        service = Service("extractor", server.url, AuthConfig(api_key=SecretStr("s3cret")), MetadataProbe())
+        assert list(MetadataProbe().find_problems(service, CONFIG)) == []
         assert ["s3cret" in str(seen.headers) for seen in server.seen] == [False, True]
 
 
@@ -93,9 +83,9 @@ def test_a_made_up_request_follows_the_retry_block(name: str) -> None:
 
 
 def test_an_unreachable_service_is_a_finding_and_one_without_address_is_skipped() -> None:
-    (gone,) = METADATA.find_problems(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
+    (gone,) = MetadataProbe().find_problems(Service("send", f"http://127.0.0.1:{closed_port()}"), CONFIG)
     assert gone.reference == "connect-failed"
-    assert list(METADATA.find_problems(Service("send"), CONFIG)) == []
+    assert list(MetadataProbe().find_problems(Service("send"), CONFIG)) == []
 
 
 @pytest.mark.parametrize("name", STEPS)
