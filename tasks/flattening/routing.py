@@ -17,7 +17,7 @@ import msgspec
 from tasks.flattening.views import GroupView
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundles import unwrapped
-from tasks.shared.fhir.crtdl_model import AttributeGroup
+from tasks.shared.fhir.crtdl import AttributeGroup
 from tasks.shared.fhir.resource import UNREADABLE, head_of, profiles_of, target_of
 
 _LEFT_OUT: Final = -1

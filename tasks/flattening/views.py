@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from tasks.flattening.lookup import ColumnDefinition, LookupTable, SelectClause
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import Crtdl
-from tasks.shared.fhir.crtdl_model import AttributeGroup
+from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
 
 _RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 

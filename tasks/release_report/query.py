@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import parse_document, read_content
-from tasks.shared.fhir.crtdl_model import type_of
+from tasks.shared.fhir.crtdl import parse_document, read_content, type_of
 
 CONSENT: Final = "CONSENT"
 """What the extraction server calls the stage in which patients without consent are left out."""

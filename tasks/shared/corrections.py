@@ -39,7 +39,7 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
     Files that would be ignored are errors: they were meant to be read, and the old data would be used.
 
     Raises:
-        DataError: ``corrections-not-sent``, ``wait-foreign-files``, ``name-clash``.
+        DataError: ``wait-foreign-files``, ``name-clash``.
         StorageError: the directory cannot be read.
     """
     data = _FILES_OF[kind](directory)
@@ -51,22 +51,12 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
             if path.name not in expected:
                 hidden = path.name.startswith(".")
                 (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
-    if foreign and kind is Corrections.NOT_SENT:
-        raise DataError(
-            "corrections-not-sent",
-            f"{human_count(len(foreign), 'corrected file')} would not be sent: direct_resource_load sends NDJSON data",
-            context=listed(directory, foreign),
-            hint="remove them and continue the job; correct sent data at a wait before flattening; "
-            "s3_upload and transfer_load send tables",
-        )
     if foreign:
-        tables = kind is Corrections.TABLES
-        named = "tables, named *.csv" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
         raise DataError(
             "wait-foreign-files",
             f"the directory for corrected files contains {human_count(len(foreign), 'file')} that would not be read",
             context=listed(directory, foreign),
-            hint=f"corrected files are {named}, at the top level; rename or remove the others, then continue the job",
+            hint=f"{_EXPECTED[kind]}; rename or remove the others, then continue the job",
         )
     forms: dict[str, list[str]] = defaultdict(list)
     for file in data:
@@ -88,6 +78,11 @@ def _tables(directory: Path) -> list[Path]:
     return [path for path in found if not is_no_data(path.name)]
 
 
+_EXPECTED: Final = {
+    Corrections.NDJSON: "corrected files are NDJSON, named *.ndjson or *.ndjson.zst, at the top level",
+    Corrections.TABLES: "corrected files are tables, named *.csv, at the top level",
+    Corrections.NOT_SENT: "direct_resource_load sends no tables: correct its data at a wait before flattening",
+}
 _FILES_OF: Final[dict[Corrections, Callable[[Path], list[Path]]]] = {
     Corrections.NDJSON: data_files,
     Corrections.TABLES: _tables,

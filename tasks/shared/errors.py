@@ -1,28 +1,8 @@
-"""The errors of the pipeline: what can be caught, and whether trying again later can help.
+"""The errors of the pipeline: their classes say whether trying again later can help, and give the exit code.
 
-::
-
-    SluiceError
-     ├── TransientError          the same call may succeed later (exit code 3)
-     │    ├── NetworkError       nothing usable came back: connect, read, write, timeout, TLS, proxy
-     │    └── ServiceBusyError   the service said so: 408, 429, 5xx
-     └── TerminalError           trying again changes nothing (exit code 1)
-          ├── ServiceError       the service refused: other 4xx, redirects, answers that are not what was asked for
-          ├── StalledError       a transfer stopped delivering bytes (document 1: "not retried")
-          ├── DataError          the data is not what it must be; names file, line, type
-          ├── InputError         what the user gave is not usable (exit code 2)
-          ├── StorageError       the disk, a permission, a file that vanished
-          │    └── DiskFullError  no space is left (exit code 3)
-          ├── ReconciliationError  resources in and out do not agree
-          ├── GateError          validation found errors and ``fail_on_error`` is set (exit code 5)
-          └── InternalError      a defect of this program, reported without the values that caused it
-
-    Stopped                      not an error: the run was asked to stop
-
-Rules (document 3 §1): every error has a kebab-case ``reference``, the
-``operation`` it happened in, the HTTP ``status`` if there was one, and a ``hint`` that says what to do.
-No message quotes a payload, an identifier of a person or a secret: foreign exceptions are translated where they
-are caught, with ``raise … from None`` when their text may quote data.
+Document 3 §1: every error has a kebab-case ``reference``, the ``operation`` it happened in, the HTTP ``status`` if any,
+and a ``hint`` that says what to do. No message quotes a payload, an identifier of a person or a secret: foreign
+exceptions are translated where they are caught, with ``raise … from None`` when their text may quote data.
 """
 
 from __future__ import annotations
@@ -183,19 +163,11 @@ def storage_error(error: OSError, path: Path) -> StorageError:
     """Return the error for a file system error at ``path`` (a file or directory), with a hint what to do."""
     where = str(path)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return DiskFullError(
-            "disk-full",
-            "no space is left on the device",
-            context=where,
-            hint="free some space, or put jobs_dir on a larger volume, then continue the job",
-        )
+        hint = "free some space, or put jobs_dir on a larger volume, then continue the job"
+        return DiskFullError("disk-full", "no space is left on the device", context=where, hint=hint)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return StorageError(
-            "no-permission",
-            "the file system refuses access",
-            context=where,
-            hint="check the owner and the permissions of this path",
-        )
+        hint = "check the owner and the permissions of this path"
+        return StorageError("no-permission", "the file system refuses access", context=where, hint=hint)
     if error.errno in {errno.ENOENT, errno.ESTALE}:
         return StorageError("file-vanished", "the file or its directory is gone", context=where)
     reason = error.strerror or type(error).__name__

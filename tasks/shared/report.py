@@ -36,17 +36,12 @@ def _column(title: str, unit: str = "") -> Any:
 class StepReport(StoredModel):
     """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
 
-    ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
-    produces no data and the next step reads what this one read. ``tables`` says that this data is CSV. ``inventory`` is
-    the digest over the files in it as the step left them. A resource is what a service counts as one; a line may be a
-    Bundle of many, and lines are what two steps can compare: ``lines_expected`` is how many the step before says it
-    wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
-    those that came over a network or went out. ``content`` are the bytes of content, uncompressed, that this run of the
-    step did in ``seconds``. ``identifying`` says by path in how many lines something identifying is still there,
-    ``kept_identifiers`` what is meant to be. ``findings`` is how many errors a validation found in the data.
-    ``directory`` is a wait's place for corrected files.
-    ``warnings`` quote no data, ``details`` are small facts of the step's own (names of written reports, counts by
-    code).
+    ``output`` is the directory with the step's data, below the job's; ``tables`` says that it is CSV, ``inventory`` is
+    the digest over its files. Lines are what two steps can compare: ``lines_expected`` is how many the step before says
+    it wrote. Bytes are those of files as they are stored, or that went over a network; ``content`` those of content,
+    uncompressed, that this run did in ``seconds``. ``identifying`` says by path in how many lines something identifying
+    is still there, ``kept_identifiers`` what is meant to be. ``findings`` is how many errors a validation found.
+    ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small facts.
     """
 
     position: int = 0
@@ -184,14 +179,8 @@ class Problem(StoredModel):
     @classmethod
     def of(cls, error: SluiceError, step: str | None = None) -> Problem:
         """Return the record of one error."""
-        return cls(
-            reference=error.reference,
-            message=error.message,
-            context=error.context,
-            hint=error.hint,
-            transient=error.transient,
-            exit_code=error.exit_code,
-            step=step,
+        return cls.model_validate(
+            {name: getattr(error, name) for name in cls.model_fields if name != "step"} | {"step": step}
         )
 
     def render(self) -> str:

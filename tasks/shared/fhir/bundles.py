@@ -90,28 +90,27 @@ def open_bundle(text: bytes | Raw) -> Bundle | None:
         raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
 
 
-class _SkimmedEntry(msgspec.Struct, gc=False):
-    resource: Raw = Raw()
-
-
-class _Skimmed(msgspec.Struct, gc=False):
+class _Envelope(msgspec.Struct, gc=False):
     type: Raw = Raw()
-    entry: list[_SkimmedEntry] = []
+    entry: list[Entry] = []
 
 
-_skimmed = msgspec.json.Decoder(_Skimmed)
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def _read_envelope(text: bytes) -> _Envelope:
+    try:
+        return _envelope.decode(text)
+    except UNREADABLE:
+        raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
 
 
 def skim(text: bytes) -> tuple[list[Raw | None], Raw | None]:
     """Return the resource of each entry of a Bundle, ``None`` for one without, and ``Bundle.type``, if it has one.
 
-    The other members are passed over: this is half the work of ``open_bundle``. Raises ``DataError``
-    (``not-a-bundle``).
+    The other members are passed over. Raises ``DataError`` (``not-a-bundle``).
     """
-    try:
-        found = _skimmed.decode(text)
-    except UNREADABLE:
-        raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
+    found = _read_envelope(text)
     return [entry.resource or None for entry in found.entry], found.type or None
 
 
@@ -145,14 +144,6 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     full_url: str | None = None
 
 
-class _Envelope(msgspec.Struct, gc=False):
-    type: str | None = None
-    entry: list[Entry] = []
-
-
-_envelope = msgspec.json.Decoder(_Envelope)
-
-
 def unwrapped(line: bytes) -> Iterator[Found]:
     """Yield the resources of a line: those in an envelope, or the line itself. Entries without data are left out.
 
@@ -162,13 +153,11 @@ def unwrapped(line: bytes) -> Iterator[Found]:
     if head_of(line)[0] != "Bundle":
         yield Found(line)
         return
-    try:
-        bundle = _envelope.decode(line)
-    except UNREADABLE:
-        raise DataError("not-a-bundle", "the Bundle does not have the structure that FHIR requires") from None
-    if bundle.type in RESOURCES:
+    bundle = _read_envelope(line)
+    kind = text_of(bundle.type or None)
+    if kind in RESOURCES:
         yield Found(line)
-    elif bundle.type in UNWRAPPED:
+    elif kind in UNWRAPPED:
         for number, entry in enumerate(bundle.entry):
             if entry.holds_data:
                 yield Found(entry.resource, number, entry.full_url if isinstance(entry.full_url, str) else None)

@@ -1,28 +1,53 @@
 """The CRTDL, the query of an extraction: what the client reads of it and checks (document 3 §3).
 
-``document_findings`` are everything that is wrong, before a job exists; ``load_crtdl`` reads the attribute groups for
-the steps that need them. ``doubts`` are about what is submitted all the same, with a warning. The cohort is not looked
-into: the server says what is wrong with it.
-
-References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``crtdl-keys``, ``crtdl-schema``,
-``crtdl-duplicate-group``; as warnings ``crtdl-no-attributes``, ``crtdl-linked-group``.
+``doubts`` are about what is submitted all the same, with a warning. The cohort is not looked into: the server says what
+is wrong with it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.files.named_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
 
 _FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input of a run is a directory")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One element that a group asks for; ``linked_groups`` are ids of the groups its references may fill."""
+
+    ref: str
+    must_have: bool = False
+    linked_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttributeGroup:
+    """One attribute group; ``reference`` is the canonical URL of its profile."""
+
+    id: str
+    name: str | None
+    reference: str
+    attributes: tuple[Attribute, ...]
+
+    @property
+    def resource_type(self) -> str:
+        """Return the type of its attributes: the first part of an element's id; empty without attributes."""
+        return type_of(self.attributes[0].ref) if self.attributes else ""
+
+
+def type_of(attribute_ref: str) -> str:
+    """Return the resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
+    return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)

@@ -170,14 +170,9 @@ class _Groups:
             for profile in profiles:
                 group = self._find(profile)
                 if group is None:
-                    problems.append(
-                        InputError(
-                            "enrichment-linked-group",
-                            f"enrichment rule {number} links to {profile}, and no group has this profile",
-                            context=str(path),
-                            hint="add a rule that creates the group, or correct the profile URL",
-                        )
-                    )
+                    what = f"enrichment rule {number} links to {profile}, and no group has this profile"
+                    hint = "add a rule that creates the group, or correct the profile URL"
+                    problems.append(InputError("enrichment-linked-group", what, context=str(path), hint=hint))
                 else:
                     ids.append(str(_value(group, "id")))
             attribute["linkedGroups"] = _raw(list(dict.fromkeys(ids)))

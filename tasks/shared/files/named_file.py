@@ -15,6 +15,8 @@ from tasks.shared.errors import InputError, SluiceError
 LARGEST_FILE: Final = 64 << 20
 """Bytes. Real ones have a few hundred kilobytes; a data file given by mistake must not fill the memory."""
 
+_HINT: Final = "check the path; a relative one starts at the working directory"
+
 
 def is_special(path: Path) -> bool:
     """Return whether the path is something other than a regular file: reading a pipe might never end."""
@@ -35,9 +37,8 @@ def check_target(named_by: str, path: Path) -> None:
         raise not_a_file(named_by, path)
     if not path.parent.is_dir():
         raise InputError(
-            "file-not-found", "there is no such directory", context=f"{named_by}: {path.parent}",
-            hint="check the path; a relative one starts at the working directory",
-        )  # fmt: skip
+            "file-not-found", "there is no such directory", context=f"{named_by}: {path.parent}", hint=_HINT
+        )
 
 
 def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
@@ -51,10 +52,7 @@ def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
             if not file.read(1):
                 yield InputError("file-empty", "the file is empty", context=context)
     except (FileNotFoundError, NotADirectoryError):
-        yield InputError(
-            "file-not-found", "there is no such file", context=context,
-            hint="check the path; a relative one starts at the working directory",
-        )  # fmt: skip
+        yield InputError("file-not-found", "there is no such file", context=context, hint=_HINT)
     except (OSError, ValueError) as error:
         yield InputError("file-unreadable", f"the file cannot be read: {_reason(error)}", context=context)
 

@@ -31,9 +31,9 @@ def wait_seconds(rules: RetryConfig, attempt: int, retry_after: float | None) ->
     return max(backoff, min(retry_after or 0.0, MAX_RETRY_AFTER))
 
 
-def parse_retry_after(value: str | None, *, now: Callable[[], float] = time.time) -> float | None:
-    """Return seconds that a ``Retry-After`` header asks for: a number or an HTTP date (RFC 9110 §10.2.3); ``None`` when
-    it is absent or not understood. ``now`` gives seconds since the epoch."""
+def parse_retry_after(value: str | None) -> float | None:
+    """Return seconds that a ``Retry-After`` header asks for: a number or an HTTP date; ``None`` when it is absent
+    or not understood."""
     text = (value or "").strip()[:64]
     if text.isascii() and text.replace(".", "", 1).isdigit():
         return float(text)
@@ -41,7 +41,7 @@ def parse_retry_after(value: str | None, *, now: Callable[[], float] = time.time
         moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now())
+    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 def retrying(

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.flattening.lookup import LookupTable, read_lookup
-from tasks.shared.fhir.crtdl import Crtdl
-from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
 
 URL = "https://example.org/StructureDefinition/diagnosis"
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tasks.flattening.lookup import read_lookup
 from tasks.flattening.views import GroupView, views
-from tasks.shared.fhir.crtdl import Crtdl
-from tasks.shared.fhir.crtdl_model import AttributeGroup
+from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
 from tests.tasks.flattening.lookups import URL, Json, crtdl, group, table, write
 
 MARK = "column of "

@@ -222,5 +222,5 @@ def test_in_front_of_a_direct_load_corrections_that_would_not_be_sent_are_an_err
     (tables / name).write_bytes(b"x")
     with pytest.raises(DataError) as caught:
         run(behind_flattening(tmp_path, Corrections.NOT_SENT))
-    assert (caught.value.reference, caught.value.context) == ("corrections-not-sent", f"{tables}\n  {name}")
+    assert (caught.value.reference, caught.value.context) == ("wait-foreign-files", f"{tables}\n  {name}")
     assert "before flattening" in (caught.value.hint or "")

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import document_findings, doubts, load_crtdl
-from tasks.shared.fhir.crtdl_model import Attribute, type_of
+from tasks.shared.fhir.crtdl import Attribute, document_findings, doubts, load_crtdl, type_of
 from tasks.shared.fhir.crtdl_preprocessing import findings as crtdl_findings
 
 HERE = Path("query.json")
