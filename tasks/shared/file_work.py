@@ -1,13 +1,9 @@
 """Work on files: the file is the unit of work and of resumption (``design.md``, D6).
 
-A step says which input files it has; ``FileWork`` tells which of them are still to be done, and keeps a record of each
-one that is: ``<job>/.done/<position>/<base name>.json`` (0600). A file is finished in this order: its output is on disk
-as ``.part``, the record is written, the output gets its final name. So after a kill at any moment
-
-* a file with a matching record is never done again; if just the rename is missing, it is made up for;
-* a file without one is done from its beginning, and whatever is left of its output is removed.
-
-A record matches when the input is the same (``identity``) and so is everything the result depends on (``terms``).
+A file is finished in this order: its output is on disk as ``.part``, the record ``.done/<position>/<base name>.json``
+is written, the output gets its final name. So after a kill at any moment a file with a matching record is never done
+again, and one without is done from its beginning. A record matches when the input is the same (``identity``) and so is
+everything the result depends on (``terms``).
 """
 
 from __future__ import annotations
@@ -28,11 +24,8 @@ DONE: Final = ".done"
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Record of a finished file: what was done, under which terms, and what it gave.
-
-    ``counts`` and ``tallies`` (counts by path, system, …) are the step's own; a step's report is their sum over all
-    files. ``output`` is the name of the file it wrote, with its ``size`` in bytes and ``sha256`` as stored; empty for
-    a step that writes none.
+    """Record of a finished file. ``counts`` and ``tallies`` (counts by path, system, …) are the step's own; its report
+    is their sum. ``output`` is the name of the file it wrote, with ``size`` in bytes and ``sha256`` as stored.
     """
 
     file: str

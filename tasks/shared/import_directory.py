@@ -107,10 +107,7 @@ def intake_of(context: StepContext, base: str, name: str) -> Intake:
 def finish_import(work: FileWork, base: str, identity: str, intake: Intake, begun: float) -> Done:
     """Record an imported file and give it its name; ``begun`` is the time of ``time.monotonic`` it was begun at."""
     check = intake.check
-    told = (
-        f"{base}: {check.outcomes} OperationOutcomes as lines of their own; a server writes them if it could not "
-        "return everything"
-    )
+    told = f"{base}: {check.outcomes} OperationOutcomes as lines of their own: did the server return everything?"
     counts = {"lines": check.lines, "resources": check.resources, "content": check.bytes, "taken": intake.taken}
     done = Done(
         file=base,

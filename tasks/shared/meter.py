@@ -1,8 +1,4 @@
-"""Counters of a running step: files, bytes, resources, requests and progress. ``tasks/`` never reads them.
-
-A step calls ``meter.add(...)`` and depends on neither terminal nor Prefect. A progress display takes a ``snapshot()``
-at any time (a bar, a plain line per minute, an artifact).
-"""
+"""Counters of a running step, of which a progress display takes a ``snapshot()`` at any time."""
 
 from __future__ import annotations
 
@@ -203,10 +199,7 @@ class Meter:
         return replace(held, seconds=max(0.0, until - now), others=len(self._held) - 1)
 
     def request(self, seconds: float, *, repeated: bool = False) -> None:
-        """Count one request that took ``seconds``; ``repeated`` when it repeats an earlier one.
-
-        Durations are kept as a histogram with buckets 5 % apart, so memory does not grow with their number.
-        """
+        """Count one request that took ``seconds``, in a histogram with buckets 5 % apart."""
         bucket = math.ceil(math.log(max(seconds, 1e-6), _BASE))
         with self._lock:
             self.requests += 1
@@ -215,9 +208,7 @@ class Meter:
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def retry(self, service: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float) -> None:
-        """Show that a request failed for now and is made again after ``seconds``, until something is done after that;
-        ``attempt`` of ``attempts`` has failed.
-        """
+        """Show that a request failed and is made again after ``seconds``; ``attempt`` of ``attempts`` has failed."""
         why = str(getattr(error, "status", None) or getattr(error, "reference", type(error).__name__))
         with self._lock:
             until = self._clock() + seconds

@@ -1,10 +1,4 @@
-"""The protocol of a step: what it says of itself, what it gets and what it gives back. Plain values, no Prefect.
-
-``tasks/<step>/step.py`` holds its declaration, and nothing in ``flows/`` names a step: what the flow must know of one
-is asked here.
-
-Two steps compare lines, not resources: an import counts a Bundle's line as one, a load what is in it.
-"""
+"""The protocol of a step: what it says of itself (``tasks/<step>/step.py``), what it gets and what it gives back."""
 
 from __future__ import annotations
 
@@ -35,7 +29,7 @@ class Handle:
 
 
 class HandleStore:
-    """Storage of the extraction handle: in memory here, in the job record in a run (``flows/job/writer.py``)."""
+    """Storage of the extraction handle: in memory here, in the job record in a run."""
 
     def __init__(self, handle: Handle | None = None) -> None:
         self._handle = handle
@@ -61,10 +55,8 @@ class GivenInputs:
 
 @dataclass(frozen=True)
 class Source:
-    """Data a step reads (``4-product.md`` §4), and what the step that wrote it says of it.
-
-    ``lines`` are how many it says it wrote, ``recorded`` is the inventory that it left, ``approved`` the one that a
-    person approved at a wait. ``tables`` says that the data are no NDJSON.
+    """Data a step reads. ``lines`` are how many the step says that wrote it, ``recorded`` is the inventory that it
+    left, ``approved`` the one that a person approved. ``tables`` says that the data are no NDJSON.
     """
 
     path: Path
@@ -88,11 +80,9 @@ def of_a_job(position: int) -> str:
 class StepContext:
     """Everything one step instance may use.
 
-    ``given`` is what the job was given, with its effective CRTDL, which was made of ``given_crtdl``; without an
-    ``input`` the configuration says what is imported. Import steps have no ``source``. ``corrections`` is for ``wait``
-    only: which corrected files can be taken. ``command`` gives a command about the job's configuration as a person can
-    run it anywhere on the machine: of its verb, and what follows the configuration; ``again`` the one that runs the
-    step at a position of this job once more.
+    ``given`` has the effective CRTDL, which was made of ``given_crtdl``. Import steps have no ``source``.
+    ``corrections`` is for ``wait``: which corrected files can be taken. ``command`` gives a command about the job's
+    configuration, of its verb and what follows the configuration; ``again`` the one that runs a step once more.
     """
 
     config: PipelineConfig
@@ -123,10 +113,7 @@ class StepContext:
         return self.input.path
 
     def state(self, name: str) -> Path:
-        """Return a directory of this step below the job's, created (0700) if missing. Raises ``StorageError``.
-
-        A step that comes again has its own; see ``folder``.
-        """
+        """Return a directory of this step below the job's (see ``folder``), created (0700) if missing."""
         directory = self.job_dir / folder(name, self.name, self.config.pipeline.enabled_steps, self.position)
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -172,9 +159,8 @@ def nothing(_config: PipelineConfig) -> Reads:
 class CheckContext:
     """Facts for the checks before a job exists or continues.
 
-    ``job_dir`` is the directory of a job that goes on: what is in it need not be imported again. ``online`` is false
-    where nobody can be asked, because the TLS block is of no use. ``sizes`` are what servers said about URLs that are
-    still to be fetched, in bytes: a check asks them, and ``space`` counts them.
+    ``job_dir`` is that of a job that goes on. ``online`` is false where nobody can be asked, because the TLS block is
+    of no use. ``sizes`` are what servers said about URLs still to be fetched, in bytes, for ``space``.
     """
 
     config: PipelineConfig
@@ -208,14 +194,11 @@ whenever the flow comes by, also when the step answers from its stored result.""
 class Step:
     """Declaration of a step.
 
-    ``output`` is the directory of the step's data below the job's; ``None`` if the step writes no data, and the next
-    step reads the same data. ``tables`` is true if these data are not NDJSON. ``folders`` are the step's other
-    directories (see ``folder``).
-
-    ``takes`` maps each field of ``GivenInputs`` that the step reads to an error for jobs that are given this field and
-    have no step for it, or to ``None``. ``needs`` are the required fields. ``checks`` yields errors and ``warnings``
-    yields warnings before a job exists; ``trials`` yields errors of what the services, found to be the right ones, are
-    asked with something made-up. ``space`` returns the bytes the step writes for so many bytes read, 0 if unknown.
+    ``output`` is the directory of its data; without one the next step reads the same data. ``tables``: these data are
+    no NDJSON. ``folders`` are its other directories. ``takes`` maps each field of ``GivenInputs`` that it reads to an
+    error for jobs that are given it and have no step for it, or to ``None``; ``needs`` are the required ones.
+    ``checks`` and ``warnings`` come before a job exists; ``trials`` yields errors of what the services, found to be the
+    right ones, are asked with something made-up. ``space`` returns bytes written for so many read, 0 if unknown.
     """
 
     name: str
@@ -256,10 +239,8 @@ def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
 
 
 def reconcile(context: StepContext, result: StepReport) -> None:
-    """Compare what this step read with what the step before says it wrote (``4-product.md`` §5, "Reconciliation").
-
-    Raises:
-        ReconciliationError: the numbers differ; says both and where.
+    """Compare what this step read with what the step before says it wrote: lines, because an import counts a Bundle's
+    line as one and a load what is in it. Raises ``ReconciliationError``.
     """
     source = context.source
     if source is None or source.lines is None or result.lines_in is None or source.lines == result.lines_in:

@@ -37,9 +37,8 @@ def for_each(
 ) -> None:
     """Call ``work(item, stop)`` for every item, at most ``threads`` at once, started in the order given.
 
-    ``items`` is read in the caller's thread, an item when a thread is free for it. After the first error no further
-    item starts, and the ``stop`` of items under way is set, which is ``together`` if given. All threads have ended when
-    this returns or raises. Raises the first error; ``Stopped`` when the run itself is to stop.
+    After the first error no further item starts, and the ``stop`` of items under way is set, which is ``together`` if
+    given. All threads have ended afterwards. Raises the first error; ``Stopped`` when the run itself is to stop.
     """
     shared, threads = together or SharedStop(stop), max(1, threads)
     with ThreadPoolExecutor(threads, "sluice-work") as pool:
@@ -68,10 +67,9 @@ def in_order(
 ) -> Generator[R, None, None]:
     """Yield ``work(item)`` for every item, in the order of ``items``, at most ``threads`` of them worked on at once.
 
-    ``items`` is read in the caller's thread, one window ahead: at most ``max(4 * threads, 16)`` items are read and not
-    yet yielded, and another is read only while they weigh less than ``budget`` bytes; a single item may have any
-    weight. The error of an item is raised in its turn, and no later item starts then. All threads have ended
-    afterwards, also when this is closed early. Raises ``Stopped`` when the run is to stop.
+    At most ``max(4 * threads, 16)`` items are read and not yet yielded, and another is read only while they weigh less
+    than ``budget`` bytes; a single item may have any weight. The error of an item is raised in its turn. All threads
+    have ended afterwards, also when this is closed early. Raises ``Stopped`` when the run is to stop.
     """
     most, held, source = max(4 * threads, 16), 0, iter(items)
     window: deque[tuple[Future[R], int]] = deque()

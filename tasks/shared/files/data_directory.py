@@ -1,8 +1,7 @@
 """Content of a directory that a step reads whole: finished data files, and files that are not data.
 
-All steps that send, list or check a directory use this walk. ``4-product.md`` §4: "Files that are no data (notes,
-``Thumbs.db``, ``.DS_Store``, editor backups) are left alone and named once". Only known names count as no data; any
-other file is read, so that an unknown name causes an error instead of being ignored.
+Only known names count as no data; any other file is read, so that an unknown name causes an error instead of being
+ignored.
 """
 
 from __future__ import annotations
@@ -73,11 +72,8 @@ _SHOWN: Final = 20
 
 
 def is_no_data(name: str) -> bool:
-    """Return whether a file of this name is certainly not data.
-
-    These are hidden files, files left by file managers and office programs, backups of editors, and texts for people,
-    but not a text with a data suffix (``Patient.ndjson.txt``, as named by Windows' editor).
-    """
+    """Return whether a file of this name is certainly not data: hidden, left by file managers, office programs and
+    editors, or a text for people, but none with a data suffix (``Patient.ndjson.txt``, as Windows' editor names it)."""
     if is_ndjson_name(name):
         return False
     lower = name.lower()
@@ -110,9 +106,7 @@ def finished_files(directory: Path) -> Iterator[Path]:
 
 
 def stored_bytes(paths: Iterable[Path]) -> int:
-    """Return the bytes of these files on disk, compressed if they are. Every step reports its input and output so,
-    which makes them comparable. Raises ``StorageError``.
-    """
+    """Return the bytes of these files on disk, compressed if they are. Raises ``StorageError``."""
     total = 0
     for path in paths:
         with storage_errors(path):

@@ -39,11 +39,8 @@ class FailedAnswers:
         return self
 
     def save_answer_of(self, error: SluiceError, *, answer: Answer | None = None) -> None:
-        """Save the answer that caused ``error``, if any, and name the file in its hint. ``answer`` is for an error that
-        has none.
-
-        A failure to save it is only logged, because ``error`` happened first.
-        """
+        """Save the answer that caused ``error``, if any (``answer`` where it has none), and name the file in its hint.
+        A failure to save it is only logged, because ``error`` happened first."""
         answer = answer or error.answer
         if answer is None or not answer.body:
             return

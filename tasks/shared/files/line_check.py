@@ -61,13 +61,11 @@ class ExportLogError(DataError):
 
 
 class LineCheck:
-    """Checks NDJSON that arrives in pieces of any size, and counts.
+    """Checks NDJSON that arrives in pieces of any size, and counts. Errors are ``DataError``.
 
     ``name`` is the file that errors name, as ``name:line``; ``most`` the limit of a line in bytes. ``lines`` are those
-    that are not blank, ``resources`` counts those of a Bundle one by one, ``types`` the lines by type, ``bytes`` the
-    content. ``outcomes`` are OperationOutcomes as lines of their own: a warning. Errors are ``DataError``: ``bom``,
-    ``archive``, ``not-json``, ``not-object``, ``not-utf8``, ``unpaired-surrogate``, ``not-a-resource``,
-    ``data-in-binary``, ``line-too-large``, ``source-error``, ``source-incomplete``, ``empty-file``.
+    that are not blank, ``resources`` counts those of a Bundle one by one, ``types`` the lines by type. ``outcomes`` are
+    OperationOutcomes as lines of their own: a warning.
     """
 
     def __init__(self, name: str, most: int) -> None:

@@ -142,9 +142,9 @@ class ServiceClient:
     ) -> Iterator[httpx.Response]:
         """Open a call whose answer is streamed, in one attempt; read it with ``iter_raw()``, whose errors are ours.
 
-        With ``follow`` redirects lead to other origins, too, then without credentials; never from https to http.
-        ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (document 2,
-        requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the longest silence.
+        With ``follow`` redirects lead to other origins, too, then without credentials; never out of TLS.
+        ``credentials``: ``None`` sends them to their origin, ``True`` also to that of this URL (requiresAccessToken)
+        unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the longest silence.
         """
         auth, where = self._auth(url, credentials), self._where(method, url, operation)
         with self._open(where, content, headers, auth=auth, timeout=timeout, follow=follow, repeated=repeated) as (
@@ -159,9 +159,8 @@ class ServiceClient:
                 raise error_without_answer(error, where, in_body=True) from None
 
     def peek(self, method: str, url: str) -> Answer:
-        """Return the head of the answer to one request without credentials, whatever its status. No redirect is
-        followed, no body read, and it takes at most 10 seconds. Raises ``NetworkError`` without an answer,
-        ``ServiceError`` when a certificate or the proxy is in the way."""
+        """Return the head of the answer to one request without credentials, whatever its status, within 10 seconds.
+        Raises ``NetworkError`` without an answer, ``ServiceError`` when a certificate or the proxy is in the way."""
         where = self._where(method, url, "reach")
         with self._request(where, None, None, None, min(self._timeout, 10.0), repeated=False) as response:
             head = Answer(response.status_code, response.headers, b"")

@@ -46,10 +46,8 @@ class Downloader:
     def fetch(self, url: str, directory: Path, base: str, stop: Stop, credentials: bool | None = None) -> Intake:
         """Return what was downloaded, checked and not yet published; the caller finishes its part.
 
-        ``stop`` is looked at between pieces and tries; ``credentials`` as in ``ServiceClient.stream``. Nothing is left
-        on disk after an error. Raises the errors of ``Intake``; ``StalledError``; ``ServiceError``
-        (``download-encoding``, ``download-media-type``, those of the client); ``NetworkError`` and ``ServiceBusyError``
-        after the last attempt; ``Stopped``.
+        ``credentials`` as in ``ServiceClient.stream``. Nothing is left on disk after an error. Raises the errors of
+        ``Intake`` and of the client, ``ServiceError`` (``download-media-type``), and ``StalledError``.
         """
         tries = itertools.count()
 
@@ -77,11 +75,11 @@ class Downloader:
             repeated=repeated,
         ) as response:
             if response.headers.get("Content-Encoding", "").strip().lower() not in {"", "identity", "zstd"}:
-                raise _refused(url, "download-encoding", "was answered with a Content-Encoding that was not requested")
+                raise _refused(url, "with a Content-Encoding that was not requested")
             intake.run(self._pieces(response, stop))
             # Afterwards, because the error of a first line that is a login page is more precise.
             if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES:
-                raise _refused(url, "download-media-type", "was answered with the Content-Type of a page")
+                raise _refused(url, "with the Content-Type of a page")
 
     def _pieces(self, response: httpx.Response, stop: Stop) -> Iterator[bytes]:
         for piece in response.iter_raw():
@@ -90,5 +88,6 @@ class Downloader:
             yield piece
 
 
-def _refused(url: str, reference: str, what: str) -> ServiceError:
-    return ServiceError(reference, f"{_OPERATION} {what}", context=place(url), operation=_OPERATION)
+def _refused(url: str, what: str) -> ServiceError:
+    what = f"{_OPERATION} was answered {what}"
+    return ServiceError("download-media-type", what, context=place(url), operation=_OPERATION)
