@@ -18,10 +18,10 @@ from deployments.sandbox.child import ERROR, MISSING
 def main(data: str | None, state: str | None, port: int, settings: tuple[str, ...], with_parent: bool) -> None:
     """Run the sandbox services until Ctrl-C. For trials and tests, not for production."""
     try:
-        from deployments.sandbox.host import read_options, run_sandbox
+        from deployments.sandbox.host import SandboxOptions, run_sandbox
     except ModuleNotFoundError as error:
         sys.exit(f"{ERROR}the library {error.name} is not installed; {MISSING}")
-    sys.exit(run_sandbox(read_options(data, state, port, settings, with_parent=with_parent)))
+    sys.exit(run_sandbox(SandboxOptions(data, state, port, settings, with_parent)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class FaultRule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A rule. ``path`` is a shell pattern (``*`` also matches ``/``)."""
 
     action: Literal["status", "delay", "cut"]
@@ -33,36 +32,26 @@ class FaultRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     body: Any = None
     """Text as it is, another value as JSON; without one, an OperationOutcome."""
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-
-
-@dataclass
-class _Counted:
-    rule: FaultRule
     met: int = 0
+    """Requests so far that the rule selects."""
 
 
-class FaultPlan:
-    """Fault rules of one service, with the number of requests that each has met."""
+def read_rules(document: bytes) -> list[FaultRule]:
+    """Return the rules of a JSON list. Raises ``ValueError``."""
+    return msgspec.json.decode(document, type=list[FaultRule])
 
-    def __init__(self) -> None:
-        self._rules: list[_Counted] = []
 
-    def replace(self, document: bytes) -> None:
-        """Replace the rules by a JSON list. Raises ``ValueError`` and keeps the old rules if it is invalid."""
-        self._rules = [_Counted(rule) for rule in msgspec.json.decode(document, type=list[FaultRule])]
-
-    def choose(self, method: str, path: str, body: bytes) -> FaultRule | None:
-        """Count and return the rule that applies to this request, or None."""
-        for each in self._rules:
-            rule = each.rule
-            if rule.method not in ("*", method) or not fnmatch.fnmatchcase(path, rule.path):
-                continue
-            if rule.contains is not None and rule.contains.encode() not in body:
-                continue
-            each.met += 1
-            if each.met > rule.skip and (rule.times is None or each.met <= rule.skip + rule.times):
-                return rule
-        return None
+def choose(rules: Sequence[FaultRule], method: str, path: str, body: bytes) -> FaultRule | None:
+    """Return the first rule that applies to this request, or None; each that it meets counts it."""
+    for rule in rules:
+        if rule.method not in ("*", method) or not fnmatch.fnmatchcase(path, rule.path):
+            continue
+        if rule.contains is not None and rule.contains.encode() not in body:
+            continue
+        rule.met += 1
+        if rule.met > rule.skip and (rule.times is None or rule.met <= rule.skip + rule.times):
+            return rule
+    return None
 
 
 async def strike(rule: FaultRule, service: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

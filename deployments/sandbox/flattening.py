@@ -194,7 +194,7 @@ class _FlatteningServer:
             raise FhirProblem(500, "exception", str(error)) from None
 
     def _lines(self, call: Call) -> Iterator[bytes]:
-        if call.headers.get("accept") != NDJSON:
+        if call.request.headers.get("accept") != NDJSON:
             raise ViewError(f"Accept must be exactly {NDJSON}")
         if call.media_type not in JSON_TYPES or not call.media_type:
             raise ViewError("Content-Type must be application/fhir+json")

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +19,8 @@ from starlette.routing import Mount
 from deployments.sandbox.child import ERROR, FIRST_LINE, SandboxStartError
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.extraction.app import extraction_service
+from deployments.sandbox.extraction.engine import ExtractionOptions
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.fhir.transaction import Manners
 from deployments.sandbox.flattening import flattening_service
@@ -42,38 +43,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """Options of the sandbox."""
+    """Options of the sandbox, as they are given on the command line; ``with_parent``: end when standard input ends."""
 
-    data: Path = DATA
-    """Directory of FHIR NDJSON: the extraction server's data, and the input of the configuration."""
-    port: int = 0
-    """0: a free port."""
-    state: Path | None = None
-    """State directory that is kept; None: a temporary directory, deleted at the end."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Names and values of ``--set``."""
+    data: str | None
+    state: str | None
+    port: int
+    settings: tuple[str, ...]
     with_parent: bool = False
-    """End when standard input ends, as it does with the program that started the sandbox."""
 
 
-def read_options(
-    data: str | None, state: str | None, port: int, settings: tuple[str, ...], *, with_parent: bool = False
-) -> SandboxOptions:
-    """Return the options of a command line."""
-    named = dict(setting.partition("=")[::2] for setting in settings)
-    return SandboxOptions(Path(data) if data else DATA, port, Path(state) if state else None, named, with_parent)
-
-
-def services(options: SandboxOptions, state: Path) -> list[SandboxService]:
+def services(given: tuple[str, ...], data: Path, state: Path) -> list[SandboxService]:
     """Return the services; each is served below its name. Raises ``SandboxStartError`` for a wrong setting."""
     try:
-        settings = msgspec.convert(dict(options.settings), Settings, strict=False)
+        settings = msgspec.convert(dict(one.partition("=")[::2] for one in given), Settings, strict=False)
     except ValueError as error:
         known = ", ".join(Settings.__struct_fields__)
         raise SandboxStartError(f"--set: {error}; the settings are {known}") from None
-    given = msgspec.structs.asdict(settings)
-    fhir = fhir_service(state=state / "fhir", manners=given.pop("manners"))
-    extraction = ExtractionOptions(options.data.resolve(), state / "extraction", **given)
+    named = msgspec.structs.asdict(settings)
+    fhir = fhir_service(state=state / "fhir", manners=named.pop("manners"))
+    extraction = ExtractionOptions(data, state / "extraction", **named)
     return [
         fhir, extraction_service(extraction), pseudonymization_service(),
         validation_service(), flattening_service(),
@@ -95,11 +83,12 @@ def run_sandbox(options: SandboxOptions) -> int:
 
 async def _run(options: SandboxOptions) -> None:
     with contextlib.ExitStack() as opened:
-        if not options.data.is_dir():
+        data = Path(options.data).resolve() if options.data else DATA
+        if not data.is_dir():
             raise SandboxStartError(f"the data directory {options.data} does not exist")
-        state = opened.enter_context(_state(options))
+        state = opened.enter_context(_state(options.state))
         listener = opened.enter_context(contextlib.closing(bind(options.port)))
-        parts = services(options, state)
+        parts = services(options.settings, data, state)
         for part in parts:
             opened.enter_context(part.opened())
         server = make_server(Starlette(routes=[Mount(f"/{part.name}", part) for part in parts]))
@@ -112,16 +101,13 @@ async def _run(options: SandboxOptions) -> None:
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         root = f"http://{HOST}:{listener.getsockname()[1]}"
-        _announce(options, state, {part.name: f"{root}/{part.name}" for part in parts})
+        _announce(data, state, {part.name: f"{root}/{part.name}" for part in parts})
         await serving
 
 
-def _announce(options: SandboxOptions, state: Path, urls: Mapping[str, str]) -> None:
+def _announce(data: Path, state: Path, urls: Mapping[str, str]) -> None:
     path = state / "sandbox.yaml"
-    try:
-        path.write_text(configuration(urls, options.data.resolve(), state / "jobs"), encoding="utf-8")
-    except OSError as error:
-        raise SandboxStartError(f"{path} cannot be written: {error.strerror}") from None
+    path.write_text(configuration(urls, data, state / "jobs"), encoding="utf-8")
     # Programs read the first line.
     lines = [f"{FIRST_LINE}{path}", *(f"  {name:17}{url}" for name, url in urls.items()), "Ctrl-C ends the sandbox."]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -129,16 +115,18 @@ def _announce(options: SandboxOptions, state: Path, urls: Mapping[str, str]) -> 
 
 
 @contextlib.contextmanager
-def _state(options: SandboxOptions) -> Iterator[Path]:
-    if options.state is None:
+def _state(given: str | None) -> Iterator[Path]:
+    """Yield the state directory: a temporary one if none is given."""
+    if given is None:
         with tempfile.TemporaryDirectory(prefix="sluice-sandbox-") as directory:
             yield Path(directory)
         return
+    state = Path(given).resolve()
     try:
-        options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise SandboxStartError(f"the state directory {options.state} cannot be created: {error.strerror}") from None
-    yield options.state.resolve()
+        raise SandboxStartError(f"the state directory {state} cannot be created: {error.strerror}") from None
+    yield state
 
 
 @contextlib.contextmanager

@@ -47,10 +47,9 @@ def bind(port: int = 0) -> socket.socket:
     try:
         listener.bind((HOST, port))
         listener.listen(256)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "it is not between 0 and 65535"
-        raise SandboxStartError(f"port {port} of {HOST} cannot be used: {reason}") from None
+        raise SandboxStartError(f"port {port} of {HOST} cannot be used: {error.strerror}") from None
     return listener
 
 

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.sandbox.faults import FaultPlan, strike
+from deployments.sandbox.faults import FaultRule, choose, read_rules, strike
 
 FHIR_JSON: Final = "application/fhir+json"
 JSON: Final = "application/json"
@@ -101,16 +101,6 @@ class Call:
         return f"{self.request.url.scheme}://{self.request.url.netloc}{self.request.scope.get('root_path', '')}"
 
     @property
-    def params(self) -> dict[str, str]:
-        """Return the parameters in the path."""
-        return self.request.path_params
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers; names in any case."""
-        return self.request.headers
-
-    @property
     def media_type(self) -> str:
         """Return ``Content-Type`` without parameters, empty if missing."""
         return self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -120,11 +110,9 @@ class Call:
         return what.lower() in self.request.headers.get("prefer", "").lower().replace(" ", "")
 
     def check_json(self) -> None:
-        """Raise ``FhirProblem`` 415 unless the body is declared as uncompressed JSON."""
+        """Raise ``FhirProblem`` 415 unless the body is declared as JSON."""
         if self.media_type not in JSON_TYPES:
             raise FhirProblem(415, "not-supported", "The body must be application/fhir+json.")
-        if self.request.headers.get("content-encoding", "identity") != "identity":
-            raise FhirProblem(415, "not-supported", "Compressed bodies are not supported.")
 
     def document(self) -> Any:
         """Return the body as JSON, numbers as Python's. Raises ``FhirProblem`` 400."""
@@ -151,7 +139,7 @@ class SandboxService:
     """Context in which the service works; whoever serves it enters it first. May raise ``SandboxStartError``."""
     max_body: int | None = None
     """Largest request body in bytes; a larger one is answered 413."""
-    faults: FaultPlan = field(default_factory=FaultPlan)
+    faults: list[FaultRule] = field(default_factory=list)
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def __post_init__(self) -> None:
@@ -180,7 +168,7 @@ class SandboxService:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, entry = scope["sandbox"]
-        rule = self.faults.choose(entry.method, entry.path, body)
+        rule = choose(self.faults, entry.method, entry.path, body)
         inner: ASGIApp = self._inner
         if self.max_body is not None and len(body) > self.max_body:
             inner = FhirProblem(413, "too-long", f"The body is larger than {self.max_body} bytes.").answer()
@@ -194,7 +182,7 @@ class SandboxService:
 
     def _faults(self, call: Call) -> Response:
         try:
-            self.faults.replace(call.body)
+            self.faults = read_rules(call.body)
         except ValueError as error:
             raise FhirProblem(400, "invalid", str(error)) from None
         return Response(status_code=204)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, cast
 
@@ -47,29 +46,21 @@ _KINDS: Final = {
 _REQUIRED: Final = re.compile(r"'(\w+)' is a required property")
 
 
-@dataclass(frozen=True)
-class ValidatorIssue:
-    """One finding. ``diagnostics`` may quote data, as real validators do; it is never written to a log."""
-
-    kind: str
-    expression: str
-    diagnostics: str = field(repr=False)
-
-    def to_json(self) -> Json:
-        """Return an issue of an OperationOutcome."""
-        return _issue("error", *_KINDS[self.kind], self.diagnostics) | {"expression": [self.expression]}
-
-
 def _issue(severity: str, message: str, code: str, text: str, diagnostics: str) -> Json:
     details = {"coding": [{"system": _MESSAGES, "code": message}], "text": text}
     return {"severity": severity, "code": code, "details": details, "diagnostics": diagnostics}
 
 
-def findings(resource: Json, place: str | None = None) -> Iterator[ValidatorIssue]:
+def _finding(kind: str, expression: str, diagnostics: str) -> Json:
+    """Return one finding. ``diagnostics`` may quote data, as real validators do; it is never written to a log."""
+    return _issue("error", *_KINDS[kind], diagnostics) | {"expression": [expression]}
+
+
+def findings(resource: Json, place: str | None = None) -> Iterator[Json]:
     """Yield what is wrong with a resource and the resources in it. ``place`` is its FHIRPath."""
     kind = resource.get("resourceType")
     if kind not in resource_types():
-        yield ValidatorIssue("resource", place or "Resource", "resourceType is not that of an R4 resource")
+        yield _finding("resource", place or "Resource", "resourceType is not that of an R4 resource")
         return
     place = f"{place}.ofType({kind})" if place else str(kind)
     for error in _validator(str(kind)).iter_errors(resource):
@@ -91,27 +82,27 @@ def _validator(kind: str) -> Draft6Validator:
     return Draft6Validator({"$ref": f"urn:fhir:r4#/definitions/{kind}"}, registry=_registry())
 
 
-def _issues(error: ValidationError, place: str) -> Iterator[ValidatorIssue]:
+def _issues(error: ValidationError, place: str) -> Iterator[Json]:
     where = place + _path(error.absolute_path)
     wanted: Any = error.validator_value
     match error.validator:
         case "additionalProperties":
             instance, definition = cast("Json", error.instance), cast("Json", error.schema)
             for name in instance.keys() - definition["properties"].keys():
-                yield ValidatorIssue("unknown", f"{where}.{name}", f"{name} is unknown")
+                yield _finding("unknown", f"{where}.{name}", f"{name} is unknown")
         case "required":
             found = _REQUIRED.match(error.message)
             name = found[1] if found else ""
-            yield ValidatorIssue("required", f"{where}.{name}", f"{name} is missing")
+            yield _finding("required", f"{where}.{name}", f"{name} is missing")
         case "anyOf" if "required" in wanted[0]:
             names = [each["required"][0] for each in wanted if each["required"][0][0] != "_"]
-            yield ValidatorIssue("required", f"{where}.{names[0]}", f"{' or '.join(names)} is missing")
+            yield _finding("required", f"{where}.{names[0]}", f"{' or '.join(names)} is missing")
         case "anyOf":  # null, or a value: what is wrong with the value
             for inner in error.context or ():
                 if inner.schema_path[0] == 1:
                     yield from _issues(inner, place)
         case validator:
-            yield ValidatorIssue("enum" if validator == "const" else str(validator), where, error.message)
+            yield _finding("enum" if validator == "const" else str(validator), where, error.message)
 
 
 def _path(steps: Sequence[str | int]) -> str:
@@ -143,7 +134,7 @@ class _ValidationServer:
             raise FhirProblem(400, "structure", "The body is not a resource: it has no resourceType.")
         entries = resource.get("entry")
         call.entry.entries = len(entries) if isinstance(entries, list) else 0
-        issues = [found.to_json() for found in findings(resource)]
+        issues = [*findings(resource)]
         if not issues:
             sentence = "No issues detected during validation."
             issues = [_issue("information", "All_OK", "informational", sentence, sentence)]

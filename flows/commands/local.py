@@ -50,10 +50,10 @@ def sandbox(data: str | None, state: str | None, port: int, settings: tuple[str,
     from tasks.shared.errors import InputError
 
     try:
-        from deployments.sandbox.host import read_options, run_sandbox
+        from deployments.sandbox.host import SandboxOptions, run_sandbox
     except ModuleNotFoundError as error:
         raise InputError("sandbox", f"the library {error.name} is not installed", hint=MISSING) from None
-    return run_sandbox(read_options(data, state, port, settings))
+    return run_sandbox(SandboxOptions(data, state, port, settings))
 
 
 config_argument = click.argument("config", required=False, shell_complete=complete.files)

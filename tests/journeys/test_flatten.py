@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
-from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.extraction.app import extraction_service
+from deployments.sandbox.extraction.engine import ExtractionOptions
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service

@@ -6,10 +6,8 @@ import base64
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -18,22 +16,15 @@ from urllib.parse import urlsplit
 from starlette.responses import FileResponse, Response
 
 from deployments.sandbox.child import SandboxStartError
-from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import load
-from deployments.sandbox.extraction.engine import (
-    EngineSettings,
-    JobEngine,
-    NotAllowedError,
-    UnitControl,
-    UnknownJobError,
-)
+from deployments.sandbox.extraction.engine import ExtractionOptions, JobEngine
 from deployments.sandbox.extraction.events import SUMMARY
 from deployments.sandbox.extraction.jobs import Job, JobStatus, JobStore
 from deployments.sandbox.extraction.query import QueryError, read_cohort, read_query
 from deployments.sandbox.extraction.status import manifest, unfinished
 from deployments.sandbox.extraction.task import UUID, etag, read_priority, read_version, search, searchset, task
-from deployments.sandbox.extraction.units import UnitRunner, Wait
+from deployments.sandbox.extraction.units import UnitRunner
 from deployments.sandbox.r4 import ID
 from deployments.sandbox.service import (
     Call,
@@ -52,32 +43,6 @@ _FILE: Final = re.compile(
     r"|reports/(?:job-summary\.json|resource-exclusions\.csv|patient-exclusions\.csv)"
 )
 _TYPES: Final = {".ndjson": "application/fhir+ndjson", ".csv": "text/csv", ".json": "application/json"}
-
-
-@dataclass(frozen=True)
-class ExtractionOptions:
-    """Data and behaviour of an extraction server."""
-
-    data: Path = DATA
-    """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
-    state: Path | None = None
-    """Directory for jobs and results; None: a temporary one, deleted at the end."""
-    batchsize: int = 500
-    """Patients per batch (``extractor.batchsize``)."""
-    maxconcurrency: int = 4
-    """Batches that run at the same time (``extractor.maxconcurrency``)."""
-    batch_delay: float = 0.0
-    """Seconds added to each cohort query, batch and core pass, so that a person can watch."""
-    retry_delay: float = 5.0
-    """Seconds before a unit that failed temporarily is tried again."""
-    availability_delay: int = 0
-    """Number of requests for each result file that are answered 404 first."""
-    result_urls: Literal["absolute", "path", "host"] = "absolute"
-    """Form of the URLs of files in the manifest; ``host`` leaves out the scheme."""
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """Clock for ages, consents and the times of jobs."""
-    wait: Wait = UnitControl.wait
-    """Function that waits for the parts of ``batch_delay``; a test can hold a unit there."""
 
 
 class _ExtractionServer:
@@ -104,9 +69,7 @@ class _ExtractionServer:
                 state = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="sluice-extraction-")))
             self._data = load(options.data)
             self._store = JobStore(state)
-            runner = UnitRunner(self._data, self._store, options.clock, options.batch_delay, options.wait)
-            settings = EngineSettings(options.batchsize, options.maxconcurrency, options.retry_delay, options.clock)
-            self._engine = JobEngine(self._store, runner, settings)
+            self._engine = JobEngine(self._store, UnitRunner(self._data, self._store, options), options)
             try:
                 opened.enter_context(self._engine.working())
             except OSError as error:
@@ -134,15 +97,12 @@ class _ExtractionServer:
     # Status and files
 
     def _status(self, call: Call) -> Response:
-        if not UUID.fullmatch(call.params["id"]):
+        if not UUID.fullmatch(call.request.path_params["id"]):
             raise FhirProblem(400, "invalid", "A job id must be a UUID.")
         job = self._find(call)
         if job.status is not JobStatus.COMPLETED:
             return unfinished(job)
-        try:
-            summary = (self._store.results(job.id) / SUMMARY).read_bytes() if job.batches else None
-        except FileNotFoundError:  # the job is being deleted at this moment
-            raise _unknown() from None
+        summary = (self._store.results(job.id) / SUMMARY).read_bytes() if job.batches else None
         url_of = partial(self._file_url, call.root, job.id)
         return manifest(job, _status_url(call, job), url_of, summary)
 
@@ -156,7 +116,7 @@ class _ExtractionServer:
         return url
 
     def _file(self, call: Call) -> Response:
-        job, name = call.params["job"], call.params["name"]
+        job, name = call.request.path_params["job"], call.request.path_params["name"]
         path = self._store.results(job) / name
         if not UUID.fullmatch(job) or not _FILE.fullmatch(name) or not path.is_file():
             raise FhirProblem(404, "not-found", "There is no such file.")
@@ -177,34 +137,21 @@ class _ExtractionServer:
     def _prioritize(self, call: Call) -> Response:
         job, version = self._find(call), read_version(call)
         priority = read_priority(call.document())
-        return self._changed(call, partial(self._engine.prioritize, job.id, version, priority))
+        return self._shown(self._engine.prioritize(job.id, version, priority), call)
 
     def _delete(self, call: Call) -> Response:
         try:
             self._engine.delete(self._find(call).id)
-        except UnknownJobError:
-            raise _unknown() from None
         except OSError:
             raise FhirProblem(500, "exception", "The result files could not be removed.") from None
         return Response(status_code=204)
 
     def _control(self, name: Literal["pause", "resume", "cancel"], call: Call) -> Response:
         operation = {"pause": self._engine.pause, "resume": self._engine.resume, "cancel": self._engine.cancel}[name]
-        return self._changed(call, partial(operation, self._find(call).id))
-
-    def _changed(self, call: Call, change: Callable[[], Job]) -> Response:
-        try:
-            return self._shown(change(), call)
-        except UnknownJobError:
-            raise _unknown() from None
-        except NotAllowedError as error:
-            raise FhirProblem(409, "conflict", str(error)) from None
+        return self._shown(operation(self._find(call).id), call)
 
     def _find(self, call: Call) -> Job:
-        try:
-            return self._engine.get(call.params["id"].lower())
-        except UnknownJobError:
-            raise _unknown() from None
+        return self._engine.get(call.request.path_params["id"].lower())
 
     def _shown(self, job: Job, call: Call) -> Response:
         return json_answer(self._task(job, call), headers={"etag": etag(job)})
@@ -255,10 +202,6 @@ def _read_kickoff(call: Call) -> tuple[bytes, tuple[str, ...]]:
 
 def _refused(*diagnostics: str) -> FhirProblem:
     return FhirProblem(400, "invalid", *diagnostics, severity="fatal")
-
-
-def _unknown() -> FhirProblem:
-    return FhirProblem(404, "not-found", "There is no such job.")
 
 
 def _status_url(call: Call, job: Job) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import zstandard
@@ -23,11 +23,19 @@ from deployments.sandbox.r4 import ID, local_key
 
 _UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch", "history"})
 _DATA: Final = re.compile(r"(?!\.)(?!.*_consent\.).*\.ndjson(\.zst)?", re.IGNORECASE)
-_ZST: Final = b"\x28\xb5\x2f\xfd"
 _URL_REFERENCE: Final = re.compile(rb'("reference"\s*:\s*")((?:urn|https?):[^"\\]+)(")')
 _UUID: Final = "urn:uuid:"
 _NAMED: Final = 20
 """Bad lines that a message lists."""
+
+
+class _Entry(msgspec.Struct):
+    resource: msgspec.Raw = msgspec.Raw()
+    fullUrl: str = ""  # noqa: N815 - the name is FHIR's
+
+
+class _Bundle(msgspec.Struct):
+    entry: list[_Entry] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +111,14 @@ def _read(paths: Iterable[Path], bad: list[str]) -> Iterator[Resource]:
             if line.isspace():
                 continue
             try:
-                line.decode()
-                yield from _resources(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                yield from _resources(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 bad.append(f"{path.name}:{number}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        head = file.read(len(_ZST))
-        file.seek(0)
-        if head != _ZST:
+        if path.suffix.lower() != ".zst":
             yield from file
             return
         with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
@@ -121,24 +126,26 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _resources(line: bytes) -> Iterator[Resource]:
-    members = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    kind = _text(members["resourceType"])
-    if kind != "Bundle" or _text(members.get("type")) not in _UNWRAPPED:
+    document = decode(line)
+    if document["resourceType"] != "Bundle" or document.get("type") not in _UNWRAPPED:
         yield _resource(line.strip(), None)
         return
-    entries = msgspec.json.decode(members.get("entry", b"[]"), type=list[dict[str, msgspec.Raw]])
-    read = [
-        _resource(bytes(entry["resource"]), _text(entry.get("fullUrl"))) for entry in entries if "resource" in entry
-    ]
-    urls = [_text(entry.get("fullUrl")) for entry in entries if "resource" in entry]
-    targets = {url.encode(): each.key.encode() for url, each in zip(urls, read, strict=True) if url}
-    for each in read:
-        yield _resolved(each, targets)
+    urls = {
+        entry["fullUrl"]: _key(entry) for entry in document.get("entry", ()) if {"fullUrl", "resource"} <= entry.keys()
+    }
+
+    def target(match: re.Match[bytes]) -> bytes:
+        return match[1] + urls.get(match[2].decode(), match[2].decode()).encode() + match[3]
+
+    resolved = msgspec.json.decode(_URL_REFERENCE.sub(target, line), type=_Bundle)
+    for entry in resolved.entry:
+        if bytes(entry.resource):
+            yield _resource(bytes(entry.resource), entry.fullUrl)
 
 
-def _text(value: Any) -> str:
-    found = msgspec.json.decode(value) if value is not None else ""
-    return found if isinstance(found, str) else ""
+def _key(entry: Node) -> str:
+    resource = entry["resource"]
+    return f"{resource['resourceType']}/{resource.get('id') or entry['fullUrl'].removeprefix(_UUID)}"
 
 
 def _resource(body: bytes, url: str | None) -> Resource:
@@ -153,15 +160,3 @@ def _resource(body: bytes, url: str | None) -> Resource:
         keys = (local_key(value.get("reference")) for value in values(node, path) if isinstance(value, dict))
         owners += [key.partition("/")[2] for key in keys if key is not None and key.startswith("Patient/")]
     return Resource(kind, identity, tuple(dict.fromkeys(owners)), body)
-
-
-def _resolved(resource: Resource, targets: dict[bytes, bytes]) -> Resource:
-    """Return a resource whose references by ``fullUrl`` lead to ``Type/id``."""
-
-    def target(match: re.Match[bytes]) -> bytes:
-        return match[1] + targets.get(match[2], match[2]) + match[3]
-
-    body = _URL_REFERENCE.sub(target, resource.body) if targets else resource.body
-    if body == resource.body:
-        return resource
-    return _resource(body, _UUID + resource.id)

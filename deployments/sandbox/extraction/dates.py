@@ -9,7 +9,7 @@ import calendar
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T.*)?)?)?", re.DOTALL)
 FIRST_DAY = date.min.toordinal()
@@ -107,8 +107,3 @@ def age(born: date, today: date, unit: str) -> int:
         return (today - born).days // 7
     months = (today.year - born.year) * 12 + today.month - born.month - (today.day < born.day)
     return months // 12 if unit == "a" else months
-
-
-def instant(moment: datetime) -> str:
-    """Return a FHIR instant in UTC, with milliseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

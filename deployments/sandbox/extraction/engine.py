@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
+from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.events import Stage
 from deployments.sandbox.extraction.jobs import (
     TRIES,
@@ -30,21 +32,13 @@ from deployments.sandbox.extraction.jobs import (
     Unit,
     UnitState,
 )
-from deployments.sandbox.service import log_place
+from deployments.sandbox.service import FhirProblem, log_place
 
 _IDLE = 1.0
 
 
 class Aborted(Exception):  # noqa: N818 - somebody asked for it
     """The unit was stopped because its job was cancelled or deleted, or the server ends."""
-
-
-class UnknownJobError(Exception):
-    """There is no such job."""
-
-
-class NotAllowedError(Exception):
-    """The job's state or version does not allow the operation. The message says why."""
 
 
 class UnitControl:
@@ -89,24 +83,38 @@ RunUnit = Callable[[Job, Unit, UnitControl], UnitDone]
 
 
 @dataclass(frozen=True)
-class EngineSettings:
-    """Settings of the engine."""
+class ExtractionOptions:
+    """Data and behaviour of an extraction server."""
 
-    batch_size: int = 500
-    concurrency: int = 4
-    """Units that run at the same time, over all jobs."""
+    data: Path = DATA
+    """Directory of FHIR NDJSON, plain or zstd; one resource per line, or Bundles."""
+    state: Path | None = None
+    """Directory for jobs and results; None: a temporary one, deleted at the end."""
+    batchsize: int = 500
+    """Patients per batch (``extractor.batchsize``)."""
+    maxconcurrency: int = 4
+    """Units that run at the same time, over all jobs (``extractor.maxconcurrency``)."""
+    batch_delay: float = 0.0
+    """Seconds added to each cohort query, batch and core pass, so that a person can watch."""
     retry_delay: float = 5.0
     """Seconds before a unit that failed temporarily is tried again."""
+    availability_delay: int = 0
+    """Number of requests for each result file that are answered 404 first."""
+    result_urls: Literal["absolute", "path", "host"] = "absolute"
+    """Form of the URLs of files in the manifest; ``host`` leaves out the scheme."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Clock for ages, consents and the times of jobs."""
+    wait: Callable[[UnitControl, float], None] = UnitControl.wait
+    """Function that waits for the parts of ``batch_delay``; a test can hold a unit there."""
 
 
 class JobEngine:
     """Runs jobs. ``_changed`` guards all that follows it and tells of every change."""
 
-    def __init__(self, store: JobStore, run: RunUnit, settings: EngineSettings) -> None:
+    def __init__(self, store: JobStore, run: RunUnit, options: ExtractionOptions) -> None:
         self._store = store
         self._run = run
-        self._settings = settings
+        self._options = options
         self._changed = threading.Condition()
         self._jobs: dict[str, Job] = {}
         self._running: dict[tuple[str, str], UnitControl] = {}
@@ -118,7 +126,7 @@ class JobEngine:
     def working(self) -> Iterator[None]:
         """Continue all unfinished jobs and run new ones while the block runs."""
         self._jobs = {job.id: job for job in self._store.load()}
-        names = (f"sandbox-extraction-{number}" for number in range(self._settings.concurrency))
+        names = (f"sandbox-extraction-{number}" for number in range(self._options.maxconcurrency))
         threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         for thread in threads:
             thread.start()
@@ -137,8 +145,8 @@ class JobEngine:
 
     def submit(self, crtdl: bytes, patients: tuple[str, ...]) -> Job:
         """Start a job."""
-        now = self._settings.clock()
-        parameters = Parameters(msgspec.Raw(crtdl), patients, self._settings.batch_size)
+        now = self._options.clock()
+        parameters = Parameters(msgspec.Raw(crtdl), patients, self._options.batchsize)
         job = Job(str(uuid.uuid4()), now, parameters, updated_at=now)
         with self._changed:
             self._store.save(job)
@@ -147,7 +155,7 @@ class JobEngine:
         return job
 
     def get(self, identity: str) -> Job:
-        """Return a job. Raises ``UnknownJobError``."""
+        """Return a job. Raises ``FhirProblem`` 404."""
         with self._changed:
             return self._need(identity)
 
@@ -167,42 +175,42 @@ class JobEngine:
             }
 
     def pause(self, identity: str) -> Job:
-        """Pause a running job; running units are finished and recorded. Raises ``NotAllowedError``."""
+        """Pause a running job; running units are finished and recorded. Raises ``FhirProblem`` 409."""
         with self._changed:
             job = self._need(identity)
             if not job.status.is_running:
-                raise NotAllowedError(f"a job that is {job.status} cannot be paused")
+                raise _conflict(f"a job that is {job.status} cannot be paused")
             return self._save(job, status=JobStatus.PAUSED, held_from=job.status)
 
     def resume(self, identity: str) -> Job:
-        """Continue a paused job. Raises ``NotAllowedError``."""
+        """Continue a paused job. Raises ``FhirProblem`` 409."""
         with self._changed:
             job = self._need(identity)
             if job.status is not JobStatus.PAUSED or job.held_from is None:
-                raise NotAllowedError(f"a job that is {job.status} cannot be resumed")
+                raise _conflict(f"a job that is {job.status} cannot be resumed")
             return self._save(job, status=job.held_from, held_from=None)
 
     def cancel(self, identity: str) -> Job:
-        """Cancel an unfinished job and interrupt its units. Raises ``NotAllowedError``."""
+        """Cancel an unfinished job and interrupt its units. Raises ``FhirProblem`` 409."""
         with self._changed:
             job = self._need(identity)
             if job.status.is_final:
-                raise NotAllowedError(f"a job that is {job.status} cannot be cancelled")
+                raise _conflict(f"a job that is {job.status} cannot be cancelled")
             self._abort(identity)
-            return self._save(job, status=JobStatus.CANCELLED, held_from=None, finished_at=self._settings.clock())
+            return self._save(job, status=JobStatus.CANCELLED, held_from=None, finished_at=self._options.clock())
 
     def prioritize(self, identity: str, version: int, priority: JobPriority) -> Job:
-        """Change the priority if the client's version is current. Raises ``NotAllowedError``."""
+        """Change the priority if the client's version is current. Raises ``FhirProblem`` 409."""
         with self._changed:
             job = self._need(identity)
             if job.version != version:
-                raise NotAllowedError(f"the current version is {job.version}")
+                raise _conflict(f"the current version is {job.version}")
             return self._save(job, priority=priority)
 
     def delete(self, identity: str) -> None:
         """Remove a job and its results, after its running units have ended.
 
-        Raises ``UnknownJobError``, and ``OSError`` if the results cannot be removed; the job then stays.
+        Raises ``FhirProblem`` 404, and ``OSError`` if the results cannot be removed; the job then stays.
         """
         with self._changed:
             self._need(identity)
@@ -220,7 +228,7 @@ class JobEngine:
 
     def _need(self, identity: str) -> Job:
         if identity not in self._jobs:
-            raise UnknownJobError
+            raise FhirProblem(404, "not-found", "There is no such job.")
         return self._jobs[identity]
 
     def _abort(self, identity: str, but: UnitControl | None = None) -> None:
@@ -231,7 +239,7 @@ class JobEngine:
     def _save(self, job: Job, **changes: Any) -> Job:
         """Write a change of a job, then publish it."""
         version = self._jobs[job.id].version + 1
-        changed = msgspec.structs.replace(job, **changes, version=version, updated_at=self._settings.clock())
+        changed = msgspec.structs.replace(job, **changes, version=version, updated_at=self._options.clock())
         self._store.save(changed)
         self._jobs[job.id] = changed
         self._changed.notify_all()
@@ -273,7 +281,7 @@ class JobEngine:
         for job in sorted(waiting, key=lambda job: (job.priority is not JobPriority.HIGH, job.created_at)):
             unit = self._next_unit(job)
             if unit is not None:
-                timings = Timings(unit.timings.started_at or self._settings.clock())
+                timings = Timings(unit.timings.started_at or self._options.clock())
                 unit = msgspec.structs.replace(unit, state=UnitState.IN_PROGRESS, timings=timings)
                 current = self._save(self._jobs[job.id].with_unit(unit))
                 control = self._running[(job.id, unit.id)] = UnitControl()
@@ -288,7 +296,7 @@ class JobEngine:
                     self._retry_at.pop(job.id, None)
                     job = self._save(job, status=job.held_from or JobStatus.PENDING, held_from=None)
                 case JobStatus.PENDING:
-                    started = self._settings.clock()
+                    started = self._options.clock()
                     job = self._save(job, status=JobStatus.RUNNING_GET_COHORT, started_at=started)
                 case JobStatus.RUNNING_GET_COHORT if job.cohort.state is UnitState.FINISHED:
                     job = self._save(job, status=JobStatus.RUNNING_PROCESS_BATCH)
@@ -299,7 +307,7 @@ class JobEngine:
                 case JobStatus.RUNNING_PROCESS_BATCH:
                     return next((unit for batch in job.batches if (unit := self._free(job, batch)) is not None), None)
                 case JobStatus.RUNNING_PROCESS_CORE if job.core.state.is_done:
-                    self._save(job, status=JobStatus.COMPLETED, finished_at=self._settings.clock())
+                    self._save(job, status=JobStatus.COMPLETED, finished_at=self._options.clock())
                     return None
                 case JobStatus.RUNNING_PROCESS_CORE:
                     return self._free(job, job.core)
@@ -326,7 +334,7 @@ class JobEngine:
             control.check()
             job = self._need(claimed.id)
             attempts = job.unit(done.unit.id).attempts + 1
-            timings = msgspec.structs.replace(done.unit.timings, finished_at=self._settings.clock())
+            timings = msgspec.structs.replace(done.unit.timings, finished_at=self._options.clock())
             unit = msgspec.structs.replace(done.unit, attempts=attempts, timings=timings)
             if done.warning is not None:
                 job = job.with_issue(Severity.WARNING, done.warning, _name(unit))
@@ -347,15 +355,19 @@ class JobEngine:
             if again:
                 text = f"Attempt {attempts} of {TRIES} failed and will be retried: {reason}"
                 job = job.with_issue(Severity.WARNING, text, place)
-                self._retry_at[job.id] = time.monotonic() + self._settings.retry_delay
+                self._retry_at[job.id] = time.monotonic() + self._options.retry_delay
                 held = {"status": JobStatus.TEMP_FAILED, "held_from": job.status} if job.status.is_running else {}
                 self._save(job, **held)
                 return
             text = f"The job failed after {attempts} attempts: {reason}"
             job = job.with_issue(Severity.FATAL, text, place)
             self._abort(job.id, but=control)
-            self._save(job, status=JobStatus.FAILED, held_from=None, finished_at=self._settings.clock())
+            self._save(job, status=JobStatus.FAILED, held_from=None, finished_at=self._options.clock())
 
 
 def _name(unit: Unit) -> str:
     return unit.id if unit.id in ("cohort", "core") else f"batch {unit.id}"
+
+
+def _conflict(text: str) -> FhirProblem:
+    return FhirProblem(409, "conflict", text)

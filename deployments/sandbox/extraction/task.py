@@ -110,7 +110,7 @@ def searchset(tasks: Sequence[Json], root: str, query: str) -> Json:
 
 def read_version(call: Call) -> int:
     """Return the version in ``If-Match``. Raises ``FhirProblem`` 428."""
-    match = _ETAG.fullmatch(call.headers.get("if-match", "").strip())
+    match = _ETAG.fullmatch(call.request.headers.get("if-match", "").strip())
     if match is None:
         raise FhirProblem(428, "required", 'If-Match with the version of the Task is required, for example W/"3"')
     return int(match[1])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.data import DataSet
-from deployments.sandbox.extraction.engine import UnitControl, UnitDone
+from deployments.sandbox.extraction.engine import ExtractionOptions, UnitControl, UnitDone
 from deployments.sandbox.extraction.events import (
     PATIENT_COLUMNS,
     PATIENT_EXCLUSIONS,
@@ -27,18 +25,14 @@ from deployments.sandbox.extraction.extract import CORE, Extraction, Origin
 from deployments.sandbox.extraction.jobs import Job, JobStore, Unit, UnitState, write_whole
 from deployments.sandbox.extraction.query import Query, read_query
 
-Wait = Callable[[UnitControl, float], None]
-
 
 @dataclass(frozen=True)
 class UnitRunner:
-    """Runs units. ``delay`` adds seconds to each of them, passed to ``wait``."""
+    """Runs units of jobs."""
 
     data: DataSet
     store: JobStore
-    clock: Callable[[], datetime]
-    delay: float
-    wait: Wait
+    options: ExtractionOptions
 
     def __call__(self, job: Job, unit: Unit, control: UnitControl) -> UnitDone:
         """Run a unit. Its files are complete when this returns. Raises ``OSError`` and ``Aborted``."""
@@ -48,9 +42,9 @@ class UnitRunner:
 
         def enter(stage: Stage) -> None:
             control.stage = stage
-            self.wait(control, self.delay / len(Stage))
+            self.options.wait(control, self.options.batch_delay / len(Stage))
 
-        now = self.clock()
+        now = self.options.clock()
         # The same times on every attempt, so that a repeated unit writes the same bytes.
         origin = Origin(job.id, job.started_at or now, unit.timings.started_at or now)
         extraction = Extraction(query, self.data, origin, now.date(), unit.id, enter, control.check)
@@ -75,10 +69,10 @@ class UnitRunner:
 
     def _cohort(self, job: Job, unit: Unit, query: Query, control: UnitControl) -> UnitDone:
         """Find the patients of a job, its cohort or those listed by the client, and split them into batches."""
-        self.wait(control, self.delay)
+        self.options.wait(control, self.options.batch_delay)
         found = list(job.parameters.patient)
         if not found:
-            found = CohortQuery(self.data, self.clock().date(), control.check).patients(query.cohort_definition)
+            found = CohortQuery(self.data, self.options.clock().date(), control.check).patients(query.cohort_definition)
         size = job.parameters.batch_size
         parts = {str(uuid.uuid4()): found[start : start + size] for start in range(0, len(found), size)}
         self.store.save_batches(job.id, parts)

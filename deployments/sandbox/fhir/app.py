@@ -1,8 +1,8 @@
 """The sandbox FHIR server over HTTP, at ``/fhir``, JSON only.
 
-It takes transactions of PUT entries, PUT and DELETE of single resources, and Binaries in their own media type; it
-searches by ``identifier``. It answers as HAPI JPA does, or as Blaze for a missing reference. Resources come
-back as the bytes that were sent: the version is in ``ETag``, the time in ``Last-Modified``.
+It takes transactions of PUT entries, PUT of single resources, and Binaries in their own media type; it searches by
+``identifier``. It answers as HAPI JPA does, or as Blaze for a missing reference. Resources come back as the bytes that
+were sent: the version is in ``ETag``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from deployments.sandbox.service import (
     outcome,
 )
 
-_INTERACTIONS: Final = [{"code": code} for code in ("read", "update", "delete", "search-type")]
+_INTERACTIONS: Final = [{"code": code} for code in ("read", "update", "search-type")]
 _PARAMETERS: Final = [{"name": "identifier", "type": "token"}]
 _SEPARATOR: Final = re.compile(r"(?<!\\),")
 _ESCAPED: Final = re.compile(r"\\([\\,|$])")
@@ -51,7 +51,7 @@ class _FhirServer:
         endpoints: list[Endpoint] = [
             ("POST", "/fhir", self._locked(self._transaction)), ("GET", "/fhir/metadata", self._metadata),
             ("GET", "/fhir/{type}", self._locked(self._search)), ("GET", one, self._locked(self._read)),
-            ("PUT", one, self._locked(self._update)), ("DELETE", one, self._locked(self._delete)),
+            ("PUT", one, self._locked(self._update)),
         ]  # fmt: skip
         admin: list[Endpoint] = [("GET", "/_sandbox/resources", self._locked(self._resources))]
         self.service = SandboxService("fhir-server", endpoints, admin, opened=self._opened, max_body=max_body)
@@ -92,7 +92,7 @@ class _FhirServer:
             if not ID.fullmatch(identity):
                 raise FhirProblem(400, "invalid", "This is no id.")
             with self._store.transaction():
-                stored, is_new = self._store.put(kind, identity, call.body, call.headers["content-type"], [])
+                stored, is_new = self._store.put(kind, identity, call.body, call.request.headers["content-type"], [])
         else:
             call.check_json()
             stored, is_new = self._changes.put(read_resource(call.body, kind, identity, self._manners))
@@ -110,18 +110,9 @@ class _FhirServer:
         stored = self._store.get(kind, identity)
         if stored is None:
             raise FhirProblem(404, "not-found", f"HAPI-2001: Resource {kind}/{identity} is not known")
-        if stored.body is None:
-            raise FhirProblem(410, "deleted", f"Resource {kind}/{identity} was deleted")
         if kind == "Binary":
             return _binary(stored, call)
         return Response(stored.body, headers=stored.headers | {"content-type": FHIR_JSON})
-
-    def _delete(self, call: Call) -> Response:
-        kind, identity = _place(call)
-        if self._store.exists(f"{kind}/{identity}"):
-            with self._store.transaction():
-                self._store.put(kind, identity, None, MEDIA, [])
-        return Response(status_code=204)
 
     def _search(self, call: Call) -> Response:
         """Search; of several identifiers, any is enough."""
@@ -135,23 +126,23 @@ class _FhirServer:
         bundle: Json = {"resourceType": "Bundle", "type": "searchset", "total": len(found)}
         if found and ("_summary", "count") not in given:
             base = f"{call.root}/fhir/{kind}"
-            bodies = ((f"{base}/{each.id}", each.body or b"{}") for each in found if each.media == MEDIA)
+            bodies = ((f"{base}/{each.id}", each.body) for each in found if each.media == MEDIA)
             bundle["entry"] = [{"fullUrl": url, "resource": msgspec.Raw(body)} for url, body in bodies]
         return json_answer(bundle)
 
     def _resources(self, _call: Call) -> Response:
         # A line break in JSON text is always white space between tokens.
-        bodies = (each.body or b"" for each in self._store.all() if each.media == MEDIA)
+        bodies = (each.body for each in self._store.all() if each.media == MEDIA)
         lines = [body.replace(b"\r", b"").replace(b"\n", b"") + b"\n" for body in bodies]
         return Response(b"".join(lines), headers={"content-type": "application/fhir+ndjson"})
 
 
 def _place(call: Call) -> tuple[str, str]:
-    return _type(call), call.params["id"]
+    return _type(call), call.request.path_params["id"]
 
 
 def _type(call: Call) -> str:
-    kind = call.params["type"]
+    kind = str(call.request.path_params["type"])
     if kind not in resource_types():
         raise FhirProblem(404, "not-supported", "Unknown resource type.")
     return kind
@@ -159,8 +150,8 @@ def _type(call: Call) -> str:
 
 def _binary(stored: Stored, call: Call) -> Response:
     """Return a Binary as it was sent; one that was sent as FHIR JSON as its content, unless the client takes JSON."""
-    body, kind = stored.body or b"", stored.media
-    if stored.media == MEDIA and "json" not in call.headers.get("accept", ""):
+    body, kind = stored.body, stored.media
+    if stored.media == MEDIA and "json" not in call.request.headers.get("accept", ""):
         document = msgspec.json.decode(body)
         body, kind = base64.b64decode(document.get("data", "")), document.get("contentType", "")
     return Response(body, headers=stored.headers | {"content-type": kind})

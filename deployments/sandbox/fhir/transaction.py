@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn
 
 import msgspec
 
+from deployments.sandbox.extraction.tree import references
 from deployments.sandbox.fhir.store import ResourceStore, Stored
 from deployments.sandbox.r4 import ID, local_key, resource_types
 from deployments.sandbox.service import FhirProblem, Json
@@ -127,15 +127,15 @@ class Changes:
         """Raise ``FhirProblem`` for a reference to a resource that is not there now."""
         known: set[str] = set()
         for resource in received:
-            for path, reference in references(resource.document, resource.type):
+            for reference in (each["reference"] for each in references(resource.document)):
                 target = local_key(reference)
                 if target is None and reference.startswith("urn:") and self.manners == "hapi":
-                    text = f"HAPI-0541: Unable to satisfy placeholder ID {reference} found in element {path}"
+                    text = f"HAPI-0541: Unable to satisfy placeholder ID {reference} found in {resource.type}"
                     raise FhirProblem(400, "processing", text)
                 if target is None or target in known:
                     continue
                 if not self.store.exists(target):
-                    self._missing(target, path)
+                    self._missing(target, resource.type)
                 known.add(target)
 
     def _missing(self, target: str, path: str) -> NoReturn:
@@ -147,17 +147,4 @@ class Changes:
     def _response(self, stored: Stored, is_new: bool) -> Json:
         place = f"{stored.type}/{stored.id}/_history/{stored.version}"
         status = "201 Created" if is_new else "200 OK"
-        return {"status": status, "location": place, "etag": str(stored.version), "lastModified": stored.modified}
-
-
-def references(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of every literal reference at or below a node."""
-    if isinstance(node, list):
-        for item in node:
-            yield from references(item, path)
-    elif isinstance(node, dict):
-        if isinstance(node.get("reference"), str):
-            yield path, node["reference"]
-        for name, value in node.items():
-            if isinstance(value, dict | list):
-                yield from references(value, f"{path}.{name}")
+        return {"status": status, "location": place, "etag": str(stored.version)}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.fhir.transaction import references
+from deployments.sandbox.extraction.tree import references
 from deployments.sandbox.r4 import ID, resource_types
 
 BUNDLES: list[tuple[str, dict[str, Any]]] = [
@@ -26,7 +26,7 @@ def test_every_line_is_a_transaction_of_puts_of_one_patient() -> None:
             assert entry["request"] == {"method": "PUT", "url": f"{resource['resourceType']}/{resource['id']}"}
         people = {f"Patient/{each['id']}" for each in resources if each["resourceType"] == "Patient"}
         assert len(people) == (0 if name == "core.ndjson" else 1)
-        said = {text for each in resources for _, text in references(each, "")}
+        said = {one["reference"] for each in resources for one in references(each)}
         assert {text for text in said if text.startswith("Patient/")} == people
 
 
@@ -34,4 +34,4 @@ def test_every_id_is_there_once_and_every_reference_leads_to_a_resource() -> Non
     resources = [entry["resource"] for _, bundle in BUNDLES for entry in bundle["entry"]]
     keys = [f"{each['resourceType']}/{each['id']}" for each in resources]
     assert len(keys) == len(set(keys))
-    assert {text for each in resources for _, text in references(each, "")} <= set(keys)
+    assert {one["reference"] for each in resources for one in references(each)} <= set(keys)

@@ -111,7 +111,7 @@ def test_settings_and_state_reach_the_services(begin: Begin, tmp_path: Path) -> 
 )
 def test_what_cannot_be_used_is_said_in_a_line(begin: Begin, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "fhir").mkdir()
-    (tmp_path / "fhir/fhir.sqlite3").write_bytes(b"no database" * 1000)
+    (tmp_path / "fhir/resources.sqlite3").write_bytes(b"no database" * 1000)
     data = tmp_path / "data"
     data.mkdir()
     (data / "bad.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n{"canary"\n{"resourceType":"Patient"}\n')

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.extraction.app import extraction_service
+from deployments.sandbox.extraction.engine import ExtractionOptions
 from deployments.sandbox.serve import serve_in_thread
 from tests.deployments.sandbox.extraction.pace import UnitPace
 

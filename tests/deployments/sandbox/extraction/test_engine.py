@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA, DEMO_CRTDL
-from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.extraction.app import extraction_service
+from deployments.sandbox.extraction.engine import ExtractionOptions
 from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import ROOT
 from tests.deployments.sandbox.extraction.conftest import (
