@@ -1,11 +1,13 @@
 """A job whose process is killed with ``kill -9`` in the middle of each step ends as an undisturbed one.
 
-``tests/tasks/test_step_kills.py`` kills single steps, at more moments.
+``tests/tasks/test_step_kills.py`` kills single steps, at more moments. A job that is killed while ``continue --from``
+resets it is reset by the next ``continue``.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,8 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import Commands, started, wait_until
+from tests.conftest import ROOT, Commands, started, wait_until
 from tests.peers import data, services
+from tests.peers.project import Fhir, write_input
 from tests.peers.server import Reply, ScriptedServer, SeenRequest
 
 STEPS = ("extractor", "pseudonymizer", "validation", "flattening", "send")
@@ -114,3 +117,40 @@ def test_a_job_killed_in_every_step_ends_as_an_undisturbed_one(
     assert results(tmp_path / "jobs" / job) == expected
     assert killed.store.resources == whole.store.resources
     assert sum("$extract-data" in seen.target for seen in killed.by_step["extractor"].seen) == 1
+
+
+KILLED = """\
+import os, shutil, signal
+removed = shutil.rmtree
+def rmtree(path, *rest, **options):
+    if str(path).endswith(os.environ["KILLED_BEFORE_REMOVING"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    removed(path, *rest, **options)
+shutil.rmtree = rmtree
+"""
+"""Code for the start of a process that is killed before it removes a directory."""
+
+
+def test_a_reset_that_is_killed_is_repeated_by_the_next_continue(
+    sluice_process: Commands, project: Path, fhir: Fhir
+) -> None:
+    job = sluice_process.here("pipeline", "start", "config.yaml").job
+    assert sluice_process.here("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    directory = project / "jobs" / job
+    before = {path.name: path.read_bytes() for path in (directory / "import").iterdir()}
+    shutil.rmtree(project / "data")
+    write_input(project / "data", patients=8)
+    (project / "killed").mkdir()
+    (project / "killed/sitecustomize.py").write_text(KILLED)
+    for options, removing in ((("--from", "local_import", "--yes"), ".done/1"), ((), "import")):
+        env = {"PYTHONPATH": f"{project / 'killed'}:{ROOT}", "KILLED_BEFORE_REMOVING": f"{job}/{removing}"}
+        killed = sluice_process("pipeline", "continue", "config.yaml", job, *options, env=env)
+        assert killed.code == -signal.SIGKILL, killed.err
+        assert {path.name: path.read_bytes() for path in (directory / "import").iterdir()} == before
+        assert sluice_process.status(job)["state"] == "interrupted"
+    ran = sluice_process("pipeline", "continue", "config.yaml", job)
+    assert ran.code == 0, ran.err
+    assert [step["state"] for step in sluice_process.status(job)["steps"]] == ["completed", "waiting", "pending"]
+    assert not (directory / "send").exists()
+    assert sluice_process.here("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    assert fhir.count("Patient") == 8
