@@ -86,7 +86,7 @@ def report(config: str, job: str, browser: bool, as_json: bool, check: bool, ove
         directory = JobDirectory.of(session.jobs_dir, record.id).path
     if _report_is_due(record):
         record = _made_again(config, record.id, overrides)
-    shown = record.newest_report
+    shown = record.reports[-1] if record.reports else None
     found = files.read(directory) if shown is not None and shown.page is not None else None
     if found is None:
         raise InputError(

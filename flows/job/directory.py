@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,7 @@ class JobDirectory:
 
     @classmethod
     def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
-        """Return the directory of a job; ``job_id`` must be a UUID, so it cannot lead elsewhere.
-
-        Raises:
-            InputError: not a UUID.
-        """
+        """Return the directory of a job. Raises ``InputError`` for no UUID, which could lead elsewhere."""
         try:
             return cls(jobs_dir.absolute() / str(UUID(job_id)))
         except ValueError:
@@ -40,11 +36,6 @@ class JobDirectory:
                 "job-id", "a job id is a UUID, as printed by pipeline start", context=shown(job_id),
                 hint="see: job list CONFIG",
             ) from None  # fmt: skip
-
-    @property
-    def log(self) -> Path:
-        """The full log of all runs, without payloads."""
-        return self.path / "job.log"
 
     def create(self) -> None:
         """Make the directory, private to this user. Raises ``StorageError``."""
@@ -94,22 +85,12 @@ class JobDirectory:
 
     def clear(self) -> None:
         """Remove everything but the lock file, which is in use. Raises ``StorageError`` (``job-delete``)."""
-        with self._removing():
+        try:
             for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 elif entry.name != LOCK:
                     entry.unlink()
-
-    def delete(self) -> None:
-        """Remove the directory, once it is cleared and its lock is free. Raises as ``clear``."""
-        with self._removing(), suppress(FileNotFoundError):
-            shutil.rmtree(self.path)
-
-    @contextmanager
-    def _removing(self) -> Iterator[None]:
-        try:
-            yield
         except OSError as error:
             raise StorageError(
                 "job-delete", f"the job's directory cannot be removed: {error.strerror}",

@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -17,13 +18,8 @@ PATIENCE = 1.0
 """Seconds to try: longer than a reader holds the lock (``is_held``), short for a person."""
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Open the file of a lock, which is made if it is missing (0600)."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
-
-
 class JobBusyError(TerminalError):
-    """Another process runs the job (exit code 4)."""
+    """Another process runs the job."""
 
     exit_code = 4
 
@@ -39,34 +35,27 @@ class JobLock:
     def __init__(self, directory: Path, *, patience: float = PATIENCE) -> None:
         self.path = directory.absolute() / LOCK
         self._patience = patience
-        self._handle: IO[bytes] | None = None
+        self._taken: ExitStack | None = None
 
     def __enter__(self) -> JobLock:
-        """Take the lock, unless this process holds it.
-
-        Raises:
-            JobBusyError: another process has it; names its process id and host.
-            StorageError: its file cannot be written.
-        """
-        if self.path not in self.held:
-            with storage_errors(self.path):
-                handle = _opened(self.path)
-                try:
-                    self._take(handle)
-                    handle.truncate(0)
-                    handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-                except BaseException:
-                    handle.close()
-                    raise
-            self._handle = handle
-            self.held.add(self.path)
+        """Take the lock, unless this process holds it. Raises ``JobBusyError`` and ``StorageError``."""
+        if self.path in self.held:
+            return self
+        with storage_errors(self.path), ExitStack() as stack:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            handle = stack.enter_context(os.fdopen(descriptor, "r+b", buffering=0))
+            self._take(handle)
+            handle.truncate(0)
+            handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+            self._taken = stack.pop_all()
+        self.held.add(self.path)
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Release the lock. The file stays: removing it would let two processes hold two locks."""
-        if self._handle is not None:
+        if self._taken is not None:
             self.held.discard(self.path)
-            self._handle.close()
+            self._taken.close()
 
     def _take(self, handle: IO[bytes]) -> None:
         deadline = time.monotonic() + self._patience

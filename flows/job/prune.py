@@ -5,6 +5,7 @@ A removal that was interrupted can be repeated: the record stays until all files
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
@@ -30,12 +31,9 @@ def old_jobs(session: Session, older_than: timedelta) -> list[JobRecord]:
 
 
 def remove(session: Session, job_id: str) -> None:
-    """Remove a job's directory and its record.
+    """Remove a job's directory and its record, which stays if something in the directory cannot be removed.
 
-    Raises:
-        InputError: the job does not exist.
-        JobBusyError: it runs or waits.
-        StorageError: something in its directory cannot be removed; the record stays.
+    Raises ``JobBusyError`` if the job runs or waits, ``InputError`` if it is unknown, and ``StorageError``.
     """
     directory = JobDirectory.of(session.jobs_dir, job_id)
     session.job(job_id)
@@ -48,4 +46,4 @@ def remove(session: Session, job_id: str) -> None:
             )  # fmt: skip
         directory.clear()
         delete_runs(session.api, [job_id])
-    directory.delete()
+    shutil.rmtree(directory.path, ignore_errors=True)  # only the free lock was left

@@ -29,15 +29,6 @@ JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
 AT_THE_END: Final = "end"
 """Replaces the position for the release report at the end of the job."""
 
-OF_JOB: Final = {
-    "config", "directory", "crtdl", "steps", "waiting", "error", "progress", "reset", "stopped_by",
-    "extraction.status_url", "extraction.job_id",
-}  # fmt: skip
-"""Labels that a job has once."""
-
-OF_STEP: Final = {"step", "answer", "decision", "form", "shown"}
-"""Labels that a job has for a position, as in ``job.step.2``."""
-
 Value = Label | BaseModel | None
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -126,28 +117,22 @@ class JobRecord(StoredModel):
             has_deployment=bool(run.get("deployment_id")),
             parked=run.get("state_type") == "PAUSED",
         )
-        return record._settled()
+        shown = record._shown_state()
+        progress = record.progress if shown is JobState.RUNNING else None
+        return record.model_copy(update={"state": shown, "progress": progress})
 
-    def _settled(self) -> JobRecord:
-        """Return the record with the state that its labels imply, and progress only while it runs.
+    def _shown_state(self) -> JobState:
+        """Return the state that the labels imply.
 
         A job that was killed between the record of its wait and parking waits, and so does one that was resumed without
         a worker to run it; one with an answer is decided.
         """
-        state = self.state
-        if state is JobState.INTERRUPTED and self.waiting is not None and self.undecided_at(self.waiting.position):
-            state = JobState.DECIDED if self.waiting.position in self.answers else JobState.WAITING
-        progress = self.progress if state is JobState.RUNNING else None
-        return self.model_copy(update={"state": state, "progress": progress})
-
-    def undecided_at(self, position: int) -> bool:
-        """Return whether the job waits at the step at ``position`` without a decision."""
-        known = 0 < position <= len(self.steps)
-        return known and self.step(position).state == "waiting" and position not in self.decisions
-
-    def step(self, position: int) -> StepReport:
-        """Return the record of the step at ``position`` (from 1)."""
-        return self.steps[position - 1]
+        at = self.waiting.position if self.waiting is not None else None
+        if self.state is not JobState.INTERRUPTED or at is None or at in self.decisions:
+            return self.state
+        if self.steps[at - 1].state != "waiting":
+            return self.state
+        return JobState.DECIDED if at in self.answers else JobState.WAITING
 
     @property
     def done(self) -> bool:
@@ -184,17 +169,15 @@ class JobRecord(StoredModel):
         return done[-1] if done else None
 
     @property
-    def newest_report(self) -> Shown | None:
-        """The latest release report: that of the end, or of the last step that has one."""
-        if self.shown_at_the_end is not None:
-            return self.shown_at_the_end
-        return self.shown[max(self.shown)] if self.shown else None
+    def reports(self) -> list[Shown]:
+        """What is known of the release reports, also of those that could not be made; the newest is the last."""
+        at_the_end = [self.shown_at_the_end] if self.shown_at_the_end else []
+        return [one for _, one in sorted(self.shown.items())] + at_the_end
 
     @property
     def newest_page(self) -> Shown | None:
         """The newest release report that has a page."""
-        known = [one for _, one in sorted(self.shown.items())] + [self.shown_at_the_end]
-        return next((one for one in reversed(known) if one and one.page), None)
+        return next((one for one in reversed(self.reports) if one.page), None)
 
     @property
     def page(self) -> Path | None:
@@ -232,7 +215,7 @@ class RecordWriter:
 
     def write(self, changes: Mapping[str, Value]) -> bool:
         """Write labels ``job.<name>``; ``None`` clears one. Return ``False`` if the run is gone."""
-        labels = {f"job.{_checked(name)}": _label(value) for name, value in changes.items()}
+        labels = {f"job.{name}": _label(value) for name, value in changes.items()}
         with self._lock:
             there = self.api.set_labels(self.job_id, labels)
             self._run = self._run | {"labels": (self._run.get("labels") or {}) | labels}
@@ -245,7 +228,8 @@ class RecordWriter:
 
         Nothing on the disk is removed before: that happens when the flow begins, and can be repeated.
         """
-        gone = [at(kind, n) for n in range(position, len(record.steps) + 1) for kind in sorted(OF_STEP - {"step"})]
+        later = range(position, len(record.steps) + 1)
+        gone = [at(kind, n) for n in later for kind in ("answer", "decision", "form", "shown")]
         gone += [at("shown", AT_THE_END), "waiting", "error", "stopped_by"]
         gone += ["extraction.status_url", "extraction.job_id"] if position == 1 else []
         self.write(dict.fromkeys(gone) | {"reset": position})
@@ -265,10 +249,8 @@ class RecordedHandle(HandleStore):
 
     def save(self, handle: Handle | None) -> None:
         """Write the handle, or clear it. Raises ``TerminalError`` if the record was removed while the job ran."""
-        there = self._writer.write({
-            "extraction.status_url": handle.status_url if handle else None,
-            "extraction.job_id": handle.job_id if handle else None,
-        })  # fmt: skip
+        url, job_id = (handle.status_url, handle.job_id) if handle else (None, None)
+        there = self._writer.write({"extraction.status_url": url, "extraction.job_id": job_id})
         if handle and not there:
             raise TerminalError(
                 "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
@@ -279,12 +261,6 @@ class RecordedHandle(HandleStore):
 def at(kind: str, position: int | str) -> str:
     """Return the name of a label for the step at ``position``."""
     return f"{kind}.{position}"
-
-
-def _checked(name: str) -> str:
-    if name not in OF_JOB and name.partition(".")[0] not in OF_STEP:
-        raise ValueError(f"the record has no label job.{name}")
-    return name
 
 
 def _label(value: Value) -> Label:

@@ -123,7 +123,7 @@ class RunningJob:
             stack.enter_context(JobLock(directory.path, patience=ENDS_WITHIN if deployed else PATIENCE))
             if deployed and (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
                 raise JobBusyError("job-busy", "the run ended while another process had the job", context=job_id)
-            stack.enter_context(job_log(directory.log))
+            stack.enter_context(job_log(directory.path / "job.log"))
             writer = RecordWriter(api, job_id, mirror=lambda record: directory.mirror(status_of(record)))
             writer.state = JobState.RUNNING
             record = writer.read()

@@ -46,10 +46,6 @@ class Sources:
         step = self.delivery(position)
         return self.read_by(step) if step is not None else None
 
-    def asks_before_delivery(self) -> bool:
-        """Return whether a person reviews the data that are sent."""
-        return any(step.is_wait and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
-
     def corrections(self, position: int) -> Corrections:
         """Return which corrected files a wait at ``position`` can take."""
         if self.newest is None or not self.newest.tables:

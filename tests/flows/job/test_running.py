@@ -152,7 +152,7 @@ def test_an_end_that_cannot_be_recorded_is_logged_and_leaves_the_flow(
     monkeypatch.setattr(job.writer, "write", away)
     with pytest.raises(Pause):
         end(job, "completed", "all steps are complete")
-    assert "the end of the job is not recorded" in job.directory.log.read_text()
+    assert "the end of the job is not recorded" in (job.directory.path / "job.log").read_text()
     assert ended[0].is_completed()
 
 
@@ -173,11 +173,6 @@ def test_a_reset_is_one_write_and_is_carried_out_when_the_flow_begins(
     assert record.reset is None
     assert not (job.directory.path / "validation").exists()
 
-
-@pytest.mark.parametrize("names", [{"stepp.1": "x"}, {"waitin": None}, {"": 1}])
-def test_a_label_that_the_record_does_not_know_is_a_defect(prefect: FakePrefect, names: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="has no label"):
-        RecordWriter(prefect.api, JOB).write(names)
 
 
 def test_an_extraction_handle_is_in_the_record_and_a_removed_record_is_an_error(prefect: FakePrefect) -> None:

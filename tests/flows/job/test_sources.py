@@ -40,18 +40,6 @@ def job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("steps", "asked"),
-    [
-        (("local_import", "send"), False), (("local_import", "wait", "send"), True),
-        (("local_import", "wait", "pseudonymizer", "send"), False), (("local_import", "wait"), False),
-        (("local_import", "pseudonymizer", "wait", "validation", "send"), True),
-    ],
-)  # fmt: skip
-def test_a_person_is_asked_where_data_leave_as_a_wait_released_them(steps: tuple[str, ...], asked: bool) -> None:
-    assert Sources(steps, sending(DIRECT)).asks_before_delivery() is asked
-
-
 @pytest.mark.parametrize(("send_as", "folder"), [(DIRECT, "pseudonymized"), (TRANSFER, "csv"), (S3, "csv")])
 def test_send_behind_flattening_reads_the_tables_or_what_flattening_read(
     job: Path, send_as: SendMode, folder: str
