@@ -71,10 +71,10 @@ def pipeline(
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
     """
     stop, presenter, (job_id, deployed) = Stop(), terminal.current(), runs.current()
-    inputs = JobInputs(
-        config=str(Path(config).absolute()), crtdl=crtdl, input=input, anonymization_config=anonymization_config,
-        patients=patients, overrides=tuple(overrides or ()),
-    )  # fmt: skip
+    inputs = JobInputs.of({
+        "config": str(Path(config).absolute()), "crtdl": crtdl, "input": input, "overrides": tuple(overrides or ()),
+        "anonymization_config": anonymization_config, "patients": patients,
+    })  # fmt: skip
     giving_up = partial(give_up, job_id, inputs, presenter)
     with stopping(stop, giving_up), PrefectApi(configured_api(), patience=JOB_SECONDS) as api:
         os.umask(0o077)  # a worker's own may be wider

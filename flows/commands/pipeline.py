@@ -150,7 +150,7 @@ def continue_(
         if waiting and answer:
             leave_answer(writer, waiting.position, answer)
         elif step is not None and position is not None:
-            name = f"{position}, {record.step(position).name}"
+            name = f"{position}, {record.steps[position - 1].name}"
             asked = f"Discard the results of step {name}, and of all later steps?"
             if not yes and not click.confirm(asked, err=as_json):
                 return outcome(session, record.id, as_json=as_json)

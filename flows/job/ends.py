@@ -45,11 +45,7 @@ STATES: Final[dict[JobEnd, tuple[JobState, str, str]]] = {
 
 @contextmanager
 def ending(job: RunningJob) -> Iterator[None]:
-    """End the run for an error or a stop, at the step that is the job's current one.
-
-    Raises:
-        prefect.exceptions.Pause: in place of every exception.
-    """
+    """End the run for an error or a stop at the job's current step: ``Pause`` takes the place of every exception."""
     try:
         yield
     except Pause:
@@ -84,11 +80,7 @@ def fail(job: RunningJob, error: SluiceError) -> NoReturn:
 
 
 def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> NoReturn:
-    """End the run with this message; ``error`` is why it failed, or was cancelled by a rejection.
-
-    Raises:
-        prefect.exceptions.Pause: always.
-    """
+    """End the run with this message, by ``Pause``; ``error`` is why it failed, or was cancelled by a rejection."""
     log_end(job, how, message, error)
     shown, kind, name = STATES[how]
     job.writer.state = shown
@@ -109,21 +101,12 @@ def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None
 
 
 def log_end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> None:
-    """Write the last line of a run into the log."""
-    go_on = f"; continue with: {job.continued_with}"
-    match how:
-        case "completed":
-            level, words, go_on = logging.INFO, "the job is complete", ""
-        case "waiting":
-            level, words = logging.INFO, message
-        case "cancelled":
-            level, words, go_on = logging.WARNING, f"the job is cancelled: {message}", ""
-        case "failed":
-            where = f"step {job.step_name}" if job.step_name else "preparation"
-            level, words = logging.ERROR, f"the job is failed: {error.reference if error else ''} in {where}"
-        case "stopped":
-            level, words = logging.WARNING, f"the job is stopped ({job.stop.reason})"
-    logger.log(level, "%s%s", words, go_on)
+    """Write the last line of a run into the log, and how the job goes on."""
+    if how == "failed":
+        message = f"{error.reference if error else ''} in {job.step_name or 'preparation'}"
+    level = {"failed": logging.ERROR, "stopped": logging.WARNING, "cancelled": logging.WARNING}.get(how, logging.INFO)
+    go_on = "" if how in {"completed", "cancelled"} else f"; continue with: {job.continued_with}"
+    logger.log(level, "this run ends: %s%s", message, go_on)
 
 
 def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -> None:
@@ -145,11 +128,7 @@ def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -
 
 
 def fail_early(api: PrefectApi, job_id: str, problem: Exception) -> NoReturn:
-    """End a run whose job could not be opened.
-
-    Raises:
-        prefect.exceptions.Pause: always.
-    """
+    """End a run whose job could not be opened, by ``Pause``."""
     error = config_error(problem) if isinstance(problem, ConfigError) else problem
     error = error if isinstance(error, SluiceError) else internal_error(error)
     logger.error("the job is failed: %s", error.render())

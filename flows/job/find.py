@@ -6,7 +6,7 @@ A job of another jobs directory is refused: its lock is there, and two processes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,14 +15,12 @@ from uuid import UUID
 
 from config import LoadedConfig
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord, asked_for
+from flows.job.record import JobRecord
 from flows.prefect.address import configured_api
 from flows.prefect.api import Json, PrefectApi
 from flows.prefect.server import chosen_api
 from flows.shell import about
 from tasks.shared.errors import InputError, shown
-
-LATEST: Final = "latest"
 
 SHORTEST: Final = 4
 """Characters of an id that name a job."""
@@ -44,20 +42,16 @@ class Session:
         return self.loaded.config.jobs_dir.absolute()
 
     def find(self, text: str) -> str:
-        """Return the id of the job given by an id, the beginning of one, or ``latest``.
-
-        Raises:
-            InputError: no job, or more than one.
-        """
-        if text == LATEST:
-            due = [record for record in self.jobs() if record.created and _moment(record.created) < _now() + CLOCKS]
-            found = [due[0].id] if due else []
-        elif (whole := _whole(text)) is not None:
-            return whole
+        """Return the id of the job given by an id, the beginning of one, or ``latest``. Raises ``InputError``."""
+        with suppress(ValueError):
+            return str(UUID(text))
+        if text == "latest":
+            now = datetime.now(UTC) + CLOCKS
+            found = [one.id for one in self.jobs() if one.created and datetime.fromisoformat(one.created) < now][:1]
         elif len(text) < SHORTEST or set(text.lower()) - set("0123456789abcdef-"):
             raise InputError(
                 "job-id", f"not an id: give the id, or at least its first {SHORTEST} characters", context=shown(text),
-                hint=f"see: {about('job list')}; {LATEST} is the newest one",
+                hint=f"see: {about('job list')}; latest is the newest one",
             )  # fmt: skip
         else:
             found = sorted(str(run["id"]) for run in self.runs() if str(run["id"]).startswith(text.lower()))
@@ -71,11 +65,7 @@ class Session:
         return found[0]
 
     def job(self, job_id: str) -> JobRecord:
-        """Return the record of one job of this jobs directory.
-
-        Raises:
-            InputError: it does not exist.
-        """
+        """Return the record of one job of this jobs directory. Raises ``InputError`` if it does not exist."""
         directory = JobDirectory.of(self.jobs_dir, job_id)
         run = self.api.read_run(directory.path.name)
         elsewhere = ((run or {}).get("labels") or {}).get("job.directory")
@@ -95,8 +85,9 @@ class Session:
     def jobs(self, since: datetime | None = None) -> list[JobRecord]:
         """Return the jobs of this jobs directory requested ``since`` then (default: all), newest first."""
         # Prefect's time of a continued job is later than its request, so filter again.
-        found = [run for run in self.runs(after=since) if since is None or _moment(str(asked_for(run))) >= since]
-        return [JobRecord.of(run) for run in sorted(found, key=lambda run: asked_for(run) or "", reverse=True)]
+        found = [JobRecord.of(run) for run in self.runs(after=since)]
+        found = [one for one in found if since is None or datetime.fromisoformat(str(one.created)) >= since]
+        return sorted(found, key=lambda one: one.created or "", reverse=True)
 
     def _has(self, run: Json) -> bool:
         """Return whether a run is a job of this jobs directory, or one of this configuration that never began."""
@@ -128,8 +119,7 @@ def has_any_job(loaded: LoadedConfig) -> bool:
 def step_to_repeat(record: JobRecord, step: str) -> int:
     """Return the position of the step, given by name or position, from which a job is to go on again.
 
-    Raises:
-        InputError: there is no such step, its name occurs more than once, or a step before it is not complete.
+    Raises ``InputError`` if it is none of the job's, its name occurs twice, or a step before it is not complete.
     """
     known = ", ".join(f"{one.position} {one.name}" for one in record.steps)
     found = [one.position for one in record.steps if step in {one.name, str(one.position)}]
@@ -146,18 +136,3 @@ def step_to_repeat(record: JobRecord, step: str) -> int:
             hint=f"this runs them in order: {about('pipeline continue', record.id)}",
         )  # fmt: skip
     return found[0]
-
-
-def _whole(text: str) -> str | None:
-    try:
-        return str(UUID(text))
-    except ValueError:
-        return None
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
@@ -46,22 +46,14 @@ class JobInputs(BaseModel):
     patients: str | None = None
     overrides: tuple[str, ...] = ()
 
-    @field_validator("crtdl", "input", "anonymization_config", "patients")
-    @classmethod
-    def _empty_is_not_given(cls, value: str | None) -> str | None:
-        """Return ``None`` for an empty text: an empty field in the form of a deployment."""
-        return value or None
-
-    @field_validator("overrides")
-    @classmethod
-    def _without_empty_ones(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(filter(None, value))
-
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
-        """Return the inputs in the parameters of a flow run. Raises ``InputError`` if they are not this flow's."""
+        """Return the inputs in the parameters of a flow run. Raises ``InputError`` if they are not this flow's.
+
+        An empty field in the form of a deployment is not given.
+        """
         try:
-            return cls(**{name: value for name, value in parameters.items() if value is not None})
+            return cls(**{name: value for name, value in parameters.items() if value})
         except ValidationError:
             raise InputError(
                 "run-parameters", "the run was not started with the parameters of the pipeline",
@@ -70,7 +62,7 @@ class JobInputs(BaseModel):
 
     def load(self) -> LoadedConfig:
         """Read the configuration as it is now, with this job's overrides. Raises ``ConfigError`` with all findings."""
-        overrides = list(self.overrides)
+        overrides = [one for one in self.overrides if one]
         if self.anonymization_config is not None:
             overrides.append(f"services.pseudonymizer.anonymization_config={json.dumps(self.anonymization_config)}")
         return load(self.config, overrides)
@@ -82,10 +74,7 @@ class JobInputs(BaseModel):
         return GivenInputs(crtdl, patients, self.input, rules)
 
     def effective_crtdl(self, config: PipelineConfig, job_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
-        """Return the job's copy of the CRTDL, which every step reads, and warnings. It is written once.
-
-        Raises ``InputError`` when it or the enrichment rules cannot be used, and ``StorageError``.
-        """
+        """Return the job's copy of the CRTDL, which every step reads, and warnings. It is written once."""
         if self.crtdl is None:
             return None, ()
         if kept := crtdl_preprocessing.effective_file(job_dir):
@@ -149,11 +138,7 @@ def gather(
 
 
 def classify(argument: str) -> tuple[str, str]:
-    """Return ``("crtdl", path)`` or ``("input", directory or URL)``.
-
-    Raises:
-        InputError: names the expected and the found kind.
-    """
+    """Return ``("crtdl", path)`` or ``("input", directory or URL)``. Raises ``InputError`` for anything else."""
     if is_url(argument):
         try:
             parts = urlsplit(argument)

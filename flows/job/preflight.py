@@ -18,7 +18,7 @@ from flows.job.inputs import JobInputs
 from flows.output import patience
 from flows.prefect.address import configured_api
 from tasks import declared
-from tasks.shared.errors import InputError, NetworkError, SluiceError, StorageError
+from tasks.shared.errors import InputError, NetworkError, SluiceError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.network import Proxies, ssl_context
@@ -172,17 +172,16 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
     jobs_dir = context.config.jobs_dir.absolute()
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
     existing = next(path for path in (jobs_dir, *jobs_dir.parents) if os.path.exists(path))  # noqa: PTH110
-    disk = os.statvfs(existing)
     writable = os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)  # noqa: PTH112
-    if not writable or disk.f_flag & os.ST_RDONLY or not disk.f_blocks:  # root is refused by no permission
-        yield StorageFindingError(
+    if not writable:
+        yield InputError(
             "jobs-dir", "the jobs directory cannot be written", context=str(existing),
             hint="check jobs_dir and its permissions",
         )  # fmt: skip
         return
     needed, free = space_needed(context, steps), shutil.disk_usage(existing).free
     if free < needed:
-        yield StorageFindingError(
+        yield InputError(
             "disk-space", f"{human_bytes(free)} are free for the jobs directory, {human_bytes(needed)} are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
@@ -201,9 +200,3 @@ def space_needed(context: CheckContext, steps: Sequence[Step]) -> int:
         written = size if step in imports else step.space(context, size)
         bytes_needed += max(written - context.held(step.output or step.folders[0]), 0) if written else 0
     return bytes_needed
-
-
-class StorageFindingError(StorageError):
-    """A finding about the disk before a job exists. The user must fix it: exit code 2."""
-
-    exit_code = 2

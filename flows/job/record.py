@@ -127,12 +127,12 @@ class JobRecord(StoredModel):
         A job that was killed between the record of its wait and parking waits, and so does one that was resumed without
         a worker to run it; one with an answer is decided.
         """
-        at = self.waiting.position if self.waiting is not None else None
-        if self.state is not JobState.INTERRUPTED or at is None or at in self.decisions:
+        position = self.waiting.position if self.waiting is not None else None
+        if self.state is not JobState.INTERRUPTED or position is None or position in self.decisions:
             return self.state
-        if self.steps[at - 1].state != "waiting":
+        if self.steps[position - 1].state != "waiting":
             return self.state
-        return JobState.DECIDED if at in self.answers else JobState.WAITING
+        return JobState.DECIDED if position in self.answers else JobState.WAITING
 
     @property
     def done(self) -> bool:

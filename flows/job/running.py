@@ -108,12 +108,9 @@ class RunningJob:
     def opened(
         cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, stop: Stop, *, deployed: bool
     ) -> Iterator[RunningJob]:
-        """Take the job's lock and open its log.
+        """Take the job's lock and open its log, with the configuration as it is now.
 
-        Raises:
-            ConfigError: the configuration is not valid now.
-            JobBusyError: another process runs the job, or, with ``deployed``, has ended it meanwhile.
-            InputError: ``enabled_steps`` changed since the start of the job.
+        Raises ``JobBusyError`` also if, with ``deployed``, another process has ended the job meanwhile.
         """
         loaded = inputs.load()
         directory = JobDirectory.of(loaded.config.jobs_dir, job_id)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from flows.job.record import ProgressRecord, RecordWriter
@@ -34,15 +33,6 @@ SUSPEND: Final = "suspend"
 """Reasons for a stop after a cancel or suspend in the UI; else it is the name of a signal."""
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The step that runs."""
-
-    position: int
-    name: str
-    meter: Meter
-
-
 class Watch:
     """The thread beside a run, and what it looks at."""
 
@@ -50,7 +40,7 @@ class Watch:
         self._writer = writer
         self._stop = stop
         self._show = show
-        self._step: Watched | None = None
+        self._step: tuple[int, str, Meter] | None = None
         self._busy = threading.Lock()
         """Held while progress is written, so that none is written once the step has ended."""
         self._end = threading.Event()
@@ -70,7 +60,7 @@ class Watch:
     @contextmanager
     def step(self, position: int, name: str, meter: Meter) -> Iterator[None]:
         """Show and record the progress of a step while it runs."""
-        self._step = Watched(position, name, meter)
+        self._step = (position, name, meter)
         try:
             yield
         finally:
@@ -86,33 +76,31 @@ class Watch:
             while not self._end.wait(SHOW_EVERY):
                 now = time.monotonic()
                 try:
-                    self._present()
                     if now - recorded >= RECORD_EVERY:
                         recorded = now
                         self._record()
                     if now - looked >= LOOK_EVERY:
                         looked = now
-                        self._look()
-                except SluiceError as error:
-                    logger.debug("progress is not recorded at the moment: %s", error.message)
-                except (OSError, ValueError):  # the terminal is gone; a cancel must still reach the run
-                    self._show = _nobody
-
-    def _present(self) -> None:
-        if (step := self._step) is not None:
-            self._show(step.name, step.meter.snapshot())
+                        if (why := stop_asked(self._writer.api, self._writer.job_id)) is not None:
+                            self._stop.request(why)
+                    if (step := self._step) is not None:
+                        _, name, meter = step
+                        self._show(name, meter.snapshot())
+                except (SluiceError, OSError, ValueError) as error:  # Prefect is away, or the terminal is gone
+                    logger.debug("progress is not recorded or shown at the moment: %s", type(error).__name__)
 
     def _record(self) -> None:
         with self._busy:
-            if (step := self._step) is None:
+            if self._step is None:
                 return
-            snapshot = step.meter.snapshot()
+            position, name, meter = self._step
+            snapshot = meter.snapshot()
             text = describe(snapshot)
             progress = ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
             self._writer.write({"progress": progress})
             # All input read is not the end: the last answers of a service are still to come.
             percent = min(round(100 * (snapshot.fraction or 0.0)), 99)
-            self._publish(f"Step {step.position}, {step.name}: {text}", percent)
+            self._publish(f"Step {position}, {name}: {text}", percent)
 
     def _publish(self, title: str, percent: int) -> None:
         """Create or change the run's progress artifact."""
@@ -123,11 +111,6 @@ class Watch:
         else:
             self._writer.api.request("PATCH", f"/artifacts/{self._artifact}", body)
 
-    def _look(self) -> None:
-        why = stop_asked(self._writer.api, self._writer.job_id)
-        if why is not None:
-            self._stop.request(why)
-
 
 def stop_asked(api: PrefectApi, job_id: str) -> str | None:
     """Return ``CANCEL`` (also for a removed run) or ``SUSPEND`` if requested in the UI, else ``None``."""
@@ -135,10 +118,6 @@ def stop_asked(api: PrefectApi, job_id: str) -> str | None:
     if run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}:
         return CANCEL
     return SUSPEND if run.get("state_type") == "PAUSED" else None
-
-
-def _nobody(_step: str, _snapshot: Snapshot) -> None:
-    """Show nothing."""
 
 
 def describe(snapshot: Snapshot) -> str:

@@ -130,7 +130,7 @@ def test_every_end_has_its_state_message_and_record(
     assert (record.error.reference if record.error else None) == error
     assert record.state.value == mirrored(job)["state"]
     if position:
-        assert record.step(position).state == step
+        assert record.steps[position - 1].state == step
 
 
 def test_a_gate_leaves_its_step_complete(job: RunningJob, ended: list[State[Any]]) -> None:
@@ -172,7 +172,6 @@ def test_a_reset_is_one_write_and_is_carried_out_when_the_flow_begins(
     assert [step.state for step in record.steps] == ["completed", "pending", "pending"]
     assert record.reset is None
     assert not (job.directory.path / "validation").exists()
-
 
 
 def test_an_extraction_handle_is_in_the_record_and_a_removed_record_is_an_error(prefect: FakePrefect) -> None:
