@@ -10,7 +10,7 @@ from flows.gate import release
 from flows.gate.answers import answer_left
 from flows.gate.decision import NOBODY_DECIDED, Outcome, decided, difference, judge
 from flows.gate.reviewed import Covered, destination
-from flows.job.ends import end, log_end
+from flows.job.ends import end
 from flows.job.record import at, now
 from flows.job.running import RunningJob
 from flows.job.sources import Sources
@@ -125,7 +125,8 @@ class Waits:
         state.message = f"step {position} waits for a decision: Resume asks for it"
         self._record(waiting, shown, form)
         make_directory(covered.directory)
-        log_end(job, "waiting", f"the job waits at step {position} for a person's decision")
+        go_on = f"continue with: {job.continued_with}"
+        logger.info("the job waits at step %d for a person's decision; %s", position, go_on)
         job.show("waiting")
         job.presenter.waits(job.record(), waiting)
         runs.park(job.id, state, form_text(job.record(), waiting, None if job.deployed else job.continued_with))

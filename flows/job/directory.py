@@ -13,7 +13,7 @@ from uuid import UUID
 
 from flows.job.lock import LOCK
 from tasks import declared
-from tasks.shared.errors import InputError, StorageError, shown
+from tasks.shared.errors import InputError, StorageError, shown, storage_errors
 from tasks.shared.file_work import records_of
 from tasks.shared.files.part_file import write_whole
 from tasks.shared.log import logger
@@ -39,14 +39,9 @@ class JobDirectory:
 
     def create(self) -> None:
         """Make the directory, private to this user. Raises ``StorageError``."""
-        try:
+        with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / ".results").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
-                context=str(self.path.parent), hint="check jobs_dir and its permissions",
-            ) from None  # fmt: skip
 
     def mirror(self, document: dict[str, Any]) -> None:
         """Replace ``job.json``, the record for people and monitoring. A failure stops nothing."""

@@ -6,7 +6,6 @@ traceback, and Prefect would try for minutes to report it while its API is away.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -81,7 +80,8 @@ def fail(job: RunningJob, error: SluiceError) -> NoReturn:
 
 def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> NoReturn:
     """End the run with this message, by ``Pause``; ``error`` is why it failed, or was cancelled by a rejection."""
-    log_end(job, how, message, error)
+    go_on = f"; continue with: {job.continued_with}" if how in {"failed", "stopped"} else ""
+    logger.info("the job is %s (%s)%s", how, error.reference if error else message, go_on)
     shown, kind, name = STATES[how]
     job.writer.state = shown
     changes: dict[str, Value] = {"progress": None, "error": error}
@@ -98,15 +98,6 @@ def end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None
     job.show(how)
     line = f"{job.step_name}: {message}" if how == "failed" and job.step_name else message
     runs.end(job.id, State(type=StateType(kind), name=name, message=line), away=job.api.away)
-
-
-def log_end(job: RunningJob, how: JobEnd, message: str, error: Problem | None = None) -> None:
-    """Write the last line of a run into the log, and how the job goes on."""
-    if how == "failed":
-        message = f"{error.reference if error else ''} in {job.step_name or 'preparation'}"
-    level = {"failed": logging.ERROR, "stopped": logging.WARNING, "cancelled": logging.WARNING}.get(how, logging.INFO)
-    go_on = "" if how in {"completed", "cancelled"} else f"; continue with: {job.continued_with}"
-    logger.log(level, "this run ends: %s%s", message, go_on)
 
 
 def give_up(job_id: str, inputs: JobInputs, presenter: Presenter, reason: str) -> None:

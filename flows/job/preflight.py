@@ -121,9 +121,7 @@ def as_one_error(findings: Sequence[SluiceError]) -> SluiceError:
 
 
 def exit_code(findings: Sequence[SluiceError]) -> int:
-    """Return 2 if any finding is about configuration or input, 3 if all are about services, 0 without findings."""
-    if not findings:
-        return 0
+    """Return 2 if any finding is about configuration or input, 3 if all are about services."""
     return 3 if all(finding.transient for finding in findings) else 2
 
 

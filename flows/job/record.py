@@ -158,11 +158,6 @@ class JobRecord(StoredModel):
         return self.error is not None and self.error.reference == "run-not-begun"
 
     @property
-    def at(self) -> str:
-        """The position of the job in words, to follow its state ("at send")."""
-        return f" at {self.current_step}" if self.current_step is not None else ""
-
-    @property
     def files(self) -> int | None:
         """Number of data files of the last finished step."""
         done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]

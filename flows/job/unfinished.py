@@ -47,7 +47,7 @@ class CutOff:
         try:
             with JobLock(Path(self.record.directory)) if self.record.directory else nullcontext():
                 now = api.read_run(self.record.id)
-                if now is None or state_id(now) != state_id(self.run):
+                if now is None or now["state_id"] != self.run["state_id"]:
                     return False
                 api.set_labels(self.record.id, {CONTINUED: self.times + 1})
                 first = self.run.get("start_time") or self.run.get("expected_start_time")
@@ -74,13 +74,9 @@ def cut_off(session: Session) -> list[CutOff]:
 def look(session: Session, *, go: bool) -> Iterator[str]:
     """Yield a line for each job that was cut off; with ``go``, those of a schedule go on with their worker."""
     for one in cut_off(session):
-        what = f"job {one.record.id} was interrupted{one.record.at}"
+        step = one.record.current_step
+        what = f"job {one.record.id} was interrupted" + (f" at {step}" if step else "")
         if go and one.goes_on and one.put_back(session.api):
             yield f"{what}; its worker goes on with it"
         else:
             yield f"{what}\n{continue_hint(one.record)}"
-
-
-def state_id(run: Json) -> str:
-    """Return an id that differs between two states of a run, even of the same name."""
-    return str((run.get("state") or {}).get("id"))

@@ -48,7 +48,7 @@ def test_suspend_stops_a_deployment_job_within_ten_seconds_and_a_worker_continue
         wait_until(lambda: len(fhir.posts()) > 2, 120)
         pressed = suspended(prefect_api, job, "Suspended", reschedule=True)
         log = slow / "jobs" / job / "job.log"
-        wait_until(lambda: "this run ends: stopped by suspend" in log.read_text(), 30)
+        wait_until(lambda: "the job is stopped (stopped by suspend)" in log.read_text(), 30)
         took = time.monotonic() - pressed
         assert took < 10
         wait_until(lambda: not worker.runs, 60)
