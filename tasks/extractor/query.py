@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import parse_document, read_content
+from tasks.shared.fhir.resource import ID
 
 PATIENTS: Final = "patients.txt"
 """The job's own copy of the patients it was started with (0600)."""
-
-_PATIENT_ID = re.compile(r"[A-Za-z0-9.-]{1,64}\Z", re.ASCII)
-_PREFIX = "Patient/"
 
 
 def read_query(path: Path) -> bytes:
@@ -46,32 +43,19 @@ def read_patients(path: Path) -> tuple[str, ...]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(
-            "patients-unreadable",
-            f"the file of patient ids cannot be read: {error.strerror or type(error).__name__}",
-            context=str(path),
-        ) from None
+        what = f"the file of patient ids cannot be read: {error.strerror or type(error).__name__}"
+        raise InputError("patients-unreadable", what, context=str(path)) from None
     except UnicodeDecodeError:
         message = "the file of patient ids is not UTF-8"
         raise InputError("patients-unreadable", message, context=str(path), hint="save it as UTF-8") from None
-    ids: dict[str, None] = {}
-    wrong: list[int] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        entry = line.strip().removeprefix(_PREFIX)
-        if not entry:
-            continue
-        if _PATIENT_ID.match(entry):
-            ids[entry] = None
-        else:
-            wrong.append(number)
+    entries = [line.strip().removeprefix("Patient/") for line in text.split("\n")]
+    wrong = [number for number, entry in enumerate(entries, start=1) if entry and ID.fullmatch(entry) is None]
+    ids = dict.fromkeys(filter(None, entries))
     if wrong:
         shown = ", ".join(map(str, wrong[:10])) + (", …" if len(wrong) > 10 else "")
-        raise InputError(
-            "patients-invalid",
-            f"{len(wrong)} lines are not FHIR ids: {shown}",
-            context=f"{path}:{wrong[0]}",
-            hint="one id a line: letters, digits, - and ., at most 64; ids of resources, not medical record numbers",
-        )
+        hint = "one id a line: letters, digits, - and ., at most 64; ids of resources, not medical record numbers"
+        what = f"{len(wrong)} lines are not FHIR ids: {shown}"
+        raise InputError("patients-invalid", what, context=f"{path}:{wrong[0]}", hint=hint)
     if not ids:
         raise InputError("patients-empty", "the file of patient ids holds none", context=str(path))
     return tuple(ids)

@@ -10,10 +10,11 @@ from tasks.extractor.query import own_patients, read_patients
 from tasks.extractor.run import run
 from tasks.extractor.server import service
 from tasks.extractor.submission import DIRECTORY
-from tasks.extractor.urls import is_result_url, result_url_unknown
+from tasks.extractor.urls import is_result_url
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
 from tasks.shared.files.named_file import is_special, not_a_file
+from tasks.shared.http.answer import place
 from tasks.shared.http.url_names import is_url
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.step import CheckContext, GivenInputs, Step, nothing
@@ -52,7 +53,9 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
             hint="leave out INPUT, or enable local_import instead of extractor",
         )  # fmt: skip
     elif given.input is not None and not is_result_url(given.input):
-        yield result_url_unknown(given.input)
+        hint = "it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; for NDJSON: http_import"
+        what = "INPUT is not the URL of an extraction result"
+        yield InputError("result-url-unknown", what, context=place(given.input), hint=hint)
 
 
 def warnings(context: CheckContext) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from tasks.shared.errors import InputError, ServiceError
+from tasks.shared.errors import ServiceError
 from tasks.shared.http.answer import place
 
 _SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -87,12 +87,3 @@ def is_job_id(text: str) -> bool:
 def same_host(url: str, base_url: str) -> bool:
     """Return whether two URLs have the same host name, whatever the port."""
     return (urlsplit(url).hostname or "").lower() == (urlsplit(base_url).hostname or "").lower()
-
-
-def result_url_unknown(url: str) -> InputError:
-    """INPUT is a URL, but not that of a result."""
-    hint = "it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; "
-    return InputError(
-        "result-url-unknown", "INPUT is not the URL of an extraction result", context=place(url),
-        hint=f"{hint}for NDJSON files use http_import",
-    )  # fmt: skip
