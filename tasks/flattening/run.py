@@ -20,12 +20,11 @@ from tasks.flattening.service import Flattener, service
 from tasks.flattening.tables import CSV, OUTPUT, PARTS, Batch, GroupTable, file_names, parts_of, write_definitions
 from tasks.flattening.views import GroupView, no_views, views
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.crtdl import load_crtdl
+from tasks.shared.fhir.crtdl import crtdl_in, read_content
 from tasks.shared.file_work import Done, FileWork, digest, identities
 from tasks.shared.files.data_directory import CORE, base_name, data_files, stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ndjson import MIB, lines
-from tasks.shared.http.network import kept_alive
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -88,11 +87,12 @@ def _groups(context: StepContext) -> tuple[Router, Sequence[GroupView], list[str
     lookup = read_lookup(context.config.services.flattening.lookup_path or Path())
     for finding in lookup.findings:
         raise finding
-    crtdl = load_crtdl(context.given.crtdl or Path())
+    query = context.given.crtdl or Path()
+    crtdl = crtdl_in(read_content(query), query)
     made, odd = views(crtdl, lookup.tables)
     if not made:
         raise no_views()
-    return Router(crtdl.groups, made), made, [*lookup.warnings, *odd]
+    return Router(crtdl, made), made, [*lookup.warnings, *odd]
 
 
 def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: Sequence[GroupTable]) -> None:
@@ -101,7 +101,7 @@ def _fill(context: StepContext, files: Sequence[Path], router: Router, tables: S
     failed = FailedAnswers(context.state(STATE)).begin()
     settings = context.config.services.flattening
     timeout = settings.timeout.total_seconds()
-    with context.client(service(context.config), timeout=timeout, stop=together, transport=kept_alive) as client:
+    with context.client(service(context.config), timeout=timeout, stop=together) as client:
         flattener = Flattener(context, client, together, failed)
 
         def flatten(work: tuple[Batch, GroupTable], _: object) -> None:

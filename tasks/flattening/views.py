@@ -58,7 +58,7 @@ def views(crtdl: Crtdl, lookup: Mapping[str, LookupTable]) -> tuple[tuple[GroupV
     missing in the lookup file."""
     made: list[GroupView] = []
     warnings: list[str] = []
-    for group in crtdl.groups:
+    for group in crtdl:
         table = lookup.get(group.reference)
         if table is None:
             warnings.append(f"{_called(group)}: no lookup table has its profile {group.reference}; it gets no CSV")

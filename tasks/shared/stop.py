@@ -46,11 +46,6 @@ class SharedStop(Stop):
         super().__init__()
         self.run = run
 
-    @property
-    def requested(self) -> bool:
-        """Return whether the run is to stop or another one failed."""
-        return self.run.requested or super().requested
-
     def check(self) -> None:
         """Raise ``Stopped`` when the run is to stop, or another one failed."""
         self.run.check()

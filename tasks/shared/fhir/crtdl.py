@@ -50,11 +50,8 @@ def type_of(attribute_ref: str) -> str:
     return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
 
 
-@dataclass(frozen=True)
-class Crtdl:
-    """Parts of a CRTDL that the steps read."""
-
-    groups: tuple[AttributeGroup, ...]
+Crtdl = tuple[AttributeGroup, ...]
+"""What the steps read of a CRTDL: its groups."""
 
 
 def read_content(path: Path) -> bytes:
@@ -93,20 +90,16 @@ def doubts(document: Any) -> Iterator[str]:
                 yield f"crtdl-linked-group: {place}.attributes[{at}].linkedGroups: {what}"
 
 
-def load_crtdl(path: Path) -> Crtdl:
-    """Return the groups of a CRTDL. Raises ``InputError``: its first finding."""
-    return crtdl_in(read_content(path), path)
-
-
 def crtdl_in(content: bytes, path: Path) -> Crtdl:
-    """Return the groups of the CRTDL in ``content``; ``path`` stands in errors. Raises as ``load_crtdl``."""
+    """Return the groups of the CRTDL in ``content``; ``path`` stands in errors. Raises ``InputError``: its first
+    finding."""
     groups, findings = _read(parse_document(content, path), path)
     for finding in findings:
         raise finding
-    return Crtdl(groups)
+    return groups
 
 
-def _read(document: Any, path: Path) -> tuple[tuple[AttributeGroup, ...], list[InputError]]:
+def _read(document: Any, path: Path) -> tuple[Crtdl, list[InputError]]:
     """Return the groups of a document, and everything that is wrong with it."""
     if (no_crtdl := _no_crtdl(document, path)) is not None:
         return (), [no_crtdl]

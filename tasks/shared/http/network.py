@@ -12,7 +12,7 @@ import ipaddress
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -99,15 +99,21 @@ class Proxies:
         return set(self._by_scheme.values())
 
 
+_PROBED: Final = [
+    (socket.SOL_SOCKET if name.startswith("SO") else socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}.items()
+    if hasattr(socket, name)
+]
+"""A host that is gone is noticed after two minutes, not after the timeout of a long wait."""
+
+
 class Transport(httpx.BaseTransport):
     """The connections of one client: direct ones, and those through each proxy. For one thread."""
 
-    def __init__(
-        self, verify: ssl.SSLContext, proxies: Proxies, socket_options: Sequence[tuple[int, int, int]] = ()
-    ) -> None:
+    def __init__(self, verify: ssl.SSLContext, proxies: Proxies) -> None:
         made = functools.partial(
             httpx.HTTPTransport, verify=verify, limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_SECONDS),
-            socket_options=socket_options,
+            socket_options=_PROBED,
         )  # fmt: skip
         self._proxies = proxies
         self._direct = made()
@@ -122,16 +128,6 @@ class Transport(httpx.BaseTransport):
         """Close every connection."""
         for transport in (self._direct, *self._through.values()):
             transport.close()
-
-
-_KEEP_ALIVE: Final = {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
-_OPTIONS: Final = [
-    (socket.SOL_SOCKET if name.startswith("SO") else socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in _KEEP_ALIVE.items()
-    if hasattr(socket, name)
-]
-kept_alive: Final = functools.partial(Transport, socket_options=_OPTIONS)
-"""A ``Transport`` for long waits: a host that is gone is noticed after two minutes, not after the timeout."""
 
 
 def _proxy(url: str, verify: ssl.SSLContext) -> httpx.Proxy:

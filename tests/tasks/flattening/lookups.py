@@ -53,4 +53,4 @@ def group(*attributes: str, reference: str = URL, name: str | None = "Diagnoses"
 
 def crtdl(*groups: AttributeGroup) -> Crtdl:
     """Return a CRTDL with these groups."""
-    return Crtdl(groups=groups)
+    return groups

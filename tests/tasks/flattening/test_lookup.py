@@ -12,7 +12,7 @@ from deployments.sandbox.data import DATA, DEMO_CRTDL
 from tasks.flattening.lookup import LookupElement, LookupTable, read_lookup
 from tasks.flattening.views import views
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import load_crtdl
+from tasks.shared.fhir.crtdl import crtdl_in
 from tests.tasks.flattening.lookups import URL, Json, element, lookup_of, table, write
 
 DEMO_LOOKUP = DATA / "lookup.json"
@@ -161,8 +161,8 @@ def test_the_list_of_children_decides_over_a_parent(
 def test_the_lookup_of_the_demo_has_every_group_and_attribute_of_its_query() -> None:
     read = read_lookup(DEMO_LOOKUP)
     assert (read.findings, read.warnings) == ([], [])
-    query = load_crtdl(DEMO_CRTDL)
+    query = crtdl_in(DEMO_CRTDL.read_bytes(), DEMO_CRTDL)
     made, missing = views(query, read.tables)
     assert missing == ()
-    assert [view.group_id for view in made] == [group.id for group in query.groups]
-    assert [view.resource_type for view in made] == [group.resource_type for group in query.groups]
+    assert [view.group_id for view in made] == [group.id for group in query]
+    assert [view.resource_type for view in made] == [group.resource_type for group in query]

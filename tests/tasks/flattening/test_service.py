@@ -17,7 +17,7 @@ from deployments.sandbox.flattening import flattening_service
 from deployments.sandbox.serve import serve_in_thread
 from tasks.flattening.step import STEP
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.http.network import Proxies, kept_alive, ssl_context
+from tasks.shared.http.network import Proxies, Transport, ssl_context
 from tasks.shared.step import CheckContext, GivenInputs
 from tests.peers import data, services
 from tests.peers.job import probed
@@ -285,7 +285,7 @@ def test_an_error_names_group_and_batch_and_what_may_be_wrong(
 
 
 def test_a_dead_host_is_noticed_by_keep_alive(service: ScriptedServer) -> None:
-    transport = kept_alive(ssl_context(TlsConfig()), Proxies({}))
+    transport = Transport(ssl_context(TlsConfig()), Proxies({}))
     service.script = lambda _: Reply()
     response = transport.handle_request(httpx.Request("GET", service.url))
     connection = response.extensions["network_stream"].get_extra_info("socket")

@@ -68,7 +68,7 @@ def built(directory: Path, entry: Json, query: Crtdl) -> list[tuple[AttributeGro
     read = read_lookup(write(directory, [entry]))
     assert read.findings == []
     made, _ = views(query, read.tables)
-    return list(zip([each for each in query.groups if each.reference == URL], made, strict=True))
+    return list(zip([each for each in query if each.reference == URL], made, strict=True))
 
 
 def walk(clauses: list[Json], contexts: tuple[str, ...] = ()) -> Iterator[tuple[Json, tuple[str, ...]]]:

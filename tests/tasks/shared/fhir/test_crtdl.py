@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import Attribute, document_findings, doubts, load_crtdl, type_of
+from tasks.shared.fhir.crtdl import Attribute, crtdl_in, document_findings, doubts, type_of
 from tasks.shared.fhir.crtdl_preprocessing import findings as crtdl_findings
 
 HERE = Path("query.json")
@@ -155,13 +155,13 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
 def test_loading_gives_the_groups_or_raises_the_first_finding(tmp_path: Path) -> None:
     path = tmp_path / "query.json"
     path.write_text(json.dumps(WHOLE))
-    patient, condition = load_crtdl(path).groups
+    patient, condition = crtdl_in(path.read_bytes(), path)
     assert (patient.id, patient.name, patient.resource_type) == ("g-pat", "Patients", "Patient")
     assert patient.attributes == (Attribute("Patient.birthDate", must_have=True),)
     assert condition.attributes[0].linked_groups == ("g-pat", "g-cond")
     path.write_text("{}")
     with pytest.raises(InputError) as caught:
-        load_crtdl(path)
+        crtdl_in(path.read_bytes(), path)
     assert caught.value.reference == "crtdl-keys"
 
 
